@@ -1,1 +1,19 @@
+//! The words every other crate speaks: ids, specs, limits, policies and the lifecycle.
+//!
+//! Nothing here does I/O. Types that arrive from outside are checked when they are built, so the
+//! rest of the system never meets an invalid one.
+#![forbid(unsafe_code)]
 
+pub mod event;
+pub mod id;
+pub mod lifecycle;
+pub mod network;
+pub mod resources;
+pub mod spec;
+
+pub use event::{Event, EventKind};
+pub use id::{ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
+pub use lifecycle::{Refusal, State};
+pub use network::{NetworkMode, NetworkPolicy};
+pub use resources::{Resources, ResourcesError, ResourcesPatch};
+pub use spec::{IdlePolicy, SandboxSpec, SpecError};

@@ -1,0 +1,40 @@
+//! What happened to a sandbox, in the order it happened.
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+use crate::id::SandboxId;
+use crate::lifecycle::State;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one with each event of an engine's life; readers resume from it.
+    pub sequence: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    pub sandbox: SandboxId,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The lifecycle moved.
+    State {
+        state: State,
+        reason: Option<String>,
+    },
+    /// The kernel killed for memory.
+    Oom {
+        kills: u64,
+        limit_mb: u64,
+        peak_mb: u64,
+    },
+    /// Elastic memory grew.
+    MemoryGrown { from_mb: u64, to_mb: u64 },
+    /// Limits were changed by the owner.
+    Resized,
+    /// A running sandbox was found and taken over after the engine restarted.
+    Adopted,
+}

@@ -1,0 +1,654 @@
+//! The messages themselves. Tags are forever: never reuse one, only add.
+
+use bytes::Bytes;
+
+/// First frame of a call, host to guest.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Open {
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    #[prost(
+        oneof = "Request",
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24"
+    )]
+    pub request: Option<Request>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Request {
+    #[prost(message, tag = "2")]
+    Info(Empty),
+    #[prost(message, tag = "3")]
+    Start(Start),
+    #[prost(message, tag = "4")]
+    Output(OutputFrom),
+    #[prost(message, tag = "5")]
+    Stdin(ProcessRef),
+    #[prost(message, tag = "6")]
+    Signal(Signal),
+    #[prost(message, tag = "7")]
+    Resize(Resize),
+    #[prost(message, tag = "8")]
+    Processes(Empty),
+    #[prost(message, tag = "9")]
+    Process(ProcessRef),
+    #[prost(message, tag = "10")]
+    ReadFile(ReadFile),
+    #[prost(message, tag = "11")]
+    WriteFile(WriteFile),
+    #[prost(message, tag = "12")]
+    Stat(PathRequest),
+    #[prost(message, tag = "13")]
+    List(ListDir),
+    #[prost(message, tag = "14")]
+    MakeDir(MakeDir),
+    #[prost(message, tag = "15")]
+    Move(Move),
+    #[prost(message, tag = "16")]
+    Remove(Remove),
+    #[prost(message, tag = "17")]
+    SetAttributes(SetAttributes),
+    #[prost(message, tag = "18")]
+    ArchiveOut(ArchiveOut),
+    #[prost(message, tag = "19")]
+    ArchiveIn(ArchiveIn),
+    #[prost(message, tag = "20")]
+    Watch(Watch),
+    #[prost(message, tag = "21")]
+    Ports(Empty),
+    #[prost(message, tag = "22")]
+    Metrics(Empty),
+    #[prost(message, tag = "23")]
+    ConnectPort(ConnectPort),
+    #[prost(message, tag = "24")]
+    Shutdown(Shutdown),
+}
+
+/// Later frames of a call, host to guest.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Input {
+    #[prost(oneof = "InputKind", tags = "1, 2")]
+    pub kind: Option<InputKind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum InputKind {
+    #[prost(bytes = "bytes", tag = "1")]
+    Data(Bytes),
+    /// No more data will come. Without it a closed stream means the caller gave up.
+    #[prost(message, tag = "2")]
+    End(Empty),
+}
+
+/// Every frame from guest to host.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Reply {
+    #[prost(
+        oneof = "ReplyKind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+    )]
+    pub kind: Option<ReplyKind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum ReplyKind {
+    #[prost(message, tag = "1")]
+    Error(Error),
+    /// The call did what was asked and has nothing more to say.
+    #[prost(message, tag = "2")]
+    Done(Done),
+    #[prost(message, tag = "3")]
+    Info(Info),
+    #[prost(message, tag = "4")]
+    Started(Process),
+    #[prost(message, tag = "5")]
+    Output(Output),
+    #[prost(message, tag = "6")]
+    Exit(Exit),
+    #[prost(message, tag = "7")]
+    Processes(Processes),
+    #[prost(message, tag = "8")]
+    Process(Process),
+    #[prost(message, tag = "9")]
+    File(FileInfo),
+    #[prost(bytes = "bytes", tag = "10")]
+    Data(Bytes),
+    #[prost(message, tag = "11")]
+    Listing(Listing),
+    #[prost(message, tag = "12")]
+    Change(Change),
+    #[prost(message, tag = "13")]
+    Ports(Ports),
+    #[prost(message, tag = "14")]
+    Metrics(Metrics),
+    /// The guest is about to be captured: every call ends, callers come back by id and offset.
+    #[prost(message, tag = "15")]
+    Quiesce(Empty),
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Empty {}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Done {
+    /// Bytes taken in by a write or an archive.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub entries: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Error {
+    #[prost(enumeration = "ErrorCode", tag = "1")]
+    pub code: i32,
+    /// For a person; bounded by the guest, and by the host once more.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum ErrorCode {
+    Internal = 0,
+    /// The request makes no sense, whatever the state.
+    Invalid = 1,
+    NotFound = 2,
+    AlreadyExists = 3,
+    PermissionDenied = 4,
+    NotADirectory = 5,
+    IsADirectory = 6,
+    NotEmpty = 7,
+    DiskFull = 8,
+    TooManyProcesses = 9,
+    /// The process is over, or never had what was asked for (a terminal, an open input).
+    Gone = 10,
+    Unsupported = 11,
+    VersionMismatch = 12,
+    ConnectionRefused = 13,
+    /// A named limit of the guest was reached.
+    Limit = 14,
+    NoSuchUser = 15,
+    CommandNotFound = 16,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Info {
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    #[prost(uint32, tag = "2")]
+    pub oldest_supported: u32,
+    #[prost(string, tag = "3")]
+    pub build: String,
+    #[prost(int64, tag = "4")]
+    pub started_unix_ms: i64,
+    #[prost(string, tag = "5")]
+    pub hostname: String,
+}
+
+/// Start a command. With `follow` the same call goes on as `Output` from offset 0.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Start {
+    /// Chosen by the host, so that a retry finds the first try (`AlreadyExists`). `prc_…`
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Program and arguments; or empty, and then `shell` is given to the user's login shell.
+    #[prost(string, repeated, tag = "2")]
+    pub argv: Vec<String>,
+    #[prost(string, tag = "3")]
+    pub shell: String,
+    /// Empty: the user's home, else `/`.
+    #[prost(string, tag = "4")]
+    pub cwd: String,
+    /// `KEY=VALUE`, over the guest's own defaults (PATH, HOME, USER, LOGNAME, SHELL, LANG, TERM).
+    #[prost(string, repeated, tag = "5")]
+    pub env: Vec<String>,
+    /// Name or number, with `:group` if wanted; empty: root.
+    #[prost(string, tag = "6")]
+    pub user: String,
+    #[prost(message, optional, tag = "7")]
+    pub pty: Option<PtySize>,
+    /// Keep standard input open for `Stdin` calls; otherwise it is `/dev/null`, or `input` if given.
+    #[prost(bool, tag = "8")]
+    pub stdin_open: bool,
+    /// Given to the command as its whole standard input.
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    pub input: Option<Bytes>,
+    /// 0: none. At its end the whole process group gets SIGTERM, then SIGKILL.
+    #[prost(uint64, tag = "10")]
+    pub timeout_ms: u64,
+    #[prost(bool, tag = "11")]
+    pub follow: bool,
+    /// Bytes kept of each stream; 0: the guest's default. Bounded by the guest.
+    #[prost(uint64, tag = "12")]
+    pub ring_bytes: u64,
+    /// Kill the process group when the connection that started it closes (foreground calls that nobody can attach to again).
+    #[prost(bool, tag = "13")]
+    pub kill_on_disconnect: bool,
+    /// Shown in listings; does not change what runs.
+    #[prost(string, tag = "14")]
+    pub tag: String,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct PtySize {
+    #[prost(uint32, tag = "1")]
+    pub cols: u32,
+    #[prost(uint32, tag = "2")]
+    pub rows: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ProcessRef {
+    #[prost(string, tag = "1")]
+    pub id: String,
+}
+
+/// Replay from the given offsets, then follow live until exit if asked to.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct OutputFrom {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(uint64, tag = "2")]
+    pub stdout_from: u64,
+    #[prost(uint64, tag = "3")]
+    pub stderr_from: u64,
+    #[prost(bool, tag = "4")]
+    pub follow: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum Channel {
+    Stdout = 0,
+    Stderr = 1,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Output {
+    /// A pty has only `Stdout`.
+    #[prost(enumeration = "Channel", tag = "1")]
+    pub channel: i32,
+    /// Absolute offset of the first byte of `data` in the stream since the process started.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub data: Bytes,
+    /// Bytes between what was asked for and `offset` that the ring no longer had.
+    #[prost(uint64, tag = "4")]
+    pub dropped: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Exit {
+    /// 128 + signal when killed by one, as shells do.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    /// 0: it exited by itself.
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
+    #[prost(bool, tag = "3")]
+    pub oom: bool,
+    #[prost(bool, tag = "4")]
+    pub timed_out: bool,
+    #[prost(uint64, tag = "5")]
+    pub duration_ms: u64,
+    /// Memory limit and peak of the sandbox, told when `oom`.
+    #[prost(uint64, tag = "6")]
+    pub memory_limit_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub memory_peak_bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub stdout_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub stderr_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Signal {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
+    /// To the process alone instead of its whole group.
+    #[prost(bool, tag = "3")]
+    pub only_leader: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Resize {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(message, optional, tag = "2")]
+    pub size: Option<PtySize>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Processes {
+    #[prost(message, repeated, tag = "1")]
+    pub processes: Vec<Process>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Process {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The pid inside.
+    #[prost(int32, tag = "2")]
+    pub pid: i32,
+    #[prost(string, repeated, tag = "3")]
+    pub argv: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub cwd: String,
+    #[prost(string, tag = "5")]
+    pub user: String,
+    #[prost(message, optional, tag = "6")]
+    pub pty: Option<PtySize>,
+    #[prost(int64, tag = "7")]
+    pub started_unix_ms: i64,
+    #[prost(message, optional, tag = "8")]
+    pub exit: Option<Exit>,
+    #[prost(uint64, tag = "9")]
+    pub stdout_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub stderr_bytes: u64,
+    #[prost(string, tag = "11")]
+    pub tag: String,
+    /// Calls attached to its output now.
+    #[prost(uint32, tag = "12")]
+    pub viewers: u32,
+    /// Of the whole process group, from /proc: CPU used and resident memory now.
+    #[prost(uint64, tag = "13")]
+    pub cpu_ms: u64,
+    #[prost(uint64, tag = "14")]
+    pub memory_bytes: u64,
+    /// Oldest offsets the rings still have.
+    #[prost(uint64, tag = "15")]
+    pub stdout_oldest: u64,
+    #[prost(uint64, tag = "16")]
+    pub stderr_oldest: u64,
+}
+
+/// File calls act as `user` (empty: root), with that user's rights.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReadFile {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// 0: to the end.
+    #[prost(uint64, tag = "4")]
+    pub length: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WriteFile {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    /// Absent: 0644 for a new file, an existing one keeps its own.
+    #[prost(uint32, optional, tag = "3")]
+    pub mode: Option<u32>,
+    /// `user[:group]`, names or numbers; empty: the acting user, an existing file keeps its own.
+    #[prost(string, tag = "4")]
+    pub owner: String,
+    /// Make missing parent directories.
+    #[prost(bool, tag = "5")]
+    pub parents: bool,
+    /// Write at an offset into the existing file instead of replacing it atomically.
+    #[prost(uint64, optional, tag = "6")]
+    pub at: Option<u64>,
+    #[prost(bool, tag = "7")]
+    pub append: bool,
+    /// Flush to the disk before answering.
+    #[prost(bool, tag = "8")]
+    pub sync: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PathRequest {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    /// Describe what a symlink points to instead of the link.
+    #[prost(bool, tag = "3")]
+    pub follow: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListDir {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    /// 0 and 1: this directory only.
+    #[prost(uint32, tag = "3")]
+    pub depth: u32,
+    /// Entries at most; 0: the guest's own limit. The rest is told by `truncated`.
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+}
+
+/// Listings come in several frames when long; `truncated` counts only in the last.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Listing {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<FileInfo>,
+    #[prost(bool, tag = "2")]
+    pub truncated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum FileType {
+    Other = 0,
+    File = 1,
+    Directory = 2,
+    Symlink = 3,
+    Socket = 4,
+    Fifo = 5,
+    Device = 6,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FileInfo {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub path: String,
+    #[prost(enumeration = "FileType", tag = "3")]
+    pub r#type: i32,
+    #[prost(uint64, tag = "4")]
+    pub size: u64,
+    #[prost(uint32, tag = "5")]
+    pub mode: u32,
+    #[prost(uint32, tag = "6")]
+    pub uid: u32,
+    #[prost(uint32, tag = "7")]
+    pub gid: u32,
+    #[prost(string, tag = "8")]
+    pub owner: String,
+    #[prost(string, tag = "9")]
+    pub group: String,
+    #[prost(int64, tag = "10")]
+    pub modified_unix_ms: i64,
+    #[prost(string, tag = "11")]
+    pub symlink_target: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MakeDir {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    #[prost(uint32, optional, tag = "3")]
+    pub mode: Option<u32>,
+    #[prost(bool, tag = "4")]
+    pub parents: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Move {
+    #[prost(string, tag = "1")]
+    pub from: String,
+    #[prost(string, tag = "2")]
+    pub to: String,
+    #[prost(string, tag = "3")]
+    pub user: String,
+    #[prost(bool, tag = "4")]
+    pub replace: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Remove {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    #[prost(bool, tag = "3")]
+    pub recursive: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetAttributes {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    #[prost(uint32, optional, tag = "3")]
+    pub mode: Option<u32>,
+    /// `user[:group]`; empty: unchanged.
+    #[prost(string, tag = "4")]
+    pub owner: String,
+}
+
+/// The tree under `path` as tar: `Data` frames, then `Done`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ArchiveOut {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+}
+
+/// Unpack the tar in the `Input` frames below `path`, never outside of it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ArchiveIn {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    /// Keep owners from the archive (needs root inside); otherwise all is the acting user's.
+    #[prost(bool, tag = "3")]
+    pub keep_owner: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Watch {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(string, tag = "2")]
+    pub user: String,
+    #[prost(bool, tag = "3")]
+    pub recursive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum ChangeKind {
+    /// The watch stands; everything after this moment is told.
+    Ready = 0,
+    Created = 1,
+    Written = 2,
+    Removed = 3,
+    Renamed = 4,
+    Attributes = 5,
+    /// Changes came faster than they could be told; look again.
+    Overflow = 6,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Change {
+    #[prost(enumeration = "ChangeKind", tag = "1")]
+    pub kind: i32,
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// Where a rename came from, when both ends were watched.
+    #[prost(string, tag = "3")]
+    pub from: String,
+    #[prost(bool, tag = "4")]
+    pub directory: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ports {
+    #[prost(message, repeated, tag = "1")]
+    pub ports: Vec<Port>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Port {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(string, tag = "2")]
+    pub address: String,
+    /// Pid and name of a process holding it, when one could be found.
+    #[prost(int32, tag = "3")]
+    pub pid: i32,
+    #[prost(string, tag = "4")]
+    pub process: String,
+}
+
+/// Connect to a TCP port inside (loopback first, v4 then v6). After `Done` the stream carries
+/// `Input` and `Reply::Data` frames until both sides ended.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ConnectPort {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+}
+
+/// End everything: SIGTERM to all, SIGKILL after the grace time, sync, then PID 1 exits.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Shutdown {
+    #[prost(uint64, tag = "1")]
+    pub grace_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Metrics {
+    #[prost(uint64, tag = "1")]
+    pub cpu_usec: u64,
+    #[prost(uint64, tag = "2")]
+    pub memory_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub memory_peak_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub memory_limit_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub memory_cache_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub oom_kills: u64,
+    #[prost(uint32, tag = "7")]
+    pub processes: u32,
+    #[prost(uint32, tag = "8")]
+    pub threads: u32,
+    #[prost(uint64, tag = "9")]
+    pub disk_used_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub network_received_bytes: u64,
+    #[prost(uint64, tag = "11")]
+    pub network_sent_bytes: u64,
+    /// Processes of the guest's table that have not exited.
+    #[prost(uint32, tag = "12")]
+    pub running_commands: u32,
+    /// Calls open now, this one not counted.
+    #[prost(uint32, tag = "13")]
+    pub open_calls: u32,
+    #[prost(uint32, tag = "14")]
+    pub cpus: u32,
+}
