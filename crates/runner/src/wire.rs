@@ -1,0 +1,1 @@
+//! The runner interface over a unix socket; written next.
