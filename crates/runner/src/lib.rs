@@ -8,11 +8,12 @@
 
 use async_trait::async_trait;
 use cove_model::{Event, ResourcesPatch, SandboxId};
-use cove_protocol::client::Stream;
 
+pub mod stream;
 pub mod types;
 pub mod wire;
 
+pub use stream::{ByteStream, GuestStream};
 pub use types::*;
 
 #[async_trait]
@@ -32,7 +33,7 @@ pub trait RunnerApi: Send + Sync + 'static {
     /// All running sandboxes' figures at once, for metering.
     async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError>;
     /// A new connection to the sandbox's guest.
-    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn Stream>, RunnerError>;
+    async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError>;
     /// Events after `sequence`, waiting up to `wait_ms` for the first. `EventBatch::lost` when the
     /// ring no longer had some.
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError>;
