@@ -1,0 +1,22 @@
+//! Unpacks a stranger's archive into a directory without trusting it.
+//!
+//! The archive's bytes are only ever looked at by the program of this crate, `cove-unpack`, which
+//! confines itself first ([`confine`]): its root directory is the target and nothing else, its
+//! uids are a range reserved for this, and a short list of system calls is all that is left to it.
+//! The library half is what both sides share: the limits, the report lines, and [`driver`], with
+//! which a privileged process starts the program and reads its report under limits.
+//!
+//! Data flow: compressed bytes on the program's standard input → [`stream`] (decompression, hash,
+//! total limit) → [`archive`] (tar entries) → [`apply`] (files) → [`report`] lines → the driver.
+
+pub mod apply;
+pub mod archive;
+pub mod confine;
+pub mod driver;
+pub mod limits;
+pub mod report;
+pub mod stream;
+
+pub use driver::{Job, Summary, UnpackError, UnpackProgram, unpack};
+pub use limits::UnpackLimits;
+pub use report::{Failure, Warning};
