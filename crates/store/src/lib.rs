@@ -1,1 +1,162 @@
+//! The control plane's books: who exists, what they asked for, what they used and what was done.
+//!
+//! [`Store`] is the interface; SQLite and PostgreSQL are behind it, with the same statements and the
+//! same test suite. A method that has returned is durable: it survives SIGKILL and power loss. Checks
+//! that must not race (quotas, unique names, idempotency) happen inside the transaction that acts.
+#![forbid(unsafe_code)]
 
+use async_trait::async_trait;
+use cove_model::{KeyId, OrgId, SandboxId};
+use time::OffsetDateTime;
+
+pub mod types;
+
+pub use types::*;
+
+/// Items in a page when the caller does not say.
+pub const PAGE_DEFAULT: u32 = 100;
+/// The most items in a page.
+pub const PAGE_MAX: u32 = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{what} does not exist")]
+    NotFound { what: &'static str },
+    #[error("{what} exists already")]
+    Exists { what: &'static str },
+    #[error("the row was changed by somebody else meanwhile")]
+    Stale,
+    #[error(
+        "the organisation's quota of {resource} is {limit}; {used} are held and {asked} more were asked for"
+    )]
+    Quota {
+        resource: &'static str,
+        limit: u64,
+        used: u64,
+        asked: u64,
+    },
+    #[error("the cursor was not made by this list")]
+    BadCursor,
+    #[error("the database is at version {found}, this program knows up to {known}")]
+    Newer { found: i64, known: i64 },
+    #[error("the database's address is not understood: {0}")]
+    Address(String),
+    #[error("the database cannot be reached")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the database failed")]
+    Database(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("a stored {what} cannot be read back")]
+    Corrupt { what: &'static str },
+}
+
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
+    async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
+    async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError>;
+    async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError>;
+    /// What is held already stays, also above the new quota.
+    async fn set_quota(&self, id: &OrgId, quota: Quota) -> Result<Organisation, StoreError>;
+
+    /// `hash` is the lowercase hexadecimal SHA-256 of the token.
+    async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError>;
+    /// Makes this the root key; an earlier root key with another hash is revoked.
+    async fn put_root_key(&self, key: &Key, hash: &str) -> Result<Key, StoreError>;
+    async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError>;
+    async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError>;
+    async fn revoke_key(
+        &self,
+        org: &OrgId,
+        id: &KeyId,
+        at: OffsetDateTime,
+    ) -> Result<Key, StoreError>;
+    async fn touch_keys(&self, used: &[(KeyId, OffsetDateTime)]) -> Result<(), StoreError>;
+
+    /// Takes the quota, inserts the row and claims the idempotency key, or does none of it.
+    async fn create_sandbox(
+        &self,
+        record: &SandboxRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<Created, StoreError>;
+    /// Not those that are gone.
+    async fn sandbox(
+        &self,
+        org: &OrgId,
+        which: SandboxRef<'_>,
+    ) -> Result<Option<SandboxRecord>, StoreError>;
+    /// Whoever owns it, gone or not.
+    async fn any_sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, StoreError>;
+    /// Newest first, not those that are gone.
+    async fn sandboxes(
+        &self,
+        org: &OrgId,
+        filter: &SandboxFilter,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxRecord>, StoreError>;
+    /// Of all organisations, not those that are gone.
+    async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError>;
+    async fn change_sandbox(
+        &self,
+        id: &SandboxId,
+        change: &SandboxChange,
+        at: OffsetDateTime,
+    ) -> Result<SandboxRecord, StoreError>;
+    /// Only ever forwards.
+    async fn touch_sandboxes(&self, active: &[(SandboxId, OffsetDateTime)])
+    -> Result<(), StoreError>;
+    /// Lets the request behind a create that failed be tried again.
+    async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
+
+    /// Charges what was used since each sandbox's last sample and moves its marks, in one go. A
+    /// sample that is not younger than the last one changes nothing.
+    async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError>;
+    async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError>;
+    async fn usage_by_sandbox(
+        &self,
+        org: &OrgId,
+        period: Period,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxUsage>, StoreError>;
+    async fn usage_of(&self, sandbox: &SandboxId) -> Result<Usage, StoreError>;
+
+    /// Appends and remembers how far a host's own event log was read, in one go.
+    async fn append_events(
+        &self,
+        events: &[NewEvent],
+        host_position: Option<u64>,
+    ) -> Result<Vec<StoredEvent>, StoreError>;
+    async fn host_position(&self) -> Result<Option<u64>, StoreError>;
+    /// Oldest first, after `sequence`.
+    async fn events(
+        &self,
+        org: &OrgId,
+        sandbox: Option<&SandboxId>,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Sequences of the oldest event kept (of any organisation) and of the last one ever given out.
+    async fn event_bounds(&self) -> Result<(Option<u64>, u64), StoreError>;
+
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
+    /// Newest first.
+    async fn audit(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<AuditRecord>, StoreError>;
+
+    /// Lets `org`, or everybody, use the image of this name.
+    async fn grant_image(&self, org: Option<&OrgId>, name: &str) -> Result<(), StoreError>;
+    /// Whether anything was withdrawn.
+    async fn withdraw_image(&self, org: Option<&OrgId>, name: &str) -> Result<bool, StoreError>;
+    /// Everything `org` may use; `true` marks what everybody may.
+    async fn image_grants(&self, org: &OrgId) -> Result<Vec<(String, bool)>, StoreError>;
+    /// How many organisations (everybody counting as one) may use the image of this name.
+    async fn image_grant_count(&self, name: &str) -> Result<u64, StoreError>;
+
+    async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
+    async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;
+
+    /// Removes what is past its time; answers how many rows went.
+    async fn sweep(&self, retention: &Retention) -> Result<u64, StoreError>;
+}

@@ -1,0 +1,365 @@
+//! The rows of the control plane's books, as values.
+
+use std::collections::BTreeMap;
+
+use cove_model::{
+    EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State,
+};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+/// What an organisation may hold at once. CPU in thousandths, so that sums are exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Sandboxes that exist, running or not.
+    pub sandboxes: u64,
+    /// Held by sandboxes that run or are meant to.
+    pub cpu_milli: u64,
+    /// Held by sandboxes that run or are meant to, counted at their ceiling.
+    pub memory_mb: u64,
+    /// Held by sandboxes that exist.
+    pub disk_mb: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            sandboxes: 10_000,
+            cpu_milli: 10_000_000,
+            memory_mb: 16 * 1024 * 1024,
+            disk_mb: 256 * 1024 * 1024,
+        }
+    }
+}
+
+/// What a sandbox, or all of an organisation's together, hold of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Holding {
+    pub sandboxes: u64,
+    pub cpu_milli: u64,
+    pub memory_mb: u64,
+    pub disk_mb: u64,
+}
+
+impl Holding {
+    /// A sandbox that runs, or is meant to.
+    pub fn running(resources: &Resources) -> Self {
+        Self {
+            sandboxes: 1,
+            // Rounded up, so that many small fractions cannot add up to nothing.
+            cpu_milli: (resources.cpu * 1000.0).ceil() as u64,
+            memory_mb: resources.memory_ceiling_mb(),
+            disk_mb: resources.disk_mb,
+        }
+    }
+
+    /// A sandbox of which only the disk is kept.
+    pub fn stopped(resources: &Resources) -> Self {
+        Self {
+            cpu_milli: 0,
+            memory_mb: 0,
+            ..Self::running(resources)
+        }
+    }
+
+    /// A sandbox that is gone.
+    pub fn nothing() -> Self {
+        Self::default()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Organisation {
+    pub id: OrgId,
+    /// Unique.
+    pub name: String,
+    pub quota: Quota,
+    pub used: Holding,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+/// What a key may do. Each scope includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
+    Read,
+    /// Work in sandboxes that exist: commands, files, ports; start one that is stopped.
+    Use,
+    /// Create, change, stop and delete sandboxes; fetch images.
+    Manage,
+    /// Keys, audit records and everything else of the organisation. In the default organisation also
+    /// the installation itself: organisations, quotas, shared images, the host report.
+    Admin,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Use, Scope::Manage, Scope::Admin];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Use => "use",
+            Self::Manage => "manage",
+            Self::Admin => "admin",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.as_str() == text)
+    }
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An API key without its secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Key {
+    pub id: KeyId,
+    pub org: OrgId,
+    pub name: String,
+    pub scopes: Vec<Scope>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub expires_at: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub revoked_at: Option<OffsetDateTime>,
+    /// Kept coarsely.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub last_used_at: Option<OffsetDateTime>,
+    /// The key made at first start.
+    pub root: bool,
+}
+
+/// What the owner wants of a sandbox; the lifecycle state says what is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Desired {
+    Running,
+    Stopped,
+    Deleted,
+}
+
+impl Desired {
+    pub const ALL: [Desired; 3] = [Desired::Running, Desired::Stopped, Desired::Deleted];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+            Self::Deleted => "deleted",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|d| d.as_str() == text)
+    }
+}
+
+/// What the host told about a sandbox when it made it, kept so that commands need not ask again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostFacts {
+    pub image: Option<ImageId>,
+    pub image_env: Vec<(String, String)>,
+    pub image_user: Option<String>,
+    pub image_workdir: Option<String>,
+    /// Limits in force, where they differ from the spec's.
+    pub limits: Option<Resources>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRecord {
+    pub id: SandboxId,
+    pub org: OrgId,
+    /// As asked for, with later changes; the name and labels in it are the current ones.
+    pub spec: SandboxSpec,
+    pub desired: Desired,
+    pub state: State,
+    pub reason: Option<String>,
+    /// Grows with every change; a writer that read an older one loses.
+    pub generation: u64,
+    pub facts: HostFacts,
+    pub holds: Holding,
+    pub created_at: OffsetDateTime,
+    pub updated_at: OffsetDateTime,
+    pub started_at: Option<OffsetDateTime>,
+    /// Kept coarsely; see the lifecycle ticker.
+    pub last_active_at: OffsetDateTime,
+    pub deleted_at: Option<OffsetDateTime>,
+}
+
+/// A change of a sandbox's row; what is absent stays.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxChange {
+    /// Refuse with [`crate::StoreError::Stale`] when the row has another generation.
+    pub expected_generation: Option<u64>,
+    pub spec: Option<SandboxSpec>,
+    pub desired: Option<Desired>,
+    pub state: Option<State>,
+    pub reason: Option<Option<String>>,
+    pub facts: Option<HostFacts>,
+    /// Refused with [`crate::StoreError::Quota`] when it grows past the organisation's quota.
+    pub holds: Option<Holding>,
+    pub started_at: Option<Option<OffsetDateTime>>,
+    pub last_active_at: Option<OffsetDateTime>,
+    /// The row becomes a tombstone: its name is free again and no list shows it.
+    pub deleted_at: Option<OffsetDateTime>,
+}
+
+/// A caller's promise that two requests with this key are one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    pub key: String,
+    /// Of the whole request, so that reuse for another one is noticed.
+    pub request_hash: String,
+}
+
+/// Where a create with an idempotency key ended up.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Created {
+    /// The row is there, durable.
+    New,
+    /// The same request made this sandbox before; it may be gone by now.
+    Replayed(SandboxId),
+    /// The key belongs to another request.
+    KeyReused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxRef<'a> {
+    Id(&'a SandboxId),
+    Name(&'a str),
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SandboxFilter {
+    pub states: Vec<State>,
+    /// Exact name.
+    pub name: Option<String>,
+    /// All of them must match.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How much of a list, and from where.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PageRequest {
+    /// At most [`crate::PAGE_MAX`]; 0 means [`crate::PAGE_DEFAULT`].
+    pub limit: u32,
+    /// From an earlier [`Page::next_cursor`].
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Absent on the last page.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    pub fn map<U>(self, change: impl FnMut(T) -> U) -> Page<U> {
+        Page {
+            items: self.items.into_iter().map(change).collect(),
+            next_cursor: self.next_cursor,
+        }
+    }
+}
+
+/// An event as the control plane keeps it: with a sequence of its own, which outlives hosts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredEvent {
+    /// Grows within the installation; readers resume from it.
+    pub sequence: u64,
+    pub org: OrgId,
+    pub sandbox: SandboxId,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    pub org: OrgId,
+    pub sandbox: SandboxId,
+    pub at: OffsetDateTime,
+    pub kind: EventKind,
+}
+
+/// Who did what, and how it ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditRecord {
+    /// Given by the store; 0 in a record not yet written.
+    pub sequence: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    pub org: OrgId,
+    /// Absent when the system itself acted (an idle policy, a reconcile).
+    pub key: Option<KeyId>,
+    /// `sandbox.create`, `file.write`, …
+    pub action: String,
+    /// What it was done to: an id, or the name the caller gave when there is none.
+    pub target: Option<String>,
+    /// The address the request came from.
+    pub source: Option<String>,
+    pub request_id: Option<String>,
+    /// `ok`, or the code of the error.
+    pub result: String,
+    pub detail: Option<String>,
+}
+
+/// Raw counters of one sandbox at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsageSample {
+    pub sandbox: SandboxId,
+    pub org: OrgId,
+    pub at: OffsetDateTime,
+    pub running: bool,
+    /// Until when it ran, when it no longer does: memory is charged up to there.
+    pub ran_until: Option<OffsetDateTime>,
+    pub cpu_usec: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    pub egress_bytes: u64,
+}
+
+/// What was used, in units that add up exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_usec: u64,
+    /// MiB times milliseconds.
+    pub memory_mib_ms: u64,
+    pub disk_mib_ms: u64,
+    pub egress_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxUsage {
+    pub sandbox: SandboxId,
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// From `from` (inclusive) to `to` (exclusive), by the hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    pub from: OffsetDateTime,
+    pub to: OffsetDateTime,
+}
+
+/// What old rows a sweep removes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retention {
+    pub idempotency_before: OffsetDateTime,
+    pub events_before: OffsetDateTime,
+    /// Events kept in all, however young.
+    pub events_max: u64,
+    pub tombstones_before: OffsetDateTime,
+}
