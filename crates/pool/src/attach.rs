@@ -1,0 +1,237 @@
+//! Bringing a loop-backed btrfs from a file to a mount, and back.
+//!
+//! Starts from the data directory's `pool.img`, which it makes when there is none, and ends with the
+//! filesystem mounted on `pool/`. Every step finds what an earlier, interrupted run left and goes on
+//! from there.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::config::{Layout, MIN_LOOP_BYTES};
+use crate::error::{Context, PoolError};
+use crate::loopdev::LoopDevice;
+use crate::sys;
+
+/// Sizes are rounded down to this, so that the file is a whole number of sectors and then some.
+const SIZE_GRAIN: u64 = 1 << 20;
+
+/// A default size is never larger than this; ext4 ends files at 16 TiB.
+const MAX_DEFAULT_LOOP_BYTES: u64 = 8 << 40;
+
+/// How much of mkfs's complaints goes into the error.
+const MAX_MKFS_OUTPUT: usize = 2000;
+
+/// Deleted data goes back to the host file in the background; nothing in a pool needs access times,
+/// and nothing in it is to be run, opened as a device or trusted with set-id bits from the host side.
+const MOUNT_OPTIONS: &std::ffi::CStr = c"discard=async";
+
+/// Looked at in this order; the environment is not consulted.
+const MKFS_PLACES: [&str; 4] = [
+    "/usr/sbin/mkfs.btrfs",
+    "/sbin/mkfs.btrfs",
+    "/usr/bin/mkfs.btrfs",
+    "/usr/local/sbin/mkfs.btrfs",
+];
+
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
+pub(crate) fn find_mkfs() -> Option<PathBuf> {
+    MKFS_PLACES.iter().map(PathBuf::from).find(|p| p.is_file())
+}
+
+pub(crate) fn is_on_btrfs(path: &Path) -> Result<bool, PoolError> {
+    let stat = rustix::fs::statfs(path).context("statfs", path)?;
+    Ok(stat.f_type as u64 == BTRFS_MAGIC)
+}
+
+/// Whether `pool/` is a mount point of its own.
+pub(crate) fn is_mounted(layout: &Layout) -> Result<bool, PoolError> {
+    let root = layout.root();
+    let inner = match fs::symlink_metadata(&root) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(PoolError::io("stat", root, e)),
+    };
+    let outer = fs::symlink_metadata(&layout.dir).context("stat", &layout.dir)?;
+    // A subvolume of the surrounding btrfs has a device number of its own without being a mount.
+    Ok(inner.dev() != outer.dev() && !(inner.ino() == 256 && is_same_btrfs(layout)?))
+}
+
+fn is_same_btrfs(layout: &Layout) -> Result<bool, PoolError> {
+    if !is_on_btrfs(&layout.dir)? || !is_on_btrfs(&layout.root())? {
+        return Ok(false);
+    }
+    Ok(fs_id(&layout.dir)? == fs_id(&layout.root())?)
+}
+
+pub(crate) fn fs_id(path: &Path) -> Result<[u8; 16], PoolError> {
+    let file = File::open(path).context("open", path)?;
+    sys::fs_id(file.as_fd()).context("identify the filesystem of", path)
+}
+
+/// Mounts the loop file on `pool/`, making both on first use.
+pub(crate) fn attach_loop(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(PoolError::NotRoot {
+            operation: "mounting a btrfs pool",
+        });
+    }
+    prepare_image(layout, size)?;
+    let image = layout.image();
+    let root = layout.root();
+    let expected = image_fs_id(&image)?;
+    if is_mounted(layout)? {
+        if !is_on_btrfs(&root)? || fs_id(&root)? != expected {
+            return Err(PoolError::ForeignMount { path: root });
+        }
+    } else {
+        let device = match LoopDevice::find(&image)? {
+            Some(device) => device,
+            None => LoopDevice::bind(&image)?,
+        };
+        mount_device(&device, &root)?;
+    }
+    let stat = rustix::fs::statvfs(&root).context("statvfs", &root)?;
+    if stat.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(PoolError::WentReadOnly { path: root });
+    }
+    grow_to_image(&image, &root, stat.f_blocks * stat.f_frsize)
+}
+
+fn mount_device(device: &LoopDevice, root: &Path) -> Result<(), PoolError> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    match mount(&device.path, root, "btrfs", flags, MOUNT_OPTIONS) {
+        Ok(()) => Ok(()),
+        Err(Errno::NODEV) => Err(PoolError::NoBtrfs),
+        Err(Errno::PERM) => Err(PoolError::NotRoot {
+            operation: "mounting a btrfs pool",
+        }),
+        Err(e) => Err(PoolError::io("mount the pool on", root, e)),
+    }
+}
+
+/// Unmounts `pool/`; the loop device goes with its last mount.
+pub(crate) fn detach_loop(layout: &Layout) -> Result<(), PoolError> {
+    let root = layout.root();
+    match unmount(&root, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(PoolError::Busy {
+            path: root,
+            reason: "files in it are open or mounts in it remain",
+        }),
+        Err(e) => Err(PoolError::io("unmount", root, e)),
+    }
+}
+
+fn prepare_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
+    let unfinished = layout.image_in_progress();
+    match fs::remove_file(&unfinished) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(PoolError::io("remove", unfinished, e)),
+    }
+    let image = layout.image();
+    let size = size.map(round_size).transpose()?;
+    match fs::metadata(&image) {
+        Ok(meta) => match size {
+            Some(size) if size < meta.len() => Err(PoolError::LoopSize {
+                bytes: size,
+                reason: "the existing one is larger, and shrinking it is not supported",
+            }),
+            Some(size) if size > meta.len() => {
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(&image)
+                    .context("open", &image)?;
+                file.set_len(size).context("grow", &image)
+            }
+            _ => Ok(()),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => make_image(layout, size),
+        Err(e) => Err(PoolError::io("stat", image, e)),
+    }
+}
+
+fn round_size(bytes: u64) -> Result<u64, PoolError> {
+    if bytes < MIN_LOOP_BYTES {
+        return Err(PoolError::LoopSize {
+            bytes,
+            reason: "it must be at least 256 MiB",
+        });
+    }
+    Ok(bytes / SIZE_GRAIN * SIZE_GRAIN)
+}
+
+/// Makes the filesystem under another name and renames it when it is whole and on disk.
+fn make_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
+    let mkfs = find_mkfs().ok_or(PoolError::NoMkfs)?;
+    let size = match size {
+        Some(size) => size,
+        None => {
+            let host = rustix::fs::statvfs(&layout.dir).context("statvfs", &layout.dir)?;
+            let whole = host.f_blocks.saturating_mul(host.f_frsize);
+            round_size(whole.clamp(MIN_LOOP_BYTES, MAX_DEFAULT_LOOP_BYTES))?
+        }
+    };
+    let unfinished = layout.image_in_progress();
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .context("make", &unfinished)?;
+    file.set_len(size).context("size", &unfinished)?;
+    // The host file keeps metadata as safe as the host's disk does, so one copy of it is enough.
+    let made = Command::new(mkfs)
+        .args(["-q", "-K", "-m", "single", "-d", "single", "-L", "cove"])
+        .arg(&unfinished)
+        .env_clear()
+        .stdin(Stdio::null())
+        .output()
+        .context("run mkfs.btrfs on", &unfinished)?;
+    if !made.status.success() {
+        let text = String::from_utf8_lossy(&made.stderr);
+        let output = text.trim().chars().take(MAX_MKFS_OUTPUT).collect();
+        return Err(PoolError::Mkfs { output });
+    }
+    file.sync_all().context("sync", &unfinished)?;
+    let image = layout.image();
+    fs::rename(&unfinished, &image).context("rename to", &image)?;
+    let dir = File::open(&layout.dir).context("open", &layout.dir)?;
+    dir.sync_all().context("sync", &layout.dir)
+}
+
+/// Reads the filesystem id out of the first superblock.
+fn image_fs_id(image: &Path) -> Result<[u8; 16], PoolError> {
+    const SUPERBLOCK: u64 = 0x1_0000;
+    let file = File::open(image).context("open", image)?;
+    let mut block = [0u8; 0x48];
+    if file.read_exact_at(&mut block, SUPERBLOCK).is_err() || &block[0x40..0x48] != b"_BHRfS_M" {
+        return Err(PoolError::NotBtrfsImage {
+            path: image.to_path_buf(),
+        });
+    }
+    Ok(block[0x20..0x30]
+        .try_into()
+        .expect("a slice of sixteen bytes"))
+}
+
+/// Extends the filesystem over a file that has become larger, now or in a run that was interrupted.
+fn grow_to_image(image: &Path, root: &Path, filesystem_bytes: u64) -> Result<(), PoolError> {
+    let length = fs::metadata(image).context("stat", image)?.len();
+    if length < filesystem_bytes + SIZE_GRAIN {
+        return Ok(());
+    }
+    if let Some(device) = LoopDevice::find(image)? {
+        device.take_new_size()?;
+    }
+    let file = File::open(root).context("open", root)?;
+    sys::resize_to_device(file.as_fd()).context("grow the filesystem on", root)
+}
