@@ -1,1 +1,52 @@
+//! The HTTP contract, version 1: wire types, error codes, bounds, the route table and the OpenAPI
+//! document made from them.
+//!
+//! Nothing here does I/O. The server converts these types once at its edge; the client and the
+//! command line speak nothing else. Requests refuse fields they do not know.
+#![forbid(unsafe_code)]
 
+pub mod bounds;
+pub mod error;
+pub mod event;
+pub mod file;
+pub mod host;
+pub mod image;
+pub mod openapi;
+pub mod process;
+pub mod route;
+pub mod sandbox;
+pub mod tenancy;
+pub mod timestamp;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use timestamp::Timestamp;
+
+/// One page of a list. `next_cursor` is absent on the last one.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// Which page of a list.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PageQuery {
+    /// Items at most; 100 unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub cursor: Option<String>,
+}
+
+/// No query at all: whatever is given is refused.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NoQuery {}

@@ -1,0 +1,429 @@
+//! Commands and processes on the wire: the exec request and its two answers (one piece, or live
+//! lines), background processes, and the frames of a WebSocket attach.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Body of `POST …/exec`. Either `command` or `argv`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exec {
+    /// Given to the user's login shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 262_144))]
+    pub command: Option<String>,
+    /// Program and arguments, run without a shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub argv: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub cwd: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Name or number, with `:group` if wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub user: Option<String>,
+    /// The command's whole standard input, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// The same, base64; for bytes that are not text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin_base64: Option<String>,
+    /// At its end the command's whole process group is ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    pub timeout_ms: Option<u64>,
+    /// How the one-piece answer carries output: text (what is not UTF-8 is replaced), or base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<Encoding>,
+    /// End the command when this connection is lost. Otherwise it goes on and can be found again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kill_on_disconnect: bool,
+    /// Shown in listings; does not change what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tag: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    #[default]
+    Text,
+    Base64,
+}
+
+/// Body of `POST …/processes`: as exec, but in the background, with an open input or a terminal.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StartProcess {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 262_144))]
+    pub command: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub argv: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub cwd: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    pub timeout_ms: Option<u64>,
+    /// Give it a terminal of this size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pty: Option<TerminalSize>,
+    /// Keep its input open for `POST …/stdin` and attach. A terminal always has one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
+    /// Bytes of output kept of each stream for those who come later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 4096, max = 8_388_608))]
+    pub ring_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub tag: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    #[schemars(range(min = 1, max = 4096))]
+    pub cols: u32,
+    #[schemars(range(min = 1, max = 4096))]
+    pub rows: u32,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Exit {
+    /// 128 + the signal's number when one ended it, as shells do.
+    pub exit_code: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The kernel killed it for memory.
+    pub oom: bool,
+    pub timed_out: bool,
+    pub duration_ms: u64,
+    /// With `oom`: the sandbox's limit and peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak_bytes: Option<u64>,
+    /// All that the command wrote, kept or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+}
+
+/// The one-piece answer to exec.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ExecResult {
+    #[serde(flatten)]
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+    pub encoding: Encoding,
+    /// Output was longer than the answer may be; the first part is here.
+    pub truncated: bool,
+    /// Id of the process, for its record.
+    pub process: String,
+}
+
+/// One line of a live answer (`Accept: application/x-ndjson`) to exec or output.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum OutputEvent {
+    /// The command runs.
+    Started {
+        process: Process,
+    },
+    Stdout(OutputChunk),
+    Stderr(OutputChunk),
+    /// It ended, and all output before this line was told.
+    Exit(Exit),
+    /// The stream ended before the command did; come back with the offsets.
+    Error {
+        error: crate::ErrorDetail,
+    },
+}
+
+/// Some output. `text` when it is UTF-8, else `data` in base64.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputChunk {
+    /// Of the first byte, counted from the command's start.
+    pub offset: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// Bytes before `offset` that were asked for and no longer kept.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+impl OutputChunk {
+    pub fn new(offset: u64, dropped: u64, bytes: &[u8]) -> Self {
+        let (text, data) = match std::str::from_utf8(bytes) {
+            Ok(text) => (Some(text.to_owned()), None),
+            Err(_) => (None, Some(BASE64.encode(bytes))),
+        };
+        Self {
+            offset,
+            text,
+            data,
+            dropped,
+        }
+    }
+
+    /// The bytes; `None` when the base64 is broken.
+    pub fn into_bytes(self) -> Option<Vec<u8>> {
+        match (self.text, self.data) {
+            (Some(text), _) => Some(text.into_bytes()),
+            (None, Some(data)) => BASE64.decode(data).ok(),
+            (None, None) => Some(Vec::new()),
+        }
+    }
+}
+
+/// A command's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Process {
+    pub id: String,
+    /// Inside the sandbox.
+    pub pid: i32,
+    pub argv: Vec<String>,
+    pub cwd: String,
+    pub user: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<TerminalSize>,
+    pub started_at: Timestamp,
+    /// Absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Oldest offsets that can still be read.
+    pub stdout_oldest: u64,
+    pub stderr_oldest: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Connections attached to its output now.
+    pub viewers: u32,
+    pub cpu_ms: u64,
+    pub memory_bytes: u64,
+}
+
+/// Query of `GET …/output` and of attach.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutputQuery {
+    /// Offsets to begin at; what is no longer kept is told as `dropped`.
+    pub stdout_from: u64,
+    pub stderr_from: u64,
+    /// Go on until the command ends. Without it, what is there now.
+    pub follow: bool,
+}
+
+/// Query of attach.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttachQuery {
+    pub stdout_from: u64,
+    pub stderr_from: u64,
+}
+
+/// Query of `POST …/stdin`; its body is the raw input.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StdinQuery {
+    /// Close the input after these bytes.
+    pub close: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignalProcess {
+    /// `TERM`, `SIGTERM` or a number.
+    #[schemars(length(min = 1, max = 16))]
+    pub signal: String,
+    /// To the process alone instead of its whole group.
+    #[serde(default)]
+    pub only_leader: bool,
+}
+
+/// A text message of an attached client. Binary messages are input.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AttachRequest {
+    Resize { cols: u32, rows: u32 },
+    Signal { signal: String },
+    CloseStdin,
+}
+
+/// A text message to an attached client. Binary messages are output, see [`AttachFrame`].
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AttachEvent {
+    /// First message: the process as it is now.
+    Attached { process: Process },
+    /// Bytes that were asked for and no longer kept.
+    Dropped { channel: Stream, bytes: u64 },
+    /// Last message.
+    Exit(Exit),
+    /// A request of this client was refused; the connection goes on.
+    Refused { message: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A binary message to an attached client: one byte for the stream (1 stdout, 2 stderr), the offset
+/// of the first byte as a big-endian 64-bit number, then output.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AttachFrame<'a> {
+    pub stream: Stream,
+    pub offset: u64,
+    pub data: &'a [u8],
+}
+
+impl<'a> AttachFrame<'a> {
+    pub const HEADER: usize = 9;
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::HEADER + self.data.len());
+        out.push(match self.stream {
+            Stream::Stdout => 1,
+            Stream::Stderr => 2,
+        });
+        out.extend_from_slice(&self.offset.to_be_bytes());
+        out.extend_from_slice(self.data);
+        out
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (header, data) = bytes.split_first_chunk::<9>()?;
+        let (stream, offset) = header.split_first()?;
+        let stream = match stream {
+            1 => Stream::Stdout,
+            2 => Stream::Stderr,
+            _ => return None,
+        };
+        let offset = u64::from_be_bytes(offset.try_into().ok()?);
+        Some(Self {
+            stream,
+            offset,
+            data,
+        })
+    }
+}
+
+/// Signals by the names people use.
+pub const SIGNALS: &[(&str, i32)] = &[
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ILL", 4),
+    ("TRAP", 5),
+    ("ABRT", 6),
+    ("BUS", 7),
+    ("FPE", 8),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("SEGV", 11),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", 15),
+    ("STKFLT", 16),
+    ("CHLD", 17),
+    ("CONT", 18),
+    ("STOP", 19),
+    ("TSTP", 20),
+    ("TTIN", 21),
+    ("TTOU", 22),
+    ("URG", 23),
+    ("XCPU", 24),
+    ("XFSZ", 25),
+    ("VTALRM", 26),
+    ("PROF", 27),
+    ("WINCH", 28),
+    ("IO", 29),
+    ("PWR", 30),
+    ("SYS", 31),
+];
+
+/// The number behind `TERM`, `SIGTERM`, `sigterm` or `15`.
+pub fn parse_signal(text: &str) -> Option<i32> {
+    if let Ok(number) = text.parse::<i32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    SIGNALS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, number)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_that_is_not_text_travels_as_base64_and_comes_back_whole() {
+        for bytes in [&b"plain"[..], &[0xff, 0x00, 0x80], b"", "ü".as_bytes()] {
+            let chunk = OutputChunk::new(7, 0, bytes);
+            let line = serde_json::to_string(&OutputEvent::Stdout(chunk)).unwrap();
+            let OutputEvent::Stdout(back) = serde_json::from_str(&line).unwrap() else {
+                panic!("another event came back from {line}");
+            };
+            assert_eq!(back.offset, 7);
+            assert_eq!(back.into_bytes().unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn attach_frames_round_trip_and_short_ones_are_refused() {
+        let frame = AttachFrame {
+            stream: Stream::Stderr,
+            offset: 1 << 40,
+            data: b"abc",
+        };
+        let bytes = frame.encode();
+        assert_eq!(AttachFrame::decode(&bytes), Some(frame));
+        for cut in 0..AttachFrame::HEADER {
+            assert_eq!(AttachFrame::decode(&bytes[..cut]), None);
+        }
+        assert_eq!(AttachFrame::decode(&[9; 12]), None);
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (text, number) in [("TERM", 15), ("SIGkill", 9), ("2", 2), ("64", 64)] {
+            assert_eq!(parse_signal(text), Some(number), "{text}");
+        }
+        for text in ["", "0", "65", "-1", "NOPE", "SIG"] {
+            assert_eq!(parse_signal(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Every route of the API as data: the server builds its router from this table, the OpenAPI
+//! document is written from it, and tests walk it.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::bounds::{EXEC_BODY_MAX, JSON_BODY_MAX, STDIN_BODY_MAX, UPLOAD_BODY_MAX};
+use crate::tenancy::Scope;
+
+mod table;
+
+pub use table::ROUTES;
+
+pub const JSON: &str = "application/json";
+pub const NDJSON: &str = "application/x-ndjson";
+pub const SSE: &str = "text/event-stream";
+pub const BYTES: &str = "application/octet-stream";
+pub const TAR: &str = "application/x-tar";
+pub const PROMETHEUS: &str = "text/plain; version=0.0.4";
+
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl Verb {
+    pub const ALL: [Verb; 5] = [Verb::Get, Verb::Post, Verb::Put, Verb::Patch, Verb::Delete];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Patch => "PATCH",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+/// Who may call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody, without a key.
+    Public,
+    /// A key with at least this scope.
+    Key(Scope),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Body {
+    None,
+    Json(SchemaOf),
+    /// JSON, or nothing at all.
+    OptionalJson(SchemaOf),
+    /// Raw bytes of this media type, or of any.
+    Raw(&'static str),
+}
+
+/// One form a successful answer can take.
+#[derive(Debug, Clone, Copy)]
+pub struct Content {
+    pub media_type: &'static str,
+    /// Of the whole body, or of one line or message where it is a stream.
+    pub schema: Option<SchemaOf>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    pub operation: Operation,
+    pub verb: Verb,
+    pub path: &'static str,
+    pub summary: &'static str,
+    pub access: Access,
+    pub query: Option<SchemaOf>,
+    pub body: Body,
+    pub body_max: usize,
+    /// Status of a success.
+    pub status: u16,
+    /// What a success carries; several where `Accept` chooses.
+    pub content: [Option<Content>; 2],
+    /// Takes an `Idempotency-Key`.
+    pub idempotent: bool,
+}
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+impl Route {
+    const fn new(
+        operation: Operation,
+        verb: Verb,
+        path: &'static str,
+        scope: Scope,
+        summary: &'static str,
+    ) -> Self {
+        Self {
+            operation,
+            verb,
+            path,
+            summary,
+            access: Access::Key(scope),
+            query: None,
+            body: Body::None,
+            body_max: 0,
+            status: 204,
+            content: [None, None],
+            idempotent: false,
+        }
+    }
+
+    const fn public(mut self) -> Self {
+        self.access = Access::Public;
+        self
+    }
+
+    const fn query<T: JsonSchema>(mut self) -> Self {
+        self.query = Some(schema_of::<T>);
+        self
+    }
+
+    const fn body<T: JsonSchema>(mut self) -> Self {
+        self.body = Body::Json(schema_of::<T>);
+        self.body_max = JSON_BODY_MAX;
+        self
+    }
+
+    const fn optional_body<T: JsonSchema>(mut self) -> Self {
+        self.body = Body::OptionalJson(schema_of::<T>);
+        self.body_max = JSON_BODY_MAX;
+        self
+    }
+
+    const fn exec_body<T: JsonSchema>(mut self) -> Self {
+        self.body = Body::Json(schema_of::<T>);
+        self.body_max = EXEC_BODY_MAX;
+        self
+    }
+
+    const fn stdin_body(mut self) -> Self {
+        self.body = Body::Raw(BYTES);
+        self.body_max = STDIN_BODY_MAX;
+        self
+    }
+
+    const fn upload(mut self, media_type: &'static str) -> Self {
+        self.body = Body::Raw(media_type);
+        self.body_max = UPLOAD_BODY_MAX;
+        self
+    }
+
+    const fn reply<T: JsonSchema>(mut self, status: u16) -> Self {
+        self.status = status;
+        self.content[0] = Some(Content {
+            media_type: JSON,
+            schema: Some(schema_of::<T>),
+        });
+        self
+    }
+
+    /// A second form, chosen by `Accept`.
+    const fn or_stream<T: JsonSchema>(mut self, media_type: &'static str) -> Self {
+        self.content[1] = Some(Content {
+            media_type,
+            schema: Some(schema_of::<T>),
+        });
+        self
+    }
+
+    const fn stream<T: JsonSchema>(mut self, media_type: &'static str) -> Self {
+        self.status = 200;
+        self.content[0] = Some(Content {
+            media_type,
+            schema: Some(schema_of::<T>),
+        });
+        self
+    }
+
+    const fn raw(mut self, media_type: &'static str) -> Self {
+        self.status = 200;
+        self.content[0] = Some(Content {
+            media_type,
+            schema: None,
+        });
+        self
+    }
+
+    const fn upgrade(mut self) -> Self {
+        self.status = 101;
+        self
+    }
+
+    const fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// Whether a success may change something.
+    pub fn mutates(&self) -> bool {
+        self.verb != Verb::Get
+    }
+
+    /// The names between braces in the path.
+    pub fn parameters(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| {
+            part.strip_prefix('{')
+                .and_then(|part| part.strip_suffix('}'))
+        })
+    }
+}
+
+/// Routes the design names that have nothing behind them yet. They answer `unsupported` with this
+/// text to whoever has a good key, and are not in the OpenAPI document.
+pub const PLANNED: &[(Verb, &str, &str)] = &[
+    (Verb::Post, "/v1/sandboxes/{id}/pause", "pausing to disk"),
+    (
+        Verb::Post,
+        "/v1/sandboxes/{id}/resume",
+        "resuming from disk",
+    ),
+    (Verb::Post, "/v1/sandboxes/{id}/freeze", "freezing"),
+    (Verb::Post, "/v1/sandboxes/{id}/snapshots", "snapshots"),
+    (Verb::Get, "/v1/sandboxes/{id}/snapshots", "snapshots"),
+    (Verb::Post, "/v1/sandboxes/{id}/fork", "forking"),
+    (Verb::Post, "/v1/sandboxes/{id}/rollback", "rolling back"),
+    (Verb::Get, "/v1/sandboxes/{id}/timeline", "the timeline"),
+    (Verb::Get, "/v1/sandboxes/{id}/egress", "the egress log"),
+    (
+        Verb::Post,
+        "/v1/sandboxes/{id}/ports/{port}/share",
+        "share links",
+    ),
+    (Verb::Get, "/v1/snapshots", "snapshots"),
+    (Verb::Get, "/v1/snapshots/{snapshot}", "snapshots"),
+    (Verb::Delete, "/v1/snapshots/{snapshot}", "snapshots"),
+    (Verb::Get, "/v1/secrets", "secrets"),
+    (Verb::Post, "/v1/secrets", "secrets"),
+    (Verb::Delete, "/v1/secrets/{secret}", "secrets"),
+    (
+        Verb::Get,
+        "/.well-known/openid-configuration",
+        "the identity issuer",
+    ),
+    (Verb::Get, "/.well-known/jwks.json", "the identity issuer"),
+];
+
+macro_rules! operations {
+    ($($name:ident = $text:literal,)*) => {
+        /// One per route; the server's router matches on it, so none can be forgotten.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Operation { $($name,)* }
+
+        impl Operation {
+            pub const ALL: &'static [Operation] = &[$(Operation::$name,)*];
+
+            /// Its name in the OpenAPI document, the logs and the audit trail.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Operation::$name => $text,)* }
+            }
+        }
+    };
+}
+
+operations! {
+    CreateSandbox = "sandbox.create",
+    ListSandboxes = "sandbox.list",
+    GetSandbox = "sandbox.get",
+    PatchSandbox = "sandbox.update",
+    DeleteSandbox = "sandbox.delete",
+    StartSandbox = "sandbox.start",
+    StopSandbox = "sandbox.stop",
+    SandboxMetrics = "sandbox.metrics",
+    SandboxEvents = "sandbox.events",
+    Exec = "exec",
+    StartProcess = "process.start",
+    ListProcesses = "process.list",
+    GetProcess = "process.get",
+    ProcessOutput = "process.output",
+    ProcessStdin = "process.stdin",
+    SignalProcess = "process.signal",
+    ResizeProcess = "process.resize",
+    AttachProcess = "process.attach",
+    ReadFile = "file.read",
+    WriteFile = "file.write",
+    RemoveFile = "file.remove",
+    ListFiles = "file.list",
+    StatFile = "file.stat",
+    WatchFiles = "file.watch",
+    MakeDirectory = "file.mkdir",
+    MoveFile = "file.move",
+    ChangeMode = "file.chmod",
+    ReadArchive = "file.archive_read",
+    WriteArchive = "file.archive_write",
+    ListPorts = "port.list",
+    ListImages = "image.list",
+    AddImage = "image.add",
+    GetImage = "image.get",
+    RemoveImage = "image.remove",
+    GetImageJob = "image.job",
+    ListKeys = "key.list",
+    CreateKey = "key.create",
+    RevokeKey = "key.revoke",
+    ListOrgs = "org.list",
+    CreateOrg = "org.create",
+    PatchOrg = "org.update",
+    Usage = "usage",
+    Audit = "audit",
+    Events = "events",
+    ListRunners = "runner.list",
+    PrometheusMetrics = "metrics",
+    Health = "health",
+    Ready = "ready",
+    OpenApi = "openapi",
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_has_exactly_one_route_and_no_route_is_there_twice() {
+        let named: HashSet<_> = ROUTES.iter().map(|route| route.operation).collect();
+        assert_eq!(named.len(), ROUTES.len());
+        assert_eq!(named, Operation::ALL.iter().copied().collect());
+        let places = ROUTES.iter().map(|r| (r.verb, r.path));
+        let planned = PLANNED.iter().map(|(verb, path, _)| (*verb, *path));
+        let mut seen = HashSet::new();
+        for place in places.chain(planned) {
+            assert!(seen.insert(place), "{place:?} is there twice");
+        }
+    }
+
+    #[test]
+    fn only_health_and_the_contract_are_public() {
+        let public: Vec<_> = ROUTES
+            .iter()
+            .filter(|r| r.access == Access::Public)
+            .map(|r| r.path)
+            .collect();
+        assert_eq!(public, ["/healthz", "/readyz", "/openapi.json"]);
+    }
+
+    #[test]
+    fn reading_scopes_change_nothing() {
+        for route in ROUTES {
+            if route.mutates() {
+                assert_ne!(route.access, Access::Key(Scope::Read), "{}", route.path);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The table itself, in the order of the API guide.
+
+use super::Operation as Op;
+use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
+use crate::event::{Event, EventsQuery};
+use crate::tenancy::Scope::{Admin, Manage, Read, Use};
+use crate::{NoQuery, Page, PageQuery, file, host, image, process, sandbox, tenancy};
+
+const fn get(
+    op: Op,
+    path: &'static str,
+    scope: crate::tenancy::Scope,
+    summary: &'static str,
+) -> Route {
+    Route::new(op, Verb::Get, path, scope, summary).query::<NoQuery>()
+}
+
+const fn post(
+    op: Op,
+    path: &'static str,
+    scope: crate::tenancy::Scope,
+    summary: &'static str,
+) -> Route {
+    Route::new(op, Verb::Post, path, scope, summary).query::<NoQuery>()
+}
+
+const fn put(
+    op: Op,
+    path: &'static str,
+    scope: crate::tenancy::Scope,
+    summary: &'static str,
+) -> Route {
+    Route::new(op, Verb::Put, path, scope, summary).query::<NoQuery>()
+}
+
+const fn patch(
+    op: Op,
+    path: &'static str,
+    scope: crate::tenancy::Scope,
+    summary: &'static str,
+) -> Route {
+    Route::new(op, Verb::Patch, path, scope, summary).query::<NoQuery>()
+}
+
+const fn delete(
+    op: Op,
+    path: &'static str,
+    scope: crate::tenancy::Scope,
+    summary: &'static str,
+) -> Route {
+    Route::new(op, Verb::Delete, path, scope, summary).query::<NoQuery>()
+}
+
+pub const ROUTES: &[Route] = &[
+    post(
+        Op::CreateSandbox,
+        "/v1/sandboxes",
+        Manage,
+        "Create a sandbox; answers when it runs",
+    )
+    .body::<sandbox::CreateSandbox>()
+    .reply::<sandbox::Sandbox>(201)
+    .idempotent(),
+    get(Op::ListSandboxes, "/v1/sandboxes", Read, "List sandboxes")
+        .query::<sandbox::ListSandboxes>()
+        .reply::<Page<sandbox::Sandbox>>(200),
+    get(
+        Op::GetSandbox,
+        "/v1/sandboxes/{id}",
+        Read,
+        "Show a sandbox, by id or name",
+    )
+    .reply::<sandbox::Sandbox>(200),
+    patch(
+        Op::PatchSandbox,
+        "/v1/sandboxes/{id}",
+        Manage,
+        "Change name, labels, lifecycle or limits",
+    )
+    .body::<sandbox::PatchSandbox>()
+    .reply::<sandbox::Sandbox>(200),
+    delete(
+        Op::DeleteSandbox,
+        "/v1/sandboxes/{id}",
+        Manage,
+        "Delete a sandbox and all that is in it",
+    ),
+    post(
+        Op::StartSandbox,
+        "/v1/sandboxes/{id}/start",
+        Manage,
+        "Start a stopped sandbox",
+    )
+    .reply::<sandbox::Sandbox>(200),
+    post(
+        Op::StopSandbox,
+        "/v1/sandboxes/{id}/stop",
+        Manage,
+        "End its processes and keep its disk",
+    )
+    .optional_body::<sandbox::StopSandbox>()
+    .reply::<sandbox::Sandbox>(200),
+    get(
+        Op::SandboxMetrics,
+        "/v1/sandboxes/{id}/metrics",
+        Read,
+        "What a sandbox uses now",
+    )
+    .reply::<host::Metrics>(200),
+    get(
+        Op::SandboxEvents,
+        "/v1/sandboxes/{id}/events",
+        Read,
+        "What happened to a sandbox",
+    )
+    .query::<EventsQuery>()
+    .reply::<Page<Event>>(200)
+    .or_stream::<Event>(SSE),
+    post(
+        Op::Exec,
+        "/v1/sandboxes/{id}/exec",
+        Use,
+        "Run a command and wait for its end, or follow it live",
+    )
+    .exec_body::<process::Exec>()
+    .reply::<process::ExecResult>(200)
+    .or_stream::<process::OutputEvent>(NDJSON),
+    post(
+        Op::StartProcess,
+        "/v1/sandboxes/{id}/processes",
+        Use,
+        "Start a command in the background",
+    )
+    .exec_body::<process::StartProcess>()
+    .reply::<process::Process>(201),
+    get(
+        Op::ListProcesses,
+        "/v1/sandboxes/{id}/processes",
+        Read,
+        "List commands, ended ones too",
+    )
+    .reply::<Page<process::Process>>(200),
+    get(
+        Op::GetProcess,
+        "/v1/sandboxes/{id}/processes/{process}",
+        Read,
+        "Show a command",
+    )
+    .reply::<process::Process>(200),
+    get(
+        Op::ProcessOutput,
+        "/v1/sandboxes/{id}/processes/{process}/output",
+        Read,
+        "Output from given offsets, live if asked",
+    )
+    .query::<process::OutputQuery>()
+    .stream::<process::OutputEvent>(NDJSON),
+    post(
+        Op::ProcessStdin,
+        "/v1/sandboxes/{id}/processes/{process}/stdin",
+        Use,
+        "Write to a command's input",
+    )
+    .query::<process::StdinQuery>()
+    .stdin_body(),
+    post(
+        Op::SignalProcess,
+        "/v1/sandboxes/{id}/processes/{process}/signal",
+        Use,
+        "Send a signal",
+    )
+    .body::<process::SignalProcess>(),
+    post(
+        Op::ResizeProcess,
+        "/v1/sandboxes/{id}/processes/{process}/resize",
+        Use,
+        "Change a terminal's size",
+    )
+    .body::<process::TerminalSize>(),
+    get(
+        Op::AttachProcess,
+        "/v1/sandboxes/{id}/processes/{process}/attach",
+        Use,
+        "Attach over a WebSocket",
+    )
+    .query::<process::AttachQuery>()
+    .upgrade(),
+    get(
+        Op::ReadFile,
+        "/v1/sandboxes/{id}/files",
+        Use,
+        "Read a file, whole or a range",
+    )
+    .query::<file::ReadFile>()
+    .raw(BYTES),
+    put(
+        Op::WriteFile,
+        "/v1/sandboxes/{id}/files",
+        Use,
+        "Write a file",
+    )
+    .query::<file::WriteFile>()
+    .upload(BYTES)
+    .reply::<file::Written>(200),
+    delete(
+        Op::RemoveFile,
+        "/v1/sandboxes/{id}/files",
+        Use,
+        "Remove a file or directory",
+    )
+    .query::<file::RemoveFile>(),
+    get(
+        Op::ListFiles,
+        "/v1/sandboxes/{id}/files/list",
+        Use,
+        "List a directory",
+    )
+    .query::<file::ListFiles>()
+    .reply::<file::Listing>(200),
+    get(
+        Op::StatFile,
+        "/v1/sandboxes/{id}/files/stat",
+        Use,
+        "Describe a path",
+    )
+    .query::<file::StatFile>()
+    .reply::<file::FileInfo>(200),
+    get(
+        Op::WatchFiles,
+        "/v1/sandboxes/{id}/files/watch",
+        Use,
+        "Follow changes below a path",
+    )
+    .query::<file::WatchFiles>()
+    .stream::<file::FileChange>(NDJSON),
+    post(
+        Op::MakeDirectory,
+        "/v1/sandboxes/{id}/files/mkdir",
+        Use,
+        "Make a directory",
+    )
+    .body::<file::MakeDirectory>(),
+    post(
+        Op::MoveFile,
+        "/v1/sandboxes/{id}/files/move",
+        Use,
+        "Move or rename",
+    )
+    .body::<file::MoveFile>(),
+    post(
+        Op::ChangeMode,
+        "/v1/sandboxes/{id}/files/chmod",
+        Use,
+        "Change mode or owner",
+    )
+    .body::<file::ChangeMode>(),
+    get(
+        Op::ReadArchive,
+        "/v1/sandboxes/{id}/files/archive",
+        Use,
+        "A tree as tar",
+    )
+    .query::<file::ReadArchive>()
+    .raw(TAR),
+    put(
+        Op::WriteArchive,
+        "/v1/sandboxes/{id}/files/archive",
+        Use,
+        "Unpack a tar below a path",
+    )
+    .query::<file::WriteArchive>()
+    .upload(TAR)
+    .reply::<file::Written>(200),
+    get(
+        Op::ListPorts,
+        "/v1/sandboxes/{id}/ports",
+        Read,
+        "Ports somebody inside listens on",
+    )
+    .reply::<Page<host::Port>>(200),
+    get(Op::ListImages, "/v1/images", Read, "List images").reply::<Page<image::Image>>(200),
+    post(
+        Op::AddImage,
+        "/v1/images",
+        Manage,
+        "Pull or build an image; answers with the job",
+    )
+    .body::<image::AddImage>()
+    .reply::<image::ImageJob>(202)
+    .or_stream::<image::ImageJob>(NDJSON),
+    get(
+        Op::GetImageJob,
+        "/v1/images/jobs/{job}",
+        Read,
+        "How far an image is, live if asked",
+    )
+    .reply::<image::ImageJob>(200)
+    .or_stream::<image::ImageJob>(NDJSON),
+    get(
+        Op::GetImage,
+        "/v1/images/{image}",
+        Read,
+        "Show an image, by id or name",
+    )
+    .reply::<image::Image>(200),
+    delete(
+        Op::RemoveImage,
+        "/v1/images/{image}",
+        Manage,
+        "Remove an image no sandbox uses",
+    ),
+    get(Op::ListKeys, "/v1/keys", Manage, "List API keys").reply::<Page<tenancy::Key>>(200),
+    post(
+        Op::CreateKey,
+        "/v1/keys",
+        Manage,
+        "Make an API key; its token is shown once",
+    )
+    .body::<tenancy::CreateKey>()
+    .reply::<tenancy::NewKey>(201),
+    delete(Op::RevokeKey, "/v1/keys/{key}", Manage, "Revoke an API key"),
+    get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations").reply::<Page<tenancy::Org>>(200),
+    post(Op::CreateOrg, "/v1/orgs", Admin, "Make an organisation")
+        .body::<tenancy::CreateOrg>()
+        .reply::<tenancy::Org>(201),
+    patch(
+        Op::PatchOrg,
+        "/v1/orgs/{org}",
+        Admin,
+        "Change an organisation's quota",
+    )
+    .body::<tenancy::PatchOrg>()
+    .reply::<tenancy::Org>(200),
+    get(Op::Usage, "/v1/usage", Read, "What the organisation used")
+        .query::<tenancy::UsageQuery>()
+        .reply::<tenancy::Usage>(200),
+    get(Op::Audit, "/v1/audit", Manage, "Who changed what")
+        .query::<PageQuery>()
+        .reply::<Page<tenancy::AuditRecord>>(200),
+    get(
+        Op::Events,
+        "/v1/events",
+        Read,
+        "What happened to all sandboxes",
+    )
+    .query::<EventsQuery>()
+    .reply::<Page<Event>>(200)
+    .or_stream::<Event>(SSE),
+    get(
+        Op::ListRunners,
+        "/v1/runners",
+        Admin,
+        "Hosts, what they have and lack",
+    )
+    .reply::<Page<host::Runner>>(200),
+    get(
+        Op::PrometheusMetrics,
+        "/metrics",
+        Admin,
+        "Figures for Prometheus",
+    )
+    .raw(PROMETHEUS),
+    get(Op::Health, "/healthz", Read, "The server answers")
+        .reply::<host::Health>(200)
+        .public(),
+    get(
+        Op::Ready,
+        "/readyz",
+        Read,
+        "The server and its host can take work",
+    )
+    .reply::<host::Health>(200)
+    .public(),
+    get(Op::OpenApi, "/openapi.json", Read, "This contract")
+        .reply::<serde_json::Value>(200)
+        .public(),
+];

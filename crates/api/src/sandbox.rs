@@ -1,0 +1,427 @@
+//! Sandboxes on the wire.
+
+use std::collections::BTreeMap;
+
+use cove_model::{
+    IdlePolicy, NetworkMode, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec, State,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Body of `POST /v1/sandboxes`. Everything has a default.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CreateSandbox {
+    /// Name or id of an image; `debian` unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// Unique in the organisation: 1 to 63 lowercase letters, digits or dashes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// The isolation tier; `container` unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub isolation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourcesRequest>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<Lifecycle>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Who commands run as; the image's user, else root, unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub user: Option<String>,
+    /// Where commands start; the image's, else the user's home, unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub workdir: Option<String>,
+    /// Forbid gaining privileges through setuid programs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_new_privs: bool,
+}
+
+/// Limits asked for; what is absent has its default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResourcesRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.05, max = 1024.0))]
+    pub cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 16_777_216))]
+    pub memory_mb: Option<u64>,
+    /// Where memory may grow to; absent: it does not grow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 16_777_216))]
+    pub memory_max_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 67_108_864))]
+    pub disk_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 8, max = 4_000_000))]
+    pub pids: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 64, max = 1_048_576))]
+    pub open_files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub io_read_mb_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub io_write_mb_s: Option<u64>,
+}
+
+/// What the sandbox may reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    pub mode: Reach,
+    /// Domains, CIDRs and optional ports; with mode `allowlist`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub allow: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// Loopback only.
+    #[default]
+    None,
+    Allowlist,
+    Open,
+}
+
+/// When a sandbox that nobody uses is put away; absent: never.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lifecycle {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 316_224_000))]
+    pub stop_after_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 316_224_000))]
+    pub delete_after_s: Option<u64>,
+    /// Counted from creation, idle or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 316_224_000))]
+    pub max_lifetime_s: Option<u64>,
+}
+
+/// Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PatchSandbox {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<Lifecycle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourcesChange>,
+}
+
+/// A live change of limits: what is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResourcesChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.05, max = 1024.0))]
+    pub cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 16_777_216))]
+    pub memory_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 16_777_216))]
+    pub memory_max_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 67_108_864))]
+    pub disk_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 8, max = 4_000_000))]
+    pub pids: Option<u64>,
+}
+
+/// Query of `GET /v1/sandboxes`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListSandboxes {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<SandboxState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// `key=value` pairs with commas between; all must match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub labels: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxState {
+    Creating,
+    Running,
+    Stopping,
+    Stopped,
+    Failed,
+    Deleting,
+    Gone,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Sandbox {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub state: SandboxState,
+    /// Why it is in this state, when that is not plain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// As asked for.
+    pub image: String,
+    /// The image itself, once the host resolved the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
+    pub isolation: String,
+    pub resources: ResourcesView,
+    pub env: BTreeMap<String, String>,
+    pub network: Network,
+    pub lifecycle: Lifecycle,
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    pub no_new_privs: bool,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_active_at: Option<Timestamp>,
+}
+
+/// Limits in force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ResourcesView {
+    pub cpu: f64,
+    pub memory_mb: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_max_mb: Option<u64>,
+    pub disk_mb: u64,
+    pub pids: u64,
+    pub open_files: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_read_mb_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_write_mb_s: Option<u64>,
+}
+
+/// Body of `POST …/stop`; may be left out.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StopSandbox {
+    /// Time processes get between SIGTERM and SIGKILL; 10 seconds unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 600_000))]
+    pub grace_ms: Option<u64>,
+}
+
+impl CreateSandbox {
+    /// The spec this asks for, defaults filled in; not yet checked.
+    pub fn into_spec(self) -> SandboxSpec {
+        let base = SandboxSpec::default();
+        SandboxSpec {
+            image: self.image.unwrap_or(base.image),
+            name: self.name,
+            isolation: self.isolation.unwrap_or(base.isolation),
+            resources: self.resources.unwrap_or_default().into_resources(),
+            env: self.env,
+            network: self.network.unwrap_or_default().into(),
+            lifecycle: self.lifecycle.unwrap_or_default().into(),
+            labels: self.labels,
+            user: self.user,
+            workdir: self.workdir,
+            no_new_privs: self.no_new_privs,
+        }
+    }
+}
+
+impl ResourcesRequest {
+    fn into_resources(self) -> Resources {
+        let base = Resources::default();
+        Resources {
+            cpu: self.cpu.unwrap_or(base.cpu),
+            memory_mb: self.memory_mb.unwrap_or(base.memory_mb),
+            memory_max_mb: self.memory_max_mb,
+            disk_mb: self.disk_mb.unwrap_or(base.disk_mb),
+            pids: self.pids.unwrap_or(base.pids),
+            open_files: self.open_files.unwrap_or(base.open_files),
+            io_read_mb_s: self.io_read_mb_s,
+            io_write_mb_s: self.io_write_mb_s,
+        }
+    }
+}
+
+impl From<ResourcesChange> for ResourcesPatch {
+    fn from(change: ResourcesChange) -> Self {
+        Self {
+            cpu: change.cpu,
+            memory_mb: change.memory_mb,
+            memory_max_mb: change.memory_max_mb,
+            disk_mb: change.disk_mb,
+            pids: change.pids,
+        }
+    }
+}
+
+impl From<&Resources> for ResourcesView {
+    fn from(resources: &Resources) -> Self {
+        Self {
+            cpu: resources.cpu,
+            memory_mb: resources.memory_mb,
+            memory_max_mb: resources.memory_max_mb,
+            disk_mb: resources.disk_mb,
+            pids: resources.pids,
+            open_files: resources.open_files,
+            io_read_mb_s: resources.io_read_mb_s,
+            io_write_mb_s: resources.io_write_mb_s,
+        }
+    }
+}
+
+impl From<Network> for NetworkPolicy {
+    fn from(network: Network) -> Self {
+        let mode = match network.mode {
+            Reach::None => NetworkMode::None,
+            Reach::Allowlist => NetworkMode::Allowlist,
+            Reach::Open => NetworkMode::Open,
+        };
+        let allow = network.allow;
+        Self { mode, allow }
+    }
+}
+
+impl From<&NetworkPolicy> for Network {
+    fn from(policy: &NetworkPolicy) -> Self {
+        let mode = match policy.mode {
+            NetworkMode::None => Reach::None,
+            NetworkMode::Allowlist => Reach::Allowlist,
+            NetworkMode::Open => Reach::Open,
+        };
+        let allow = policy.allow.clone();
+        Self { mode, allow }
+    }
+}
+
+impl From<Lifecycle> for IdlePolicy {
+    fn from(lifecycle: Lifecycle) -> Self {
+        Self {
+            stop_after_s: lifecycle.stop_after_s,
+            delete_after_s: lifecycle.delete_after_s,
+            max_lifetime_s: lifecycle.max_lifetime_s,
+        }
+    }
+}
+
+impl From<&IdlePolicy> for Lifecycle {
+    fn from(policy: &IdlePolicy) -> Self {
+        Self {
+            stop_after_s: policy.stop_after_s,
+            delete_after_s: policy.delete_after_s,
+            max_lifetime_s: policy.max_lifetime_s,
+        }
+    }
+}
+
+impl From<State> for SandboxState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Creating => Self::Creating,
+            State::Running => Self::Running,
+            State::Stopping => Self::Stopping,
+            State::Stopped => Self::Stopped,
+            State::Failed => Self::Failed,
+            State::Deleting => Self::Deleting,
+            State::Gone => Self::Gone,
+        }
+    }
+}
+
+impl From<SandboxState> for State {
+    fn from(state: SandboxState) -> Self {
+        match state {
+            SandboxState::Creating => Self::Creating,
+            SandboxState::Running => Self::Running,
+            SandboxState::Stopping => Self::Stopping,
+            SandboxState::Stopped => Self::Stopped,
+            SandboxState::Failed => Self::Failed,
+            SandboxState::Deleting => Self::Deleting,
+            SandboxState::Gone => Self::Gone,
+        }
+    }
+}
+
+impl SandboxState {
+    pub fn as_str(self) -> &'static str {
+        State::from(self).as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_body_asks_for_the_default_sandbox() {
+        let create: CreateSandbox = serde_json::from_str("{}").unwrap();
+        assert_eq!(create.into_spec(), SandboxSpec::default());
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_at_every_level() {
+        for body in [
+            r#"{"imagee":"x"}"#,
+            r#"{"resources":{"ram":1}}"#,
+            r#"{"network":{"mode":"none","deny":[]}}"#,
+            r#"{"lifecycle":{"stop_after":1}}"#,
+        ] {
+            assert!(
+                serde_json::from_str::<CreateSandbox>(body).is_err(),
+                "{body} was accepted"
+            );
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_body_reaches_the_spec() {
+        let body = serde_json::json!({
+            "image": "python", "name": "a", "isolation": "vm", "no_new_privs": true,
+            "resources": {"cpu": 2.0, "memory_mb": 64, "memory_max_mb": 128, "disk_mb": 99, "pids": 50,
+                "open_files": 100, "io_read_mb_s": 5, "io_write_mb_s": 6},
+            "env": {"A": "b"}, "network": {"mode": "allowlist", "allow": ["example.org"]},
+            "lifecycle": {"stop_after_s": 1, "delete_after_s": 2, "max_lifetime_s": 3},
+            "labels": {"k": "v"}, "user": "dev", "workdir": "/srv",
+        });
+        let create: CreateSandbox = serde_json::from_value(body.clone()).unwrap();
+        assert_eq!(serde_json::to_value(create.into_spec()).unwrap(), body);
+    }
+}

@@ -1,0 +1,175 @@
+//! Keys, organisations, usage and the audit trail on the wire.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// What a key may do. Each one includes those before it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Look at everything of the organisation.
+    Read,
+    /// Run commands and change files in its sandboxes.
+    Use,
+    /// Create, change and delete sandboxes, images and keys.
+    Manage,
+    /// All organisations and the host.
+    Admin,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Use, Scope::Manage, Scope::Admin];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Use => "use",
+            Scope::Manage => "manage",
+            Scope::Admin => "admin",
+        }
+    }
+}
+
+/// Body of `POST /v1/keys`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateKey {
+    #[schemars(length(min = 1, max = 128))]
+    pub name: String,
+    #[schemars(length(min = 1, max = 4))]
+    pub scopes: Vec<Scope>,
+    /// Absent: until revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 316_224_000))]
+    pub expires_in_s: Option<u64>,
+    /// For another organisation; needs the scope `admin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub org: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Key {
+    pub id: String,
+    pub org: String,
+    pub name: String,
+    pub scopes: Vec<Scope>,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// A new key. The token is shown this once and kept only as a hash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NewKey {
+    #[serde(flatten)]
+    pub key: Key,
+    pub token: String,
+}
+
+/// The most an organisation may have; absent: no limit of its own.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandboxes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+}
+
+/// Body of `POST /v1/orgs`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateOrg {
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// Body of `PATCH /v1/orgs/{id}`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchOrg {
+    /// Replaces the old one whole.
+    pub quota: Quota,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Org {
+    pub id: String,
+    pub name: String,
+    pub quota: Quota,
+    pub created_at: Timestamp,
+}
+
+/// Query of `GET /v1/usage`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UsageQuery {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub cursor: Option<String>,
+    /// Only this sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub sandbox: Option<String>,
+}
+
+/// What was used, of everything since the beginning.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UsageFigures {
+    pub cpu_seconds: f64,
+    pub memory_gb_seconds: f64,
+    pub disk_gb_hours: f64,
+    pub egress_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SandboxUsage {
+    pub sandbox: String,
+    #[serde(flatten)]
+    pub figures: UsageFigures,
+}
+
+/// Answer of `GET /v1/usage`: the organisation's total and a page of its sandboxes, deleted ones too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    pub total: UsageFigures,
+    pub items: Vec<SandboxUsage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// One mutating call: who, what, from where, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditRecord {
+    pub id: u64,
+    pub at: Timestamp,
+    /// Id of the key; absent when the call had none that was good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub action: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// `ok`, or the code of the error.
+    pub result: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
