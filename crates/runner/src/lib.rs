@@ -27,7 +27,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn stop(&self, id: &SandboxId, grace_ms: u64) -> Result<SandboxView, RunnerError>;
     /// Idempotent: deleting what does not exist is done already.
     async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError>;
-    async fn resize(&self, id: &SandboxId, patch: ResourcesPatch) -> Result<SandboxView, RunnerError>;
+    async fn resize(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError>;
     /// Figures from the host's own books (cgroup, quota), not from the guest.
     async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError>;
     /// All running sandboxes' figures at once, for metering.

@@ -67,7 +67,11 @@ pub struct ImageView {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ImageSource {
     /// Pull from an OCI registry.
-    Registry { reference: String, username: Option<String>, password: Option<String> },
+    Registry {
+        reference: String,
+        username: Option<String>,
+        password: Option<String>,
+    },
     /// Bootstrap the default Debian image.
     Debian,
     /// A directory or tarball on the runner's own machine (operators only).
@@ -170,6 +174,9 @@ pub enum RunnerError {
 
 impl From<Refusal> for RunnerError {
     fn from(refusal: Refusal) -> Self {
-        Self::Conflict { request: refusal.request.to_owned(), state: refusal.state }
+        Self::Conflict {
+            request: refusal.request.to_owned(),
+            state: refusal.state,
+        }
     }
 }

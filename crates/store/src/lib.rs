@@ -102,8 +102,10 @@ pub trait Store: Send + Sync + 'static {
         at: OffsetDateTime,
     ) -> Result<SandboxRecord, StoreError>;
     /// Only ever forwards.
-    async fn touch_sandboxes(&self, active: &[(SandboxId, OffsetDateTime)])
-    -> Result<(), StoreError>;
+    async fn touch_sandboxes(
+        &self,
+        active: &[(SandboxId, OffsetDateTime)],
+    ) -> Result<(), StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 
@@ -139,11 +141,8 @@ pub trait Store: Send + Sync + 'static {
 
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
     /// Newest first.
-    async fn audit(
-        &self,
-        org: &OrgId,
-        page: &PageRequest,
-    ) -> Result<Page<AuditRecord>, StoreError>;
+    async fn audit(&self, org: &OrgId, page: &PageRequest)
+    -> Result<Page<AuditRecord>, StoreError>;
 
     /// Lets `org`, or everybody, use the image of this name.
     async fn grant_image(&self, org: Option<&OrgId>, name: &str) -> Result<(), StoreError>;

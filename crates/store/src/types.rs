@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{
-    EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State,
-};
+use cove_model::{EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 

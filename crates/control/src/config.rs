@@ -1,0 +1,72 @@
+//! What an operator may set, and the clock everything reads.
+
+use std::time::Duration;
+
+use cove_store::Quota;
+use time::OffsetDateTime;
+
+use crate::rate::RateLimit;
+
+#[derive(Debug, Clone)]
+pub struct ControlConfig {
+    /// For organisations that are made without one of their own.
+    pub default_quota: Quota,
+    /// Of each key by itself.
+    pub rate_limit: RateLimit,
+    /// How often figures are taken for metering.
+    pub meter_every: Duration,
+    /// How often idle policies are looked at.
+    pub lifecycle_every: Duration,
+    /// How often the books are compared with what the host has.
+    pub reconcile_every: Duration,
+    /// How often old rows are removed.
+    pub sweep_every: Duration,
+    /// Below this share of one CPU over a lifecycle period a sandbox counts as idle.
+    pub idle_cpu: f64,
+    /// Below this many bytes in or out over a lifecycle period a sandbox counts as idle.
+    pub idle_network_bytes: u64,
+    /// How long network bytes keep a sandbox from being idle: an agent may be waiting for its model.
+    pub network_quiet: Duration,
+    /// What processes get between SIGTERM and SIGKILL when a stop does not say.
+    pub stop_grace_ms: u64,
+    pub idempotency_kept: Duration,
+    pub events_kept: Duration,
+    pub events_max: u64,
+    /// How long rows of deleted sandboxes stay (their usage stays for ever).
+    pub tombstones_kept: Duration,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            default_quota: Quota::default(),
+            rate_limit: RateLimit::default(),
+            meter_every: Duration::from_secs(15),
+            lifecycle_every: Duration::from_secs(5),
+            reconcile_every: Duration::from_secs(60),
+            sweep_every: Duration::from_secs(600),
+            idle_cpu: 0.02,
+            idle_network_bytes: 1024,
+            network_quiet: Duration::from_secs(15 * 60),
+            stop_grace_ms: 5_000,
+            idempotency_kept: Duration::from_secs(24 * 3600),
+            events_kept: Duration::from_secs(7 * 24 * 3600),
+            events_max: 500_000,
+            tombstones_kept: Duration::from_secs(30 * 24 * 3600),
+        }
+    }
+}
+
+/// Where the control plane reads the time, so that tests can turn it.
+pub trait Clock: Send + Sync + 'static {
+    fn now(&self) -> OffsetDateTime;
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+}
