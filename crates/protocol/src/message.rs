@@ -67,7 +67,7 @@ pub enum Request {
 /// Later frames of a call, host to guest.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Input {
-    #[prost(oneof = "InputKind", tags = "1, 2")]
+    #[prost(oneof = "InputKind", tags = "1, 2, 3")]
     pub kind: Option<InputKind>,
 }
 
@@ -78,6 +78,9 @@ pub enum InputKind {
     /// No more data will come. Without it a closed stream means the caller gave up.
     #[prost(message, tag = "2")]
     End(Empty),
+    /// Answered with `Done` once everything before it was handed over; the call goes on.
+    #[prost(message, tag = "3")]
+    Flush(Empty),
 }
 
 /// Every frame from guest to host.
@@ -222,7 +225,8 @@ pub struct Start {
     /// Bytes kept of each stream; 0: the guest's default. Bounded by the guest.
     #[prost(uint64, tag = "12")]
     pub ring_bytes: u64,
-    /// Kill the process group when the connection that started it closes (foreground calls that nobody can attach to again).
+    /// End the process group when the connection that started it closes (foreground calls that
+    /// nobody attaches to again). Needs `follow`.
     #[prost(bool, tag = "13")]
     pub kill_on_disconnect: bool,
     /// Shown in listings; does not change what runs.
@@ -323,6 +327,7 @@ pub struct Resize {
     pub size: Option<PtySize>,
 }
 
+/// Comes in several frames when long, ended by `Done`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Processes {
     #[prost(message, repeated, tag = "1")]
@@ -433,7 +438,7 @@ pub struct ListDir {
     pub limit: u32,
 }
 
-/// Listings come in several frames when long; `truncated` counts only in the last.
+/// Listings come in several frames when long, ended by `Done`; `truncated` counts only in the last.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Listing {
     #[prost(message, repeated, tag = "1")]
@@ -605,7 +610,8 @@ pub struct Port {
 }
 
 /// Connect to a TCP port inside (loopback first, v4 then v6). After `Done` the stream carries
-/// `Input` and `Reply::Data` frames until both sides ended.
+/// `Input` and `Reply::Data` frames until both sides ended: the host with `End`, the guest with a
+/// second `Done`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ConnectPort {
     #[prost(uint32, tag = "1")]

@@ -1,0 +1,308 @@
+//! The host's side of every call: opens a stream through [`Connect`], sends the request, and hands
+//! back typed answers. What a guest sends is hostile until it passed through here: frames are
+//! bounded, texts cut, listings capped, offsets checked.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use crate::frame::FrameError;
+use crate::message::{
+    ArchiveIn, ArchiveOut, ConnectPort, Done, Empty, ErrorCode, FileInfo, Info, ListDir, MakeDir,
+    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, ReadFile, Remove, ReplyKind,
+    Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
+};
+
+mod bounds;
+mod call;
+mod files;
+mod follow;
+mod port;
+mod stdin;
+
+pub use bounds::{LISTING_MAX, PROCESSES_MAX, TEXT_MAX};
+pub use files::{ArchiveReader, DirListing, FileReader, Upload, Watcher};
+pub use follow::{EXEC_OUTPUT_MAX, ExecResult, Follow, FollowEvent};
+pub use port::PortStream;
+pub use stdin::StdinWriter;
+
+use call::Call;
+
+/// How long a call with one answer may take, and how long a stream may go without the next frame
+/// it owes, unless [`Guest::within`] says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
+/// How long opening a stream to the guest may take.
+pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// What a shutdown may take beyond its grace time: killing, flushing, answering.
+pub const SHUTDOWN_MARGIN: Duration = Duration::from_secs(30);
+
+/// A byte stream to a guest.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Opens byte streams to one guest; each carries one call.
+#[async_trait::async_trait]
+pub trait Connect: Send + Sync {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    #[error("the guest refused: {message}")]
+    Refused { code: ErrorCode, message: String },
+    #[error("the guest cannot be reached")]
+    Connect(#[source] io::Error),
+    #[error("the conversation with the guest broke")]
+    Frame(#[from] FrameError),
+    #[error("the guest answered out of turn: {0}")]
+    Unexpected(&'static str),
+    #[error("the guest did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// The guest is being captured; come back by process id and offset.
+    #[error("the guest ended the call because it is being captured")]
+    Quiesced,
+}
+
+impl GuestError {
+    /// The guest's own code, when it was the guest that refused.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+/// Connects to a guest that listens on a path this process can reach as it is.
+#[derive(Clone, Debug)]
+pub struct UnixConnect {
+    pub path: std::path::PathBuf,
+}
+
+#[async_trait::async_trait]
+impl Connect for UnixConnect {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(tokio::net::UnixStream::connect(&self.path).await?))
+    }
+}
+
+/// One guest. Cheap to clone; holds no connection between calls.
+#[derive(Clone)]
+pub struct Guest {
+    connect: Arc<dyn Connect>,
+    deadline: Duration,
+}
+
+impl Guest {
+    pub fn new(connect: Arc<dyn Connect>) -> Self {
+        Self {
+            connect,
+            deadline: DEFAULT_DEADLINE,
+        }
+    }
+
+    /// The same guest with another deadline for its calls.
+    pub fn within(&self, deadline: Duration) -> Self {
+        Self {
+            connect: Arc::clone(&self.connect),
+            deadline,
+        }
+    }
+
+    async fn open(&self, request: Request) -> Result<Call, GuestError> {
+        let patience = CONNECT_DEADLINE.min(self.deadline);
+        let stream = timeout(patience, self.connect.connect())
+            .await
+            .map_err(|_| GuestError::TimedOut(patience))?
+            .map_err(GuestError::Connect)?;
+        Call::open(stream, request, self.deadline).await
+    }
+
+    async fn ask(&self, request: Request) -> Result<ReplyKind, GuestError> {
+        timeout(self.deadline, async {
+            self.open(request).await?.reply().await
+        })
+        .await
+        .map_err(|_| GuestError::TimedOut(self.deadline))?
+    }
+
+    async fn ask_done(&self, request: Request) -> Result<Done, GuestError> {
+        match self.ask(request).await? {
+            ReplyKind::Done(done) => Ok(done),
+            _ => Err(GuestError::Unexpected("wanted done")),
+        }
+    }
+
+    pub async fn info(&self) -> Result<Info, GuestError> {
+        match self.ask(Request::Info(Empty {})).await? {
+            ReplyKind::Info(info) => Ok(info),
+            _ => Err(GuestError::Unexpected("wanted info")),
+        }
+    }
+
+    /// Starts a process and leaves it to the guest. `follow` is cleared: use
+    /// [`Guest::start_following`] for output on the same call.
+    pub async fn start(&self, mut start: Start) -> Result<Process, GuestError> {
+        start.follow = false;
+        match self.ask(Request::Start(start)).await? {
+            ReplyKind::Started(process) => Ok(process),
+            _ => Err(GuestError::Unexpected("wanted started")),
+        }
+    }
+
+    /// Starts a process and stays as its foreground follower: nothing is dropped, and a follower
+    /// that does not read holds the process up. The first event is `Started`.
+    pub async fn start_following(&self, mut start: Start) -> Result<Follow, GuestError> {
+        start.follow = true;
+        let call = self.open(Request::Start(start)).await?;
+        Ok(Follow::new(call, 0, 0, true))
+    }
+
+    /// Runs a process to its end and collects at most [`EXEC_OUTPUT_MAX`] bytes of each stream.
+    pub async fn exec(&self, start: Start) -> Result<ExecResult, GuestError> {
+        self.start_following(start).await?.collect().await
+    }
+
+    /// Replays a process's output from the given offsets and, with `follow`, goes on until its exit.
+    pub async fn follow(&self, from: OutputFrom) -> Result<Follow, GuestError> {
+        let (stdout, stderr) = (from.stdout_from, from.stderr_from);
+        let call = self.open(Request::Output(from)).await?;
+        Ok(Follow::new(call, stdout, stderr, false))
+    }
+
+    pub async fn stdin(&self, id: impl Into<String>) -> Result<StdinWriter, GuestError> {
+        let call = self.open(Request::Stdin(process_ref(id))).await?;
+        Ok(StdinWriter::new(call))
+    }
+
+    pub async fn signal(&self, signal: Signal) -> Result<(), GuestError> {
+        self.ask_done(Request::Signal(signal)).await.map(drop)
+    }
+
+    pub async fn resize(&self, resize: Resize) -> Result<(), GuestError> {
+        self.ask_done(Request::Resize(resize)).await.map(drop)
+    }
+
+    /// Every process the guest still knows, at most [`PROCESSES_MAX`].
+    pub async fn processes(&self) -> Result<Vec<Process>, GuestError> {
+        timeout(self.deadline, async {
+            let mut call = self.open(Request::Processes(Empty {})).await?;
+            let mut all = Vec::new();
+            loop {
+                match call.reply().await? {
+                    ReplyKind::Processes(part) => {
+                        if all.len() + part.processes.len() > PROCESSES_MAX {
+                            return Err(GuestError::Unexpected("too many processes"));
+                        }
+                        all.extend(part.processes);
+                    }
+                    ReplyKind::Done(_) => return Ok(all),
+                    _ => return Err(GuestError::Unexpected("wanted processes")),
+                }
+            }
+        })
+        .await
+        .map_err(|_| GuestError::TimedOut(self.deadline))?
+    }
+
+    pub async fn process(&self, id: impl Into<String>) -> Result<Process, GuestError> {
+        match self.ask(Request::Process(process_ref(id))).await? {
+            ReplyKind::Process(process) => Ok(process),
+            _ => Err(GuestError::Unexpected("wanted a process")),
+        }
+    }
+
+    pub async fn read_file(&self, read: ReadFile) -> Result<FileReader, GuestError> {
+        FileReader::start(self.open(Request::ReadFile(read)).await?).await
+    }
+
+    pub async fn write_file(&self, write: WriteFile) -> Result<Upload, GuestError> {
+        Ok(Upload::new(self.open(Request::WriteFile(write)).await?))
+    }
+
+    pub async fn stat(&self, path: PathRequest) -> Result<FileInfo, GuestError> {
+        match self.ask(Request::Stat(path)).await? {
+            ReplyKind::File(info) => Ok(info),
+            _ => Err(GuestError::Unexpected("wanted a file")),
+        }
+    }
+
+    /// At most [`LISTING_MAX`] entries, whatever the guest sends.
+    pub async fn list(&self, list: ListDir) -> Result<DirListing, GuestError> {
+        let limit = list.limit;
+        timeout(self.deadline, async {
+            files::collect_listing(self.open(Request::List(list)).await?, limit).await
+        })
+        .await
+        .map_err(|_| GuestError::TimedOut(self.deadline))?
+    }
+
+    pub async fn mkdir(&self, make: MakeDir) -> Result<(), GuestError> {
+        self.ask_done(Request::MakeDir(make)).await.map(drop)
+    }
+
+    pub async fn rename(&self, r#move: Move) -> Result<(), GuestError> {
+        self.ask_done(Request::Move(r#move)).await.map(drop)
+    }
+
+    pub async fn remove(&self, remove: Remove) -> Result<(), GuestError> {
+        self.ask_done(Request::Remove(remove)).await.map(drop)
+    }
+
+    pub async fn set_attributes(&self, set: SetAttributes) -> Result<(), GuestError> {
+        self.ask_done(Request::SetAttributes(set)).await.map(drop)
+    }
+
+    /// The tree under a path as a tar stream.
+    pub async fn archive_out(&self, archive: ArchiveOut) -> Result<ArchiveReader, GuestError> {
+        Ok(ArchiveReader::new(
+            self.open(Request::ArchiveOut(archive)).await?,
+        ))
+    }
+
+    /// Takes a tar stream in; [`Upload::finish`] tells bytes and entries.
+    pub async fn archive_in(&self, archive: ArchiveIn) -> Result<Upload, GuestError> {
+        Ok(Upload::new(self.open(Request::ArchiveIn(archive)).await?))
+    }
+
+    /// Returns once the watch stands: everything after that moment is told.
+    pub async fn watch(&self, watch: Watch) -> Result<Watcher, GuestError> {
+        Watcher::start(self.open(Request::Watch(watch)).await?).await
+    }
+
+    pub async fn ports(&self) -> Result<Vec<Port>, GuestError> {
+        match self.ask(Request::Ports(Empty {})).await? {
+            ReplyKind::Ports(ports) => Ok(ports.ports),
+            _ => Err(GuestError::Unexpected("wanted ports")),
+        }
+    }
+
+    /// A connection to a TCP port inside; returns once it stands.
+    pub async fn connect_port(&self, port: u16) -> Result<PortStream, GuestError> {
+        let request = Request::ConnectPort(ConnectPort { port: port.into() });
+        PortStream::start(self.open(request).await?).await
+    }
+
+    pub async fn metrics(&self) -> Result<Metrics, GuestError> {
+        match self.ask(Request::Metrics(Empty {})).await? {
+            ReplyKind::Metrics(metrics) => Ok(metrics),
+            _ => Err(GuestError::Unexpected("wanted metrics")),
+        }
+    }
+
+    /// Ends every process inside and the guest itself. Returns when all is flushed.
+    pub async fn shutdown(&self, grace: Duration) -> Result<(), GuestError> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.within(grace.saturating_add(SHUTDOWN_MARGIN))
+            .ask_done(Request::Shutdown(Shutdown { grace_ms }))
+            .await
+            .map(drop)
+    }
+}
+
+fn process_ref(id: impl Into<String>) -> ProcessRef {
+    ProcessRef { id: id.into() }
+}

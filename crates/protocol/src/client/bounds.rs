@@ -1,0 +1,74 @@
+//! Cuts what a guest says down to what a host is ready to keep.
+
+use crate::message::{FileInfo, Process, ReplyKind};
+
+/// Characters kept of any one text in a reply, paths and command lines included.
+pub const TEXT_MAX: usize = 4096;
+/// Arguments kept of a command line, and their total length.
+const ARGUMENTS_MAX: usize = 256;
+/// Processes in one listing.
+pub const PROCESSES_MAX: usize = 8192;
+/// Ports in one listing.
+const PORTS_MAX: usize = 4096;
+/// Entries in one directory listing.
+pub const LISTING_MAX: usize = 100_000;
+
+fn cut(text: &mut String) {
+    if text.len() > TEXT_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_MAX));
+        text.shrink_to_fit();
+    }
+}
+
+pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
+    match &mut kind {
+        ReplyKind::Error(error) => cut(&mut error.message),
+        ReplyKind::Info(info) => {
+            cut(&mut info.build);
+            cut(&mut info.hostname);
+        }
+        ReplyKind::Started(process) | ReplyKind::Process(process) => bound_process(process),
+        ReplyKind::Processes(list) => list.processes.iter_mut().for_each(bound_process),
+        ReplyKind::File(file) => bound_file(file),
+        ReplyKind::Listing(listing) => listing.entries.iter_mut().for_each(bound_file),
+        ReplyKind::Change(change) => {
+            cut(&mut change.path);
+            cut(&mut change.from);
+        }
+        ReplyKind::Ports(list) => {
+            list.ports.truncate(PORTS_MAX);
+            for port in &mut list.ports {
+                cut(&mut port.address);
+                cut(&mut port.process);
+            }
+        }
+        ReplyKind::Done(_)
+        | ReplyKind::Output(_)
+        | ReplyKind::Exit(_)
+        | ReplyKind::Data(_)
+        | ReplyKind::Metrics(_)
+        | ReplyKind::Quiesce(_) => {}
+    }
+    kind
+}
+
+fn bound_process(process: &mut Process) {
+    cut(&mut process.id);
+    cut(&mut process.cwd);
+    cut(&mut process.user);
+    cut(&mut process.tag);
+    process.argv.truncate(ARGUMENTS_MAX);
+    let mut left = TEXT_MAX;
+    for argument in &mut process.argv {
+        argument.truncate(argument.floor_char_boundary(left.min(argument.len())));
+        left -= argument.len();
+    }
+}
+
+fn bound_file(file: &mut FileInfo) {
+    cut(&mut file.name);
+    cut(&mut file.path);
+    cut(&mut file.owner);
+    cut(&mut file.group);
+    cut(&mut file.symlink_target);
+}

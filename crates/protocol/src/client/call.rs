@@ -1,0 +1,101 @@
+//! One open stream: frames out, bounded frames in.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+use super::bounds::bound;
+use super::{GuestError, Stream};
+use crate::VERSION;
+use crate::frame::{self, CHUNK, FrameError, FrameReader};
+use crate::message::{Empty, ErrorCode, Input, InputKind, Open, Reply, ReplyKind, Request};
+
+pub(super) struct Call {
+    pub stream: Box<dyn Stream>,
+    pub frames: FrameReader,
+    pub deadline: Duration,
+    out: BytesMut,
+}
+
+impl Call {
+    pub async fn open(
+        stream: Box<dyn Stream>,
+        request: Request,
+        deadline: Duration,
+    ) -> Result<Self, GuestError> {
+        let mut call = Self {
+            stream,
+            frames: FrameReader::default(),
+            deadline,
+            out: BytesMut::new(),
+        };
+        let open = Open {
+            version: VERSION,
+            request: Some(request),
+        };
+        frame::encode(&open, &mut call.out)?;
+        call.drain().await?;
+        Ok(call)
+    }
+
+    /// The next reply, however long it takes.
+    pub async fn reply(&mut self) -> Result<ReplyKind, GuestError> {
+        let reply: Reply = self.frames.next(&mut self.stream).await?;
+        match bound(reply.kind.ok_or(GuestError::Unexpected("an empty reply"))?) {
+            ReplyKind::Error(error) => Err(GuestError::Refused {
+                code: ErrorCode::try_from(error.code).unwrap_or(ErrorCode::Internal),
+                message: error.message,
+            }),
+            ReplyKind::Quiesce(_) => Err(GuestError::Quiesced),
+            kind => Ok(kind),
+        }
+    }
+
+    /// The next reply, which the guest owes within the deadline.
+    pub async fn reply_soon(&mut self) -> Result<ReplyKind, GuestError> {
+        let deadline = self.deadline;
+        timeout(deadline, self.reply())
+            .await
+            .map_err(|_| GuestError::TimedOut(deadline))?
+    }
+
+    /// Sends data in frames. When the guest hung up, its reason is the error.
+    pub async fn send(&mut self, mut data: Bytes) -> Result<(), GuestError> {
+        while !data.is_empty() {
+            let part = data.split_to(data.len().min(CHUNK));
+            self.send_input(InputKind::Data(part)).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn send_end(&mut self) -> Result<(), GuestError> {
+        self.send_input(InputKind::End(Empty {})).await
+    }
+
+    pub async fn send_input(&mut self, kind: InputKind) -> Result<(), GuestError> {
+        frame::encode(&Input { kind: Some(kind) }, &mut self.out)?;
+        match self.drain().await {
+            Err(GuestError::Frame(FrameError::Closed)) => match self.reply_soon().await {
+                Err(refused) => Err(refused),
+                Ok(_) => Err(GuestError::Unexpected("an answer before the end of input")),
+            },
+            other => other,
+        }
+    }
+
+    /// Writes what is encoded; a write that does not move for a whole deadline fails.
+    async fn drain(&mut self) -> Result<(), GuestError> {
+        while !self.out.is_empty() {
+            let wrote = timeout(self.deadline, self.stream.write_buf(&mut self.out))
+                .await
+                .map_err(|_| GuestError::TimedOut(self.deadline))?
+                .map_err(FrameError::from)?;
+            if wrote == 0 {
+                return Err(FrameError::Closed.into());
+            }
+        }
+        Ok(())
+    }
+}

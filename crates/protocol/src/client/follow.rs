@@ -1,0 +1,144 @@
+//! Output of a process as events, checked to be gapless but for what the guest says it dropped.
+
+use bytes::{Bytes, BytesMut};
+
+use super::GuestError;
+use super::call::Call;
+use crate::message::{Channel, Exit, Output, Process, ReplyKind};
+
+/// Bytes of each stream that [`super::Guest::exec`] collects; the rest is counted and let go.
+pub const EXEC_OUTPUT_MAX: usize = 16 * 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FollowEvent {
+    Started(Process),
+    Output {
+        channel: Channel,
+        /// Absolute offset of the first byte.
+        offset: u64,
+        data: Bytes,
+        /// Bytes before `offset` that the guest no longer had.
+        dropped: u64,
+    },
+    Exit(Exit),
+}
+
+pub struct Follow {
+    call: Call,
+    /// The next offset of stdout and stderr.
+    next: [u64; 2],
+    wants_started: bool,
+    over: bool,
+}
+
+impl Follow {
+    pub(super) fn new(call: Call, stdout: u64, stderr: u64, wants_started: bool) -> Self {
+        Self {
+            call,
+            next: [stdout, stderr],
+            wants_started,
+            over: false,
+        }
+    }
+
+    /// The next event; `None` after `Exit`, or after the replay of a live process that was not to
+    /// be followed. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Option<FollowEvent>, GuestError> {
+        if self.over {
+            return Ok(None);
+        }
+        let reply = if self.wants_started {
+            self.call.reply_soon().await?
+        } else {
+            self.call.reply().await?
+        };
+        match reply {
+            ReplyKind::Started(process) if self.wants_started => {
+                self.wants_started = false;
+                Ok(Some(FollowEvent::Started(process)))
+            }
+            _ if self.wants_started => Err(GuestError::Unexpected("wanted started")),
+            ReplyKind::Output(output) => self.output(output).map(Some),
+            ReplyKind::Exit(exit) => {
+                self.over = true;
+                Ok(Some(FollowEvent::Exit(exit)))
+            }
+            ReplyKind::Done(_) => {
+                self.over = true;
+                Ok(None)
+            }
+            _ => Err(GuestError::Unexpected("wanted output or exit")),
+        }
+    }
+
+    /// Where to come back to: the next offsets of stdout and stderr.
+    pub fn position(&self) -> (u64, u64) {
+        (self.next[0], self.next[1])
+    }
+
+    fn output(&mut self, output: Output) -> Result<FollowEvent, GuestError> {
+        let channel = Channel::try_from(output.channel)
+            .map_err(|_| GuestError::Unexpected("an unknown output channel"))?;
+        let next = &mut self.next[channel as usize];
+        let end = output.offset.checked_add(output.data.len() as u64);
+        let (Some(start), Some(end)) = (next.checked_add(output.dropped), end) else {
+            return Err(GuestError::Unexpected("an impossible output offset"));
+        };
+        if start != output.offset {
+            return Err(GuestError::Unexpected("output offsets do not join"));
+        }
+        *next = end;
+        Ok(FollowEvent::Output {
+            channel,
+            offset: output.offset,
+            data: output.data,
+            dropped: output.dropped,
+        })
+    }
+
+    /// Everything up to the exit.
+    pub async fn collect(mut self) -> Result<ExecResult, GuestError> {
+        let mut kept = [BytesMut::new(), BytesMut::new()];
+        let mut process = None;
+        while let Some(event) = self.next().await? {
+            match event {
+                FollowEvent::Started(started) => process = Some(started),
+                FollowEvent::Output { channel, data, .. } => {
+                    let kept = &mut kept[channel as usize];
+                    let room = EXEC_OUTPUT_MAX - kept.len();
+                    kept.extend_from_slice(&data[..data.len().min(room)]);
+                }
+                FollowEvent::Exit(exit) => {
+                    let [stdout, stderr] = kept;
+                    return Ok(ExecResult {
+                        process,
+                        exit,
+                        stdout_bytes: self.next[0],
+                        stderr_bytes: self.next[1],
+                        stdout: stdout.freeze(),
+                        stderr: stderr.freeze(),
+                    });
+                }
+            }
+        }
+        Err(GuestError::Unexpected("the output ended without an exit"))
+    }
+}
+
+/// A finished process with the beginning of its output.
+#[derive(Clone, Debug)]
+pub struct ExecResult {
+    pub process: Option<Process>,
+    pub exit: Exit,
+    pub stdout: Bytes,
+    pub stderr: Bytes,
+    /// What the streams carried in all; more than was collected when truncated.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+}
+
+impl ExecResult {
+    pub fn truncated(&self) -> bool {
+        self.stdout_bytes > self.stdout.len() as u64 || self.stderr_bytes > self.stderr.len() as u64
+    }
+}
