@@ -1,0 +1,232 @@
+//! From a fresh clone to PID 1 of a sandbox.
+//!
+//! Two halves. *Park*: everything that does not depend on the image — ids, proc, sysfs, terminals, a
+//! small tmpfs for our own files, covers over what nobody inside should see — so that a parked child
+//! can wait in a pool. *Become*: the root arrives as a detached mount, the prepared trees move into
+//! it, the process pivots, gives up its rights and turns into the guest.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+
+use cove_spawner::message::{ChildReply, Failure, Start, Step};
+use cove_spawner::socket;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
+
+use crate::{lockdown, mounts};
+
+pub struct Inherited<'a> {
+    pub socket: OwnedFd,
+    pub gate: OwnedFd,
+    pub guest_dir: OwnedFd,
+    /// Own cgroup directories as detached mounts; an empty name is the version 2 hierarchy.
+    pub shown: Vec<(String, OwnedFd)>,
+    pub unshare_cgroup: bool,
+    pub staging: &'a str,
+    pub filter: &'a [libc::sock_filter],
+}
+
+/// Files of /proc that tell about the host or reach it; each is covered by an empty file.
+const COVERED_FILES: [&str; 4] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/timer_list",
+    "/proc/sysrq-trigger",
+];
+/// Directories likewise.
+const COVERED_DIRS: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/sys/firmware"];
+/// Trees that may be read but not written.
+const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+/// Inodes of our own tmpfs, which also backs /dev/shm.
+const TMPFS_INODES: &str = "100000";
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 512;
+
+/// Never returns: the process becomes the guest or ends.
+pub fn run(inherited: Inherited<'_>) -> ! {
+    let outcome = (|| {
+        // The gate: nothing may happen before ids are mapped and limits apply.
+        let mut byte = [0];
+        if rustix::io::read(&inherited.gate, &mut byte).step("wait for the go-ahead")? == 0 {
+            std::process::exit(0);
+        }
+        park(&inherited)?;
+        socket::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
+        let Some((start, mut fds)) =
+            socket::receive::<Start>(&inherited.socket).step("wait for the start")?
+        else {
+            // The engine is gone or has no use for this one.
+            std::process::exit(0);
+        };
+        let root = fds
+            .pop()
+            .ok_or_else(|| Failure::new("receive the root", Errno::BADF))?;
+        become_guest(&inherited, &start, root)
+    })();
+    let Err(failure) = outcome;
+    let _ = socket::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
+    std::process::exit(1)
+}
+
+enum Never {}
+
+fn park(inherited: &Inherited<'_>) -> Result<(), Failure> {
+    lockdown::take_mapped_root().step("become root of the namespace")?;
+    if inherited.unshare_cgroup {
+        // SAFETY: affects this process alone.
+        if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
+            return Err(Failure::new(
+                "unshare the cgroup namespace",
+                Errno::from_raw_os_error(crate::clone::last_errno()),
+            ));
+        }
+    }
+    lockdown::loopback_up().step("bring up loopback")?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .step("make mounts private")?;
+
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let inert = quiet | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let own = inherited.staging;
+    let tmpfs = mounts::new_filesystem(
+        "tmpfs",
+        &[("mode", "755"), ("nr_inodes", TMPFS_INODES)],
+        quiet,
+    )
+    .step("make a tmpfs")?;
+    mounts::attach(&tmpfs, own).step("attach the tmpfs")?;
+    let proc = mounts::new_filesystem("proc", &[], inert).step("make /proc")?;
+    mounts::attach(&proc, "/proc").step("attach /proc")?;
+    let sys = mounts::new_filesystem("sysfs", &[], inert | MountAttrFlags::MOUNT_ATTR_RDONLY)
+        .step("make /sys")?;
+    mounts::attach(&sys, "/sys").step("attach /sys")?;
+
+    for dir in ["bin", "proc", "empty.d"] {
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(format!("{own}/{dir}"))
+            .step("make our directories")?;
+    }
+    fs::create_dir(format!("{own}/shm")).step("make shm")?;
+    fs::set_permissions(format!("{own}/shm"), fs::Permissions::from_mode(0o1777))
+        .step("open shm to everybody")?;
+    mounts::attach(&inherited.guest_dir, &format!("{own}/bin"))
+        .step("attach the guest's directory")?;
+    for file in ["empty", "proc/meminfo", "proc/cpuinfo", "proc/online"] {
+        fs::write(format!("{own}/{file}"), "").step("make our files")?;
+    }
+    for (file, at) in [
+        ("meminfo", "/proc/meminfo"),
+        ("cpuinfo", "/proc/cpuinfo"),
+        ("online", "/sys/devices/system/cpu/online"),
+    ] {
+        mounts::bind(&format!("{own}/proc/{file}"), at).step("show the sandbox's own figures")?;
+    }
+    for path in COVERED_FILES {
+        mounts::cover(&format!("{own}/empty"), path).step("cover a file of the host")?;
+    }
+    for path in COVERED_DIRS {
+        mounts::cover(&format!("{own}/empty.d"), path).step("cover a directory of the host")?;
+    }
+    for path in READ_ONLY {
+        mounts::freeze(path).step("make a tree read-only")?;
+    }
+    for (name, mount) in &inherited.shown {
+        let at = if name.is_empty() {
+            "/sys/fs/cgroup".to_owned()
+        } else {
+            let at = format!("{own}/cgroup/{name}");
+            fs::create_dir_all(&at).step("make the cgroup's directory")?;
+            at
+        };
+        mounts::attach(mount, &at).step("show the sandbox's cgroup")?;
+    }
+    Ok(())
+}
+
+fn become_guest(inherited: &Inherited<'_>, start: &Start, root: OwnedFd) -> Result<Never, Failure> {
+    let own = inherited.staging;
+    for (file, text) in [
+        ("meminfo", &start.meminfo),
+        ("cpuinfo", &start.cpuinfo),
+        ("online", &start.cpu_online),
+    ] {
+        fs::write(format!("{own}/proc/{file}"), text).step("write the sandbox's own figures")?;
+    }
+    resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
+    let pts = mounts::new_filesystem(
+        "devpts",
+        &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )
+    .step("make /dev/pts")?;
+
+    // The root goes over /tmp of this private namespace: every host has one, and nothing here uses it.
+    let place = "/tmp";
+    mounts::attach(&root, place).step("attach the root")?;
+    drop(root);
+    let root = openat(
+        CWD,
+        place,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .step("open the root")?;
+    let inside = root.as_fd();
+    mounts::attach_inside(&pts, inside, "dev/pts").step("attach /dev/pts")?;
+    mounts::bind_inside(&format!("{own}/shm"), inside, "dev/shm").step("attach /dev/shm")?;
+    mounts::move_inside("/sys", inside, "sys").step("move /sys")?;
+    mounts::move_inside(own, inside, ".cove").step("move our tmpfs")?;
+    mounts::move_inside("/proc", inside, "proc").step("move /proc")?;
+
+    rustix::process::fchdir(&root).step("enter the root")?;
+    rustix::process::pivot_root(".", ".").step("pivot into the root")?;
+    unmount(".", UnmountFlags::DETACH).step("let go of the host's root")?;
+    rustix::process::chdir("/").step("enter the new root")?;
+
+    rustix::system::sethostname(start.hostname.as_bytes()).step("set the host name")?;
+    let listener = listen().step("listen for the host")?;
+    lockdown::new_clock().step("start the sandbox's own clock")?;
+    lockdown::limit_open_files(start.open_files).step("limit open files")?;
+    let null = openat(
+        CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .step("open /dev/null")?;
+    if start.no_new_privs {
+        rustix::thread::set_no_new_privs(true).step("forbid new privileges")?;
+    }
+    lockdown::bound_capabilities().step("bound capabilities")?;
+    lockdown::filter_syscalls(inherited.filter).step("filter system calls")?;
+    lockdown::drop_capabilities().step("give up capabilities")?;
+    // The last word before exec; what fails after it shows as a guest that never answers.
+    socket::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
+    lockdown::exec(&null, listener.as_fd())
+        .step("run the guest")
+        .map(|()| unreachable!("exec does not return"))
+}
+
+fn listen() -> std::io::Result<UnixListener> {
+    let listener = UnixListener::bind("/.cove/sock")?;
+    // `bind` listens with a small backlog; a second call widens it.
+    // SAFETY: a valid listening socket.
+    if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(listener)
+}
+
+fn resize_tmpfs(path: &str, bytes: u64) -> Result<(), Errno> {
+    use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
+    let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
+    fsconfig_set_string(&context, "size", bytes.to_string())?;
+    fsconfig_reconfigure(&context)
+}

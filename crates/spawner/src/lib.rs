@@ -1,0 +1,9 @@
+//! What the engine and its spawner say to each other, and the socket they say it on.
+//!
+//! The spawner is a tiny privileged process: cloning from it costs a fraction of cloning from the
+//! engine, whose page tables are large. It makes a child per sandbox in fresh namespaces and hands
+//! the engine a socket to that child; the child waits there, prepared, until it is told what to
+//! become.
+
+pub mod message;
+pub mod socket;

@@ -1,0 +1,215 @@
+//! Giving up rights, in the order that keeps each step possible.
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::clone::last_errno;
+
+/// What a sandbox keeps: enough for package managers, sudo, su and servers on low ports; nothing
+/// that reaches the kernel's configuration, other namespaces, raw packets or devices.
+const KEPT: [u32; 12] = [
+    0,  // chown
+    1,  // dac_override
+    3,  // fowner
+    4,  // fsetid
+    5,  // kill
+    6,  // setgid
+    7,  // setuid
+    8,  // setpcap
+    10, // net_bind_service
+    18, // sys_chroot
+    29, // audit_write
+    31, // setfcap
+];
+/// Above the newest capability the kernel knows, dropping answers EINVAL.
+const CAPABILITIES_MAX: u32 = 63;
+
+/// Takes uid and gid 0 of the new user namespace in all their forms.
+pub fn take_mapped_root() -> Result<(), Errno> {
+    // SAFETY: plain credential changes of this single-threaded process.
+    unsafe {
+        check(libc::syscall(
+            libc::SYS_setgroups,
+            0,
+            std::ptr::null::<u32>(),
+        ))?;
+        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
+        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))
+    }
+}
+
+pub fn loopback_up() -> Result<(), Errno> {
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    // SAFETY: the request outlives the call and has the type this ioctl reads.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into())
+}
+
+/// A time namespace whose uptime starts now. It takes effect at exec (or, on older kernels, for the
+/// guest's children).
+pub fn new_clock() -> std::io::Result<()> {
+    const CLONE_NEWTIME: i32 = 0x80;
+    // SAFETY: affects this process alone.
+    check(unsafe { libc::unshare(CLONE_NEWTIME) }.into())?;
+    let now = |clock| rustix::time::clock_gettime(clock).tv_sec;
+    let offsets = format!(
+        "monotonic -{} 0\nboottime -{} 0\n",
+        now(rustix::time::ClockId::Monotonic),
+        now(rustix::time::ClockId::Boottime)
+    );
+    fs::write("/proc/self/timens_offsets", offsets)
+}
+
+pub fn limit_open_files(wanted: u64) -> Result<(), Errno> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit {
+        current: Some(wanted),
+        maximum: Some(wanted),
+    };
+    match setrlimit(Resource::Nofile, limit) {
+        // Raising the hard limit needs a right the host's root may lack; then its own limit holds.
+        Err(Errno::PERM) => {
+            let host = getrlimit(Resource::Nofile).maximum;
+            setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: host,
+                    maximum: host,
+                },
+            )
+        }
+        other => other,
+    }
+}
+
+/// Takes away what no program inside may ever get back, setuid or not.
+pub fn bound_capabilities() -> Result<(), Errno> {
+    for capability in (0..=CAPABILITIES_MAX).filter(|c| !KEPT.contains(c)) {
+        // SAFETY: takes integers only.
+        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        if dropped != 0 {
+            match last_errno() {
+                libc::EINVAL => break,
+                errno => return Err(Errno::from_raw_os_error(errno)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives up the rest of this process's own rights. Comes after the filter, whose installation needs
+/// CAP_SYS_ADMIN in the namespace as long as no_new_privs is off.
+pub fn drop_capabilities() -> Result<(), Errno> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let kept = KEPT
+        .iter()
+        .fold(0u32, |set, capability| set | 1 << capability);
+    let header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    let low = Data {
+        effective: kept,
+        permitted: kept,
+        inheritable: 0,
+    };
+    let high = Data {
+        effective: 0,
+        permitted: 0,
+        inheritable: 0,
+    };
+    let data = [low, high];
+    // SAFETY: header and data have the kernel's layout for version 3.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })
+}
+
+pub fn filter_syscalls(filter: &[libc::sock_filter]) -> Result<(), Errno> {
+    const SET_MODE_FILTER: u32 = 1;
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program points into a slice that outlives the call.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) })
+}
+
+/// Becomes the guest, with standard streams on /dev/null and the listener as descriptor 3.
+pub fn exec(null: &OwnedFd, listener: BorrowedFd<'_>) -> Result<(), Errno> {
+    const LISTENER: i32 = 3;
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: descriptors are valid; strings and arrays are NUL-terminated and live across the call.
+    unsafe {
+        // The sources may sit on the targets' numbers, so they are first moved out of the way.
+        let null = check_fd(libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 64))?;
+        let listener = check_fd(libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 64))?;
+        for stream in 0..=2 {
+            check_fd(libc::dup2(null, stream))?;
+        }
+        check_fd(libc::dup2(listener, LISTENER))?;
+        check(libc::syscall(
+            libc::SYS_close_range,
+            LISTENER as u32 + 1,
+            u32::MAX,
+            CLOSE_RANGE_CLOEXEC,
+        ))?;
+        reset_signals();
+        let arguments = [c"cove-guest".as_ptr(), std::ptr::null()];
+        let environment = [std::ptr::null::<libc::c_char>()];
+        check(
+            libc::execve(
+                c"/.cove/bin/guest".as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            )
+            .into(),
+        )
+    }
+}
+
+/// The guest starts with default dispositions and nothing blocked.
+fn reset_signals() {
+    // SAFETY: sets dispositions and the mask of this single-threaded process; failures only concern
+    // signals that cannot be changed.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+fn check(result: i64) -> Result<(), Errno> {
+    if result < 0 {
+        Err(Errno::from_raw_os_error(last_errno()))
+    } else {
+        Ok(())
+    }
+}
+
+fn check_fd(result: i32) -> Result<i32, Errno> {
+    check(result.into()).map(|()| result)
+}

@@ -1,0 +1,95 @@
+//! Messages between engine, spawner and the children it makes.
+
+use serde::{Deserialize, Serialize};
+
+/// Engine to spawner: make a child in new namespaces.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Prepare {
+    /// First of the 65,536 uids and gids that are the sandbox's own.
+    pub uid_base: u32,
+    pub cgroup: CgroupEntry,
+    /// Directory on the host that holds the guest program; it appears read-only inside.
+    pub guest_dir: String,
+    /// An empty directory on the host that anybody may enter; a place to attach mounts to.
+    pub staging: String,
+}
+
+/// How the child enters its cgroup, and what of it the sandbox gets to see.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum CgroupEntry {
+    /// Version 1: the child's pid is written to each of these files; the directories are shown
+    /// inside under these names.
+    V1 {
+        procs: Vec<String>,
+        shown: Vec<(String, String)>,
+    },
+    /// Version 2: the child is born inside.
+    V2 { dir: String },
+}
+
+/// Spawner to engine. With `Prepared` come three descriptors: the child's pidfd, its user namespace
+/// and the engine's end of a socket to the child.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum PrepareReply {
+    Prepared { pid: i32 },
+    Failed(Failure),
+}
+
+/// Engine to child, with one descriptor: the sandbox's root as a detached mount.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Start {
+    pub hostname: String,
+    pub cpuinfo: String,
+    pub cpu_online: String,
+    pub meminfo: String,
+    pub shm_bytes: u64,
+    pub open_files: u64,
+    pub no_new_privs: bool,
+}
+
+/// Child to engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ChildReply {
+    /// Everything that does not depend on the image is in place.
+    Parked,
+    /// The guest's socket listens; the next thing this process does is become the guest.
+    Ready,
+    Failed(Failure),
+}
+
+/// What could not be done and what the kernel said.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {}", std::io::Error::from_raw_os_error(*errno))]
+pub struct Failure {
+    pub step: String,
+    pub errno: i32,
+}
+
+impl Failure {
+    pub fn new(step: impl Into<String>, errno: rustix::io::Errno) -> Self {
+        Self {
+            step: step.into(),
+            errno: errno.raw_os_error(),
+        }
+    }
+}
+
+/// Names the step a system call belongs to.
+pub trait Step<T> {
+    fn step(self, step: &str) -> Result<T, Failure>;
+}
+
+impl<T> Step<T> for Result<T, rustix::io::Errno> {
+    fn step(self, step: &str) -> Result<T, Failure> {
+        self.map_err(|errno| Failure::new(step, errno))
+    }
+}
+
+impl<T> Step<T> for std::io::Result<T> {
+    fn step(self, step: &str) -> Result<T, Failure> {
+        self.map_err(|error| Failure {
+            step: step.to_owned(),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        })
+    }
+}
