@@ -56,7 +56,7 @@ codes! {
     /// The organisation's quota would be passed.
     QuotaExceeded = "quota_exceeded", 403;
     /// The user inside the sandbox may not do this to the path.
-    PathForbidden = "path_forbidden", 403;
+    PermissionDenied = "permission_denied", 403;
     NotFound = "not_found", 404;
     /// The sandbox is there, the path inside is not.
     PathNotFound = "path_not_found", 404;
@@ -66,6 +66,8 @@ codes! {
     /// The state of things does not allow it now.
     Conflict = "conflict", 409;
     AlreadyExists = "already_exists", 409;
+    /// Somebody changed the same thing at the same time.
+    Stale = "stale", 409;
     /// Something still uses it.
     InUse = "in_use", 409;
     PathExists = "path_exists", 409;
@@ -73,7 +75,7 @@ codes! {
     IsADirectory = "is_a_directory", 409;
     DirectoryNotEmpty = "directory_not_empty", 409;
     /// An idempotency key was used before with another request.
-    IdempotencyMismatch = "idempotency_mismatch", 409;
+    IdempotencyKeyReused = "idempotency_key_reused", 409;
     /// The process is over, or never had what was asked for.
     ProcessGone = "process_gone", 410;
     PayloadTooLarge = "payload_too_large", 413;
@@ -87,7 +89,7 @@ codes! {
     /// The sandbox may have no more processes.
     TooManyProcesses = "too_many_processes", 429;
     /// A limit inside the sandbox was reached.
-    GuestLimit = "guest_limit", 429;
+    LimitReached = "limit_reached", 429;
     RateLimited = "rate_limited", 429;
     HeadersTooLarge = "headers_too_large", 431;
     Internal = "internal", 500;
@@ -103,7 +105,7 @@ codes! {
     /// The server is ending or already does too much.
     Unavailable = "unavailable", 503;
     /// The work was not done in its time.
-    Timeout = "timeout", 504;
+    TimedOut = "timed_out", 504;
     /// The sandbox's disk is full.
     DiskFull = "disk_full", 507;
 }

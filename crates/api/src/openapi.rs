@@ -84,9 +84,11 @@ fn request_body(required: bool, media_type: &str, schema: Value) -> Value {
 }
 
 fn path_parameter(name: &str) -> Value {
+    // An image may be named by its whole reference.
+    let length = if name == "image" { 512 } else { 64 };
     json!({
         "name": name, "in": "path", "required": true,
-        "schema": {"type": "string", "minLength": 1, "maxLength": 64},
+        "schema": {"type": "string", "minLength": 1, "maxLength": length},
     })
 }
 

@@ -281,7 +281,7 @@ pub enum AttachRequest {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AttachEvent {
     /// First message: the process as it is now.
-    Attached { process: Process },
+    Attached { process: Box<Process> },
     /// Bytes that were asked for and no longer kept.
     Dropped { channel: Stream, bytes: u64 },
     /// Last message.

@@ -121,15 +121,29 @@ pub struct Lifecycle {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PatchSandbox {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
-    pub name: Option<String>,
+    /// `null` takes the name away.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<String>", length(min = 1, max = 63))]
+    pub name: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesChange>,
+    /// Refuse with `stale` when the sandbox has another generation by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_generation: Option<u64>,
+}
+
+/// Tells `null` from absent: whatever is there, `null` too, is `Some`.
+fn null_or_absent<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<String>>, D::Error> {
+    Option::<String>::deserialize(deserializer).map(Some)
 }
 
 /// A live change of limits: what is absent stays.
@@ -213,10 +227,12 @@ pub struct Sandbox {
     pub workdir: Option<String>,
     pub no_new_privs: bool,
     pub created_at: Timestamp,
+    pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_active_at: Option<Timestamp>,
+    pub last_active_at: Timestamp,
+    /// Grows with every change.
+    pub generation: u64,
 }
 
 /// Limits in force.
@@ -409,6 +425,14 @@ mod tests {
                 "{body} was accepted"
             );
         }
+    }
+
+    #[test]
+    fn a_patch_tells_null_from_absent() {
+        let absent: PatchSandbox = serde_json::from_str("{}").unwrap();
+        assert_eq!(absent.name, None);
+        let null: PatchSandbox = serde_json::from_str(r#"{"name":null}"#).unwrap();
+        assert_eq!(null.name, Some(None));
     }
 
     #[test]

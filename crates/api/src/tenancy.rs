@@ -5,19 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// What a key may do. Each one includes those before it.
+/// What a key may do. Each scope includes those before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look at everything of the organisation.
+    /// See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
     Read,
-    /// Run commands and change files in its sandboxes.
+    /// Work in sandboxes that exist: commands, files, ports; start one that is stopped.
     Use,
-    /// Create, change and delete sandboxes, images and keys.
+    /// Create, change, stop and delete sandboxes; fetch images.
     Manage,
-    /// All organisations and the host.
+    /// Keys and audit records. In the default organisation also the installation: organisations,
+    /// quotas, shared images, the host.
     Admin,
 }
 
@@ -62,7 +63,11 @@ pub struct Key {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
+    /// The key made at first start.
+    pub root: bool,
 }
 
 /// A new key. The token is shown this once and kept only as a hash.
@@ -73,19 +78,36 @@ pub struct NewKey {
     pub token: String,
 }
 
-/// The most an organisation may have; absent: no limit of its own.
+/// The most an organisation may hold at once; what is absent has its default, or stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Quota {
+pub struct QuotaRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000_u64))]
     pub sandboxes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    #[schemars(range(min = 0.0, max = 1_000_000_000.0))]
     pub cpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000_000_u64))]
     pub memory_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000_000_u64))]
     pub disk_mb: Option<u64>,
+}
+
+/// Upper bounds of what a quota can say.
+pub const QUOTA_CPU_MAX: f64 = 1e9;
+pub const QUOTA_SANDBOXES_MAX: u64 = 1_000_000_000;
+pub const QUOTA_MB_MAX: u64 = 1_000_000_000_000;
+
+/// An amount of what a quota counts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Amount {
+    pub sandboxes: u64,
+    pub cpu: f64,
+    pub memory_mb: u64,
+    pub disk_mb: u64,
 }
 
 /// Body of `POST /v1/orgs`.
@@ -94,23 +116,23 @@ pub struct Quota {
 pub struct CreateOrg {
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    #[serde(default)]
-    pub quota: Quota,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaRequest>,
 }
 
-/// Body of `PATCH /v1/orgs/{id}`.
+/// Body of `PATCH /v1/orgs/{org}`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchOrg {
-    /// Replaces the old one whole.
-    pub quota: Quota,
+    pub quota: QuotaRequest,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Org {
     pub id: String,
     pub name: String,
-    pub quota: Quota,
+    pub quota: Amount,
+    pub used: Amount,
     pub created_at: Timestamp,
 }
 
@@ -124,13 +146,19 @@ pub struct UsageQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub cursor: Option<String>,
-    /// Only this sandbox.
+    /// Only this sandbox, over its whole life.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub sandbox: Option<String>,
+    /// Begin of the period, to the hour; absent: the beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// End of the period, to the hour, itself not in it; absent: now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<Timestamp>,
 }
 
-/// What was used, of everything since the beginning.
+/// What was used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageFigures {
     pub cpu_seconds: f64,
@@ -160,16 +188,18 @@ pub struct Usage {
 pub struct AuditRecord {
     pub id: u64,
     pub at: Timestamp,
-    /// Id of the key; absent when the call had none that was good.
+    /// Id of the key; absent when the system itself acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     pub action: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
+    pub source: Option<String>,
     /// `ok`, or the code of the error.
     pub result: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }

@@ -88,7 +88,7 @@ pub const ROUTES: &[Route] = &[
     post(
         Op::StartSandbox,
         "/v1/sandboxes/{id}/start",
-        Manage,
+        Use,
         "Start a stopped sandbox",
     )
     .reply::<sandbox::Sandbox>(200),
@@ -136,21 +136,21 @@ pub const ROUTES: &[Route] = &[
     get(
         Op::ListProcesses,
         "/v1/sandboxes/{id}/processes",
-        Read,
+        Use,
         "List commands, ended ones too",
     )
     .reply::<Page<process::Process>>(200),
     get(
         Op::GetProcess,
         "/v1/sandboxes/{id}/processes/{process}",
-        Read,
+        Use,
         "Show a command",
     )
     .reply::<process::Process>(200),
     get(
         Op::ProcessOutput,
         "/v1/sandboxes/{id}/processes/{process}/output",
-        Read,
+        Use,
         "Output from given offsets, live if asked",
     )
     .query::<process::OutputQuery>()
@@ -274,7 +274,7 @@ pub const ROUTES: &[Route] = &[
     get(
         Op::ListPorts,
         "/v1/sandboxes/{id}/ports",
-        Read,
+        Use,
         "Ports somebody inside listens on",
     )
     .reply::<Page<host::Port>>(200),
@@ -309,17 +309,21 @@ pub const ROUTES: &[Route] = &[
         Manage,
         "Remove an image no sandbox uses",
     ),
-    get(Op::ListKeys, "/v1/keys", Manage, "List API keys").reply::<Page<tenancy::Key>>(200),
+    get(Op::ListKeys, "/v1/keys", Admin, "List API keys")
+        .query::<PageQuery>()
+        .reply::<Page<tenancy::Key>>(200),
     post(
         Op::CreateKey,
         "/v1/keys",
-        Manage,
+        Admin,
         "Make an API key; its token is shown once",
     )
     .body::<tenancy::CreateKey>()
     .reply::<tenancy::NewKey>(201),
-    delete(Op::RevokeKey, "/v1/keys/{key}", Manage, "Revoke an API key"),
-    get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations").reply::<Page<tenancy::Org>>(200),
+    delete(Op::RevokeKey, "/v1/keys/{key}", Admin, "Revoke an API key"),
+    get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
+        .query::<PageQuery>()
+        .reply::<Page<tenancy::Org>>(200),
     post(Op::CreateOrg, "/v1/orgs", Admin, "Make an organisation")
         .body::<tenancy::CreateOrg>()
         .reply::<tenancy::Org>(201),
@@ -334,7 +338,7 @@ pub const ROUTES: &[Route] = &[
     get(Op::Usage, "/v1/usage", Read, "What the organisation used")
         .query::<tenancy::UsageQuery>()
         .reply::<tenancy::Usage>(200),
-    get(Op::Audit, "/v1/audit", Manage, "Who changed what")
+    get(Op::Audit, "/v1/audit", Admin, "Who changed what")
         .query::<PageQuery>()
         .reply::<Page<tenancy::AuditRecord>>(200),
     get(

@@ -1,0 +1,241 @@
+//! Connections to one server: HTTP/1.1, kept alive, returned to the pool when their answer was read
+//! to the end, dropped otherwise.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::tls::{self, Tls};
+use crate::{CONNECT_TIMEOUT, ClientError, Outgoing};
+
+/// Idle connections kept; more are closed.
+const IDLE_MAX: usize = 128;
+
+pub(crate) struct Connections {
+    url: String,
+    host: String,
+    port: u16,
+    authority: String,
+    prefix: String,
+    tls: Option<Tls>,
+    idle: Arc<Mutex<Vec<SendRequest<Outgoing>>>>,
+}
+
+impl Connections {
+    pub fn new(url: &str, ca_pem: Option<Vec<u8>>) -> Result<Self, ClientError> {
+        let wrong =
+            |what: &str| ClientError::Config(format!("'{url}' is not a server URL: {what}"));
+        let parsed: Uri = url.parse().map_err(|_| wrong("it cannot be parsed"))?;
+        let secure = match parsed.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("it must begin with http:// or https://")),
+        };
+        let authority = parsed
+            .authority()
+            .ok_or_else(|| wrong("it names no host"))?;
+        if parsed.query().is_some() || authority.as_str().contains('@') {
+            return Err(wrong("it must not have a query or a user"));
+        }
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let port = authority
+            .port_u16()
+            .unwrap_or(if secure { 443 } else { 80 });
+        let tls = if secure {
+            Some(tls::connector(&host, ca_pem)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            authority: authority.as_str().to_owned(),
+            prefix: parsed.path().trim_end_matches('/').to_owned(),
+            host,
+            port,
+            tls,
+            idle: Arc::default(),
+        })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn host(&self) -> &str {
+        &self.authority
+    }
+
+    pub fn target(&self, path_and_query: &str) -> String {
+        format!("{}{path_and_query}", self.prefix)
+    }
+
+    pub async fn send(&self, request: Request<Outgoing>) -> Result<Response<Answer>, ClientError> {
+        let (parts, body) = request.into_parts();
+        let mut parts = Some(parts);
+        let mut body = Some(body);
+        // A kept connection may have been closed by the server just now. A request that was not
+        // taken from it goes out again on a new one; one that may have been is not repeated.
+        while let Some(mut kept) = self.take_idle() {
+            if kept.ready().await.is_err() {
+                continue;
+            }
+            let (Some(old_parts), Some(old_body)) = (parts.take(), body.take()) else {
+                break;
+            };
+            let again = old_body.again().map(|again| (old_parts.clone(), again));
+            let request = Request::from_parts(old_parts, old_body);
+            match kept.try_send_request(request).await {
+                Ok(response) => return Ok(self.answer(response, kept)),
+                Err(mut error) => {
+                    if let Some(unsent) = error.take_message() {
+                        let (unsent_parts, unsent_body) = unsent.into_parts();
+                        (parts, body) = (Some(unsent_parts), Some(unsent_body));
+                        continue;
+                    }
+                    let error = error.into_error();
+                    // The server closed the idle connection while the request was on its way:
+                    // safe to repeat only where repeating cannot do harm.
+                    if let Some((old, again)) = again
+                        && error.is_incomplete_message()
+                        && old.method.is_safe()
+                    {
+                        (parts, body) = (Some(old), Some(again));
+                        continue;
+                    }
+                    return Err(transport(error));
+                }
+            }
+        }
+        let (Some(parts), Some(body)) = (parts, body) else {
+            return Err(ClientError::Protocol("the request was lost"));
+        };
+        let mut fresh = self.connect().await?;
+        let request = Request::from_parts(parts, body);
+        let response = fresh.send_request(request).await.map_err(transport)?;
+        Ok(self.answer(response, fresh))
+    }
+
+    fn answer(
+        &self,
+        response: Response<Incoming>,
+        sender: SendRequest<Outgoing>,
+    ) -> Response<Answer> {
+        let idle = Arc::clone(&self.idle);
+        response.map(|incoming| Answer {
+            incoming,
+            lease: Some(Lease { sender, idle }),
+        })
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Outgoing>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(sender) = idle.pop() {
+            if !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Outgoing>, ClientError> {
+        let failed = |source| ClientError::Connect {
+            url: self.url.clone(),
+            source,
+        };
+        let work = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port))
+                .await
+                .map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            match &self.tls {
+                None => shake(TokioIo::new(stream)).await,
+                Some(tls) => shake(TokioIo::new(tls.connect(stream).await.map_err(failed)?)).await,
+            }
+        };
+        timeout(CONNECT_TIMEOUT, work)
+            .await
+            .map_err(|_| failed(io::ErrorKind::TimedOut.into()))?
+    }
+}
+
+async fn shake<S>(stream: S) -> Result<SendRequest<Outgoing>, ClientError>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(stream).await.map_err(ClientError::Http)?;
+    // Ends by itself when the sender is dropped or the server closes.
+    tokio::spawn(async move { connection.with_upgrades().await.ok() });
+    Ok(sender)
+}
+
+fn transport(error: hyper::Error) -> ClientError {
+    ClientError::Http(error)
+}
+
+struct Lease {
+    sender: SendRequest<Outgoing>,
+    idle: Arc<Mutex<Vec<SendRequest<Outgoing>>>>,
+}
+
+/// An answer's body. Read to its end, its connection serves the next request; dropped before, the
+/// connection is closed, which the server takes for the caller having left.
+pub struct Answer {
+    incoming: Incoming,
+    lease: Option<Lease>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+impl Answer {
+    fn settle(&mut self) {
+        if !self.incoming.is_end_stream() {
+            return;
+        }
+        if let Some(lease) = self.lease.take()
+            && !lease.sender.is_closed()
+        {
+            let mut idle = lease.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < IDLE_MAX {
+                idle.push(lease.sender);
+            }
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.incoming).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}

@@ -1,0 +1,50 @@
+//! Keys, organisations, usage and the audit trail.
+
+use cove_api::tenancy::{
+    AuditRecord, CreateKey, CreateOrg, Key, NewKey, Org, PatchOrg, Usage, UsageQuery,
+};
+use cove_api::{Page, PageQuery};
+use http::Method;
+
+use crate::{Client, ClientError, JSON, Outgoing, segment, with_query};
+
+impl Client {
+    pub async fn keys(&self, query: &PageQuery) -> Result<Page<Key>, ClientError> {
+        self.get(&with_query("/v1/keys", query)?).await
+    }
+
+    pub async fn create_key(&self, create: &CreateKey) -> Result<NewKey, ClientError> {
+        self.post("/v1/keys", create).await
+    }
+
+    pub async fn revoke_key(&self, id: &str) -> Result<(), ClientError> {
+        self.nothing(
+            Method::DELETE,
+            &format!("/v1/keys/{}", segment(id)),
+            Outgoing::empty(),
+        )
+        .await
+    }
+
+    pub async fn orgs(&self, query: &PageQuery) -> Result<Page<Org>, ClientError> {
+        self.get(&with_query("/v1/orgs", query)?).await
+    }
+
+    pub async fn create_org(&self, create: &CreateOrg) -> Result<Org, ClientError> {
+        self.post("/v1/orgs", create).await
+    }
+
+    pub async fn patch_org(&self, id: &str, patch: &PatchOrg) -> Result<Org, ClientError> {
+        let path = format!("/v1/orgs/{}", segment(id));
+        self.json(Method::PATCH, &path, &JSON, Outgoing::json(patch)?)
+            .await
+    }
+
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Usage, ClientError> {
+        self.get(&with_query("/v1/usage", query)?).await
+    }
+
+    pub async fn audit(&self, query: &PageQuery) -> Result<Page<AuditRecord>, ClientError> {
+        self.get(&with_query("/v1/audit", query)?).await
+    }
+}
