@@ -87,7 +87,10 @@ impl<'a> Target<'a> {
         let path = EntryPath::parse(&entry.path, &self.limits)?;
         for id in [entry.uid, entry.gid] {
             if id > MAX_ID {
-                return Err(Failure::IdOutOfRange { path: show(&entry.path), id });
+                return Err(Failure::IdOutOfRange {
+                    path: show(&entry.path),
+                    id,
+                });
             }
         }
         let Some(name) = path.name() else {
@@ -97,7 +100,9 @@ impl<'a> Target<'a> {
             return self.whiteout(&path);
         }
         if entry.kind == Kind::Special {
-            (self.warn)(Warning::SpecialFileSkipped { path: show(&entry.path) });
+            (self.warn)(Warning::SpecialFileSkipped {
+                path: show(&entry.path),
+            });
             return Ok(());
         }
         let parent = self.parent(&path)?;
@@ -117,7 +122,9 @@ impl<'a> Target<'a> {
     /// The archive may name the root itself, for its owner, mode and time.
     fn root_entry(&mut self, entry: Entry) -> Result<(), Failure> {
         if entry.kind != Kind::Directory {
-            return Err(Failure::UnsafePath { path: show(&entry.path) });
+            return Err(Failure::UnsafePath {
+                path: show(&entry.path),
+            });
         }
         let root = open_directory(self.root.as_fd(), b".", &entry.path)?;
         self.apply_to_file(root.as_fd(), &entry)?;
@@ -132,7 +139,8 @@ impl<'a> Target<'a> {
         name: &[u8],
         entry: &Entry,
     ) -> Result<(), Failure> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         let file = self.replacing(parent, name, entry, "creating", || {
             rustix::fs::openat(parent, name, flags, mode)
@@ -143,7 +151,8 @@ impl<'a> Target<'a> {
                 for segment in map {
                     self.copy_segment(archive, &file, segment.offset, segment.length, entry)?;
                 }
-                rustix::fs::ftruncate(&file, entry.size).map_err(|e| failed("sizing", &entry.path, e))?;
+                rustix::fs::ftruncate(&file, entry.size)
+                    .map_err(|e| failed("sizing", &entry.path, e))?;
             }
         }
         self.apply_to_file(file.as_fd(), entry)?;
@@ -161,7 +170,10 @@ impl<'a> Target<'a> {
         let mut position = offset;
         let end = offset.checked_add(length).ok_or(Failure::Truncated)?;
         while position < end {
-            let want = self.buffer.len().min(usize::try_from(end - position).unwrap_or(usize::MAX));
+            let want = self
+                .buffer
+                .len()
+                .min(usize::try_from(end - position).unwrap_or(usize::MAX));
             let count = archive.read_body(&mut self.buffer[..want])?;
             if count == 0 {
                 return Err(Failure::Truncated);
@@ -202,7 +214,10 @@ impl<'a> Target<'a> {
 
     fn symlink(&mut self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), Failure> {
         if entry.link.is_empty() || entry.link.contains(&0) {
-            return Err(Failure::UnsafeLink { path: show(&entry.path), target: show(&entry.link) });
+            return Err(Failure::UnsafeLink {
+                path: show(&entry.path),
+                target: show(&entry.link),
+            });
         }
         self.replacing(parent, name, entry, "linking", || {
             rustix::fs::symlinkat(&entry.link[..], parent, name)
@@ -212,7 +227,10 @@ impl<'a> Target<'a> {
                 .map_err(|e| failed("changing the owner", &entry.path, e))?;
         }
         for (attribute, _) in &entry.xattrs {
-            (self.warn)(Warning::XattrSkipped { path: show(&entry.path), name: show(attribute) });
+            (self.warn)(Warning::XattrSkipped {
+                path: show(&entry.path),
+                name: show(attribute),
+            });
         }
         metadata::set_link_times(parent.as_fd(), name, entry.mtime)
             .map_err(|e| failed("dating", &entry.path, e))
@@ -225,10 +243,14 @@ impl<'a> Target<'a> {
         path: &EntryPath,
         entry: &Entry,
     ) -> Result<(), Failure> {
-        let unsafe_link =
-            || Failure::UnsafeLink { path: show(&entry.path), target: show(&entry.link) };
-        let missing =
-            || Failure::LinkTargetMissing { path: show(&entry.path), target: show(&entry.link) };
+        let unsafe_link = || Failure::UnsafeLink {
+            path: show(&entry.path),
+            target: show(&entry.link),
+        };
+        let missing = || Failure::LinkTargetMissing {
+            path: show(&entry.path),
+            target: show(&entry.link),
+        };
         let target = EntryPath::parse(&entry.link, &self.limits).map_err(|_| unsafe_link())?;
         let target_name = target.name().ok_or_else(unsafe_link)?;
         if target.joined() == path.joined() {
@@ -239,7 +261,8 @@ impl<'a> Target<'a> {
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(missing()),
             Err(error) => return Err(failed("opening", &entry.link, error)),
         };
-        let stat = |fd: &OwnedFd, name: &[u8]| rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat =
+            |fd: &OwnedFd, name: &[u8]| rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW);
         let source = match stat(&target_parent, target_name) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 return Err(unsafe_link());
@@ -312,7 +335,9 @@ impl<'a> Target<'a> {
     }
 
     fn make_parents(&self, path: &EntryPath) -> Result<OwnedFd, Failure> {
-        let mut deepest = self.open_parent(b"").map_err(|e| failed("opening", b".", e))?;
+        let mut deepest = self
+            .open_parent(b"")
+            .map_err(|e| failed("opening", b".", e))?;
         for prefix in path.parent_prefixes() {
             deepest = match self.open_parent(prefix) {
                 Err(Errno::NOENT) => {
@@ -322,7 +347,8 @@ impl<'a> Target<'a> {
                         Err(Errno::EXIST) => return Err(not_a_directory(path)),
                         result => result.map_err(|e| failed("creating", prefix, e))?,
                     }
-                    self.open_parent(prefix).map_err(|e| failed("opening", prefix, e))?
+                    self.open_parent(prefix)
+                        .map_err(|e| failed("opening", prefix, e))?
                 }
                 Err(Errno::NOTDIR | Errno::LOOP) => return Err(not_a_directory(path)),
                 result => result.map_err(|e| failed("opening", prefix, e))?,
@@ -341,7 +367,9 @@ impl<'a> Target<'a> {
                 ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
             );
             match opened {
-                Ok(fd) => metadata::set_times(fd.as_fd(), time).map_err(|e| failed("dating", &path, e))?,
+                Ok(fd) => {
+                    metadata::set_times(fd.as_fd(), time).map_err(|e| failed("dating", &path, e))?
+                }
                 // A later entry may have put something else in its place.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => return Err(failed("opening", &path, error)),
@@ -362,7 +390,9 @@ fn open_directory(parent: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<Ow
 }
 
 fn not_a_directory(path: &EntryPath) -> Failure {
-    Failure::NotADirectory { path: show(path.joined()) }
+    Failure::NotADirectory {
+        path: show(path.joined()),
+    }
 }
 
 fn failed(operation: &str, path: &[u8], error: Errno) -> Failure {

@@ -90,7 +90,9 @@ impl Archive {
             let mut block = [0; BLOCK];
             if !self.stream.read_full(&mut block)? {
                 if self.stream.bytes() == 0 {
-                    return Err(Failure::BadHeader { reason: "no data at all".to_owned() });
+                    return Err(Failure::BadHeader {
+                        reason: "no data at all".to_owned(),
+                    });
                 }
                 warn(Warning::NoEndOfArchive);
                 return Ok(None);
@@ -134,7 +136,11 @@ impl Archive {
         extension: Extension,
         warn: &mut dyn FnMut(Warning),
     ) -> Result<Option<Entry>, Failure> {
-        let stored = if header.has_body() { extension.size.unwrap_or(header.size) } else { 0 };
+        let stored = if header.has_body() {
+            extension.size.unwrap_or(header.size)
+        } else {
+            0
+        };
         let path = extension
             .sparse
             .name
@@ -144,7 +150,10 @@ impl Archive {
         let link = extension.link.unwrap_or(header.link);
         for text in [&path, &link] {
             if text.len() > self.limits.path_bytes {
-                return Err(Failure::limit(Limit::PathBytes, self.limits.path_bytes as u64));
+                return Err(Failure::limit(
+                    Limit::PathBytes,
+                    self.limits.path_bytes as u64,
+                ));
             }
         }
         let kind = match header.type_flag {
@@ -156,7 +165,10 @@ impl Archive {
             b'3' | b'4' | b'6' => Kind::Special,
             b'5' => Kind::Directory,
             type_flag => {
-                warn(Warning::UnknownEntrySkipped { path: show(&path), type_flag });
+                warn(Warning::UnknownEntrySkipped {
+                    path: show(&path),
+                    type_flag,
+                });
                 self.start_body(stored);
                 return Ok(None);
             }
@@ -186,7 +198,10 @@ impl Archive {
             mode: header.mode,
             uid: extension.uid.unwrap_or(header.uid),
             gid: extension.gid.unwrap_or(header.gid),
-            mtime: extension.mtime.unwrap_or(Time { seconds: header.mtime, nanoseconds: 0 }),
+            mtime: extension.mtime.unwrap_or(Time {
+                seconds: header.mtime,
+                nanoseconds: 0,
+            }),
             size,
             xattrs: extension.xattrs,
             sparse: segments,
@@ -194,8 +209,12 @@ impl Archive {
     }
 
     fn pax_sparse(&mut self, info: &pax::Sparse) -> Result<(Vec<Segment>, u64), Failure> {
-        let bad = |reason: &str| Failure::BadHeader { reason: reason.to_owned() };
-        let real = info.real_size.ok_or_else(|| bad("sparse file without its size"))?;
+        let bad = |reason: &str| Failure::BadHeader {
+            reason: reason.to_owned(),
+        };
+        let real = info
+            .real_size
+            .ok_or_else(|| bad("sparse file without its size"))?;
         if info.major == Some(1) {
             return Ok((self.sparse_map_in_body()?, real));
         }
@@ -208,7 +227,9 @@ impl Archive {
         let mut block = [0; BLOCK];
         loop {
             if self.body_left < BLOCK as u64 {
-                return Err(Failure::BadHeader { reason: "sparse map is cut off".to_owned() });
+                return Err(Failure::BadHeader {
+                    reason: "sparse map is cut off".to_owned(),
+                });
             }
             if !self.stream.read_full(&mut block)? {
                 return Err(Failure::Truncated);
@@ -222,7 +243,9 @@ impl Archive {
 
     /// Reads the current entry's stored bytes; 0 means they are all read.
     pub fn read_body(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
-        let want = buffer.len().min(usize::try_from(self.body_left).unwrap_or(usize::MAX));
+        let want = buffer
+            .len()
+            .min(usize::try_from(self.body_left).unwrap_or(usize::MAX));
         if want == 0 {
             return Ok(0);
         }
@@ -273,7 +296,10 @@ impl Archive {
     fn long_name(&mut self, size: u64) -> Result<Vec<u8>, Failure> {
         // The stored name ends in a NUL that is no part of it.
         if size > self.limits.path_bytes as u64 + 1 {
-            return Err(Failure::limit(Limit::PathBytes, self.limits.path_bytes as u64));
+            return Err(Failure::limit(
+                Limit::PathBytes,
+                self.limits.path_bytes as u64,
+            ));
         }
         let mut name = self.extension_body(size)?;
         if let Some(end) = name.iter().position(|byte| *byte == 0) {

@@ -46,13 +46,19 @@ pub enum Stage {
 }
 
 fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, Failure> {
-    result.map_err(|error| Failure::Confine { step: step.to_owned(), reason: error.to_string() })
+    result.map_err(|error| Failure::Confine {
+        step: step.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// Prepares the namespaces around the working directory and forks the process that goes in.
 /// Returns twice, once in each process. Must be called while the program has one thread.
 pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
-    step("parent-death signal", rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
+    step(
+        "parent-death signal",
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
+    )?;
     let alive = rustix::process::getppid().is_some_and(|pid| pid.as_raw_pid() as u32 == parent);
     if !alive {
         return step("parent", Err("the parent is gone already"));
@@ -70,22 +76,37 @@ pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
     step("private mounts", mount_change("/", propagation))?;
     let tree = step(
         "copy of the target's mount",
-        open_tree(CWD, ".", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC),
+        open_tree(
+            CWD,
+            ".",
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+        ),
     )?;
-    step("idmapped mount", privileges::map_mount(tree.as_fd(), user_namespace.as_fd()))?;
+    step(
+        "idmapped mount",
+        privileges::map_mount(tree.as_fd(), user_namespace.as_fd()),
+    )?;
     let guardian = step(
         "process descriptor",
         rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()),
     )?;
     match fork()? {
         Some(worker) => Ok(Stage::Outside { worker }),
-        None => Ok(Stage::Inside(Cell { user_namespace, tree, guardian })),
+        None => Ok(Stage::Inside(Cell {
+            user_namespace,
+            tree,
+            guardian,
+        })),
     }
 }
 
 /// Goes into the cell; afterwards the archive may be read. Returns the root directory.
 pub fn lock(cell: Cell, file_bytes: u64) -> Result<OwnedFd, Failure> {
-    let Cell { user_namespace, tree, guardian } = cell;
+    let Cell {
+        user_namespace,
+        tree,
+        guardian,
+    } = cell;
     step(
         "attaching the root",
         move_mount(&tree, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH),
@@ -101,7 +122,10 @@ pub fn lock(cell: Cell, file_bytes: u64) -> Result<OwnedFd, Failure> {
     step("resource limits", privileges::limit_resources(file_bytes))?;
     step("capabilities", privileges::keep_needed_capabilities())?;
     // Only now: a change of ids clears the signal.
-    step("parent-death signal", rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
+    step(
+        "parent-death signal",
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
+    )?;
     if privileges::is_readable(guardian.as_fd()) {
         return step("parent", Err("the parent is gone already"));
     }
@@ -141,7 +165,10 @@ fn user_namespace(uid_base: u32) -> Result<OwnedFd, Failure> {
         let map = format!("0 {uid_base} {RANGE}\n");
         step("uid map", fs::write(format!("/proc/{pid}/uid_map"), &map))?;
         step("gid map", fs::write(format!("/proc/{pid}/gid_map"), &map))?;
-        step("user namespace", fs::File::open(format!("/proc/{pid}/ns/user")))
+        step(
+            "user namespace",
+            fs::File::open(format!("/proc/{pid}/ns/user")),
+        )
     })();
     drop(hold);
     let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
@@ -159,6 +186,9 @@ fn fork() -> Result<Option<Pid>, Failure> {
 }
 
 fn check(result: libc::c_int) -> std::io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
-

@@ -131,12 +131,19 @@ pub fn unpack(
         .map_err(UnpackError::Start)?;
     let mut child = Running(child);
     let deadline = Instant::now() + Duration::from_secs(job.limits.seconds);
-    let mut reader = Reader { lines: 0, warnings: 0, noise: Vec::new(), result: None };
+    let mut reader = Reader {
+        lines: 0,
+        warnings: 0,
+        noise: Vec::new(),
+        result: None,
+    };
     let read = read_report(report.into(), &mut reader, stop, deadline, event);
     match read {
         Ok(()) => {}
         Err(UnpackError::Deadline { .. }) => {
-            return Err(UnpackError::Deadline { seconds: job.limits.seconds });
+            return Err(UnpackError::Deadline {
+                seconds: job.limits.seconds,
+            });
         }
         Err(error) => return Err(error),
     }
@@ -146,7 +153,11 @@ pub fn unpack(
         Some(Err(failure)) => Err(UnpackError::Refused(failure)),
         _ => {
             let noise = String::from_utf8_lossy(&reader.noise).trim().to_owned();
-            let noise = if noise.is_empty() { status.to_string() } else { noise };
+            let noise = if noise.is_empty() {
+                status.to_string()
+            } else {
+                noise
+            };
             Err(UnpackError::Crashed { noise })
         }
     }
@@ -170,7 +181,10 @@ fn read_report(
     event: &mut dyn FnMut(Event),
 ) -> Result<(), UnpackError> {
     let read_error = |error: rustix::io::Errno| UnpackError::Read(error.into());
-    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+    let tick = Timespec {
+        tv_sec: 0,
+        tv_nsec: TICK.as_nanos() as i64,
+    };
     let mut pending = Vec::new();
     let mut chunk = [0; MAX_LINE_BYTES];
     loop {
@@ -234,8 +248,18 @@ impl Reader {
                 }
                 event(Event::Warning(warning));
             }
-            Message::Done { bytes, entries, diff_id, warnings } => {
-                self.result = Some(Ok(Summary { bytes, entries, diff_id, warnings }));
+            Message::Done {
+                bytes,
+                entries,
+                diff_id,
+                warnings,
+            } => {
+                self.result = Some(Ok(Summary {
+                    bytes,
+                    entries,
+                    diff_id,
+                    warnings,
+                }));
             }
             Message::Failed { failure } => self.result = Some(Err(failure)),
         }

@@ -32,7 +32,9 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, Failure> {
     let usage = |reason: String| Failure::Usage { reason };
-    let argument = std::env::args().nth(1).ok_or_else(|| usage("one argument expected".to_owned()))?;
+    let argument = std::env::args()
+        .nth(1)
+        .ok_or_else(|| usage("one argument expected".to_owned()))?;
     let order: Order = serde_json::from_str(&argument).map_err(|error| usage(error.to_string()))?;
     match confine::enter(order.parent, order.uid_base)? {
         Stage::Outside { worker } => {
@@ -42,7 +44,11 @@ fn run() -> Result<ExitCode, Failure> {
                 eprintln!("killed by signal {signal}");
             }
             let success = status.and_then(|status| status.exit_status()) == Some(0);
-            Ok(if success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(if success {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         }
         Stage::Inside(cell) => {
             let root = confine::lock(cell, order.limits.file_bytes)?;
@@ -67,10 +73,14 @@ fn work(root: OwnedFd, order: &Order) -> Result<(), Failure> {
         let now = (archive.stream().bytes(), archive.entries());
         if now.0 - reported.0 >= PROGRESS_BYTES || now.1 - reported.1 >= PROGRESS_ENTRIES {
             reported = now;
-            send(&Message::Progress { bytes: now.0, entries: now.1 });
+            send(&Message::Progress {
+                bytes: now.0,
+                entries: now.1,
+            });
         }
     };
-    Target::new(root, order.limits, order.content, &mut warn).unpack(&mut archive, &mut progress)?;
+    Target::new(root, order.limits, order.content, &mut warn)
+        .unpack(&mut archive, &mut progress)?;
     send(&Message::Done {
         bytes: archive.stream().bytes(),
         entries: archive.entries(),

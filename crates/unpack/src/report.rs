@@ -50,7 +50,9 @@ pub enum Warning {
 impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::SpecialFileSkipped { path } => write!(f, "left out {path}: a device, pipe or socket"),
+            Self::SpecialFileSkipped { path } => {
+                write!(f, "left out {path}: a device, pipe or socket")
+            }
             Self::UnknownEntrySkipped { path, type_flag } => {
                 write!(f, "left out {path}: unknown entry type {type_flag:#04x}")
             }
@@ -89,7 +91,11 @@ pub enum Failure {
     #[error("the disk is full")]
     DiskFull,
     #[error("{operation} of {path} failed: {reason}")]
-    Io { operation: String, path: String, reason: String },
+    Io {
+        operation: String,
+        path: String,
+        reason: String,
+    },
     #[error("could not confine itself: {step}: {reason}")]
     Confine { step: String, reason: String },
     #[error("the program was called wrongly: {reason}")]

@@ -22,7 +22,10 @@ type Source = Chain<Cursor<Vec<u8>>, BufReader<Box<dyn Read>>>;
 
 enum State {
     /// Before the first member, or (`after` set) behind one of that kind.
-    Between { input: BufReader<Box<dyn Read>>, after: Option<Packing> },
+    Between {
+        input: BufReader<Box<dyn Read>>,
+        after: Option<Packing>,
+    },
     Plain(Source),
     Gzip(Box<GzDecoder<Source>>),
     Zstd(Box<StreamingDecoder<Source, FrameDecoder>>),
@@ -154,8 +157,9 @@ impl Stream {
             self.state = State::Gzip(Box::new(GzDecoder::new(source)));
         } else if zstd && magic == ZSTD_MAGIC {
             let source = Cursor::new(magic.to_vec()).chain(input);
-            let decoder = StreamingDecoder::new(source)
-                .map_err(|error| Failure::Corrupt { reason: error.to_string() })?;
+            let decoder = StreamingDecoder::new(source).map_err(|error| Failure::Corrupt {
+                reason: error.to_string(),
+            })?;
             self.state = State::Zstd(Box::new(decoder));
         } else if after.is_none() {
             self.state = State::Plain(Cursor::new(magic.to_vec()).chain(input));
@@ -169,16 +173,24 @@ impl Stream {
         self.state = match std::mem::replace(&mut self.state, State::Ended) {
             State::Gzip(decoder) => {
                 let (_, input) = decoder.into_inner().into_inner();
-                State::Between { input, after: Some(Packing::Gzip) }
+                State::Between {
+                    input,
+                    after: Some(Packing::Gzip),
+                }
             }
             State::Zstd(decoder) => {
                 let (source, decoder) = decoder.into_parts();
                 let stored = decoder.get_checksum_from_data();
                 if stored.is_some() && stored != decoder.get_calculated_checksum() {
-                    return Err(Failure::Corrupt { reason: "zstd checksum mismatch".to_owned() });
+                    return Err(Failure::Corrupt {
+                        reason: "zstd checksum mismatch".to_owned(),
+                    });
                 }
                 let (_, input) = source.into_inner();
-                State::Between { input, after: Some(Packing::Zstd) }
+                State::Between {
+                    input,
+                    after: Some(Packing::Zstd),
+                }
             }
             State::Plain(_) | State::Between { .. } | State::Ended => State::Ended,
         };
@@ -191,15 +203,16 @@ fn skip_frame(input: &mut BufReader<Box<dyn Read>>) -> Result<(), Failure> {
     input.read_exact(&mut length).map_err(corrupt)?;
     let length = u64::from(u32::from_le_bytes(length));
     let skipped = io::copy(&mut input.take(length), &mut io::sink()).map_err(corrupt)?;
-    if skipped < length { Err(Failure::Truncated) } else { Ok(()) }
+    if skipped < length {
+        Err(Failure::Truncated)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether anything but zeros follows the last member. The input is read to its end, so that its
 /// writer does not see a broken pipe.
-fn behind_last_member(
-    magic: &[u8],
-    input: &mut BufReader<Box<dyn Read>>,
-) -> Result<bool, Failure> {
+fn behind_last_member(magic: &[u8], input: &mut BufReader<Box<dyn Read>>) -> Result<bool, Failure> {
     let mut garbage = magic.iter().any(|byte| *byte != 0);
     loop {
         let chunk = input.fill_buf().map_err(corrupt)?;
@@ -216,5 +229,7 @@ fn corrupt(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return Failure::Truncated;
     }
-    Failure::Corrupt { reason: error.to_string() }
+    Failure::Corrupt {
+        reason: error.to_string(),
+    }
 }

@@ -11,7 +11,11 @@ use crate::report::{Failure, Warning, show};
 
 impl Target<'_> {
     /// The order matters: changing the owner clears set-id bits and file capabilities.
-    pub(super) fn apply_to_file(&mut self, fd: BorrowedFd<'_>, entry: &Entry) -> Result<(), Failure> {
+    pub(super) fn apply_to_file(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        entry: &Entry,
+    ) -> Result<(), Failure> {
         let path = &entry.path;
         let stat = rustix::fs::fstat(fd).map_err(|e| failed("reading", path, e))?;
         let (uid, gid) = (entry.uid as u32, entry.gid as u32);
@@ -57,19 +61,33 @@ fn is_kept(name: &[u8]) -> bool {
 }
 
 fn stamps(time: Time) -> Timestamps {
-    let time = Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    Timestamps { last_access: time, last_modification: time }
+    let time = Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }
 
 pub(super) fn set_times(fd: BorrowedFd<'_>, time: Time) -> rustix::io::Result<()> {
     rustix::fs::futimens(fd, &stamps(time))
 }
 
-pub(super) fn set_link_times(parent: BorrowedFd<'_>, name: &[u8], time: Time) -> rustix::io::Result<()> {
+pub(super) fn set_link_times(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    time: Time,
+) -> rustix::io::Result<()> {
     rustix::fs::utimensat(parent, name, &stamps(time), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-pub(super) fn chown_link(parent: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> rustix::io::Result<()> {
+pub(super) fn chown_link(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    entry: &Entry,
+) -> rustix::io::Result<()> {
     rustix::fs::chownat(
         parent,
         name,

@@ -93,7 +93,10 @@ mod tests {
     #[test]
     fn paths_that_climb_or_cannot_be_names_are_refused() {
         for bad in ["", "..", "a/../b", "a/..", "/..", "a\0b"] {
-            assert!(matches!(parse(bad), Err(Failure::UnsafePath { .. })), "{bad:?}");
+            assert!(
+                matches!(parse(bad), Err(Failure::UnsafePath { .. })),
+                "{bad:?}"
+            );
         }
         assert!(parse(&"a".repeat(256)).is_err());
         assert!(parse(&"a/".repeat(300)).is_err());

@@ -49,18 +49,24 @@ impl Target<'_> {
             Err(error) => return Err(failed("opening", path.parent(), error)),
         };
         self.parent = None;
-        let Some(seen) = &self.seen else { return Ok(()) };
+        let Some(seen) = &self.seen else {
+            return Ok(());
+        };
         let result = if name == OPAQUE {
             open_directory(parent.as_fd(), b".")
                 .and_then(|directory| clear_lower(directory.as_fd(), path.parent(), seen))
         } else if name.starts_with(b".wh..wh.") {
             // Bookkeeping of the storage driver that packed the layer.
-            (self.warn)(Warning::WhiteoutIgnored { path: show(path.joined()) });
+            (self.warn)(Warning::WhiteoutIgnored {
+                path: show(path.joined()),
+            });
             Ok(())
         } else {
             let target = &name[PREFIX.len()..];
             if matches!(target, b"" | b"." | b"..") {
-                return Err(Failure::UnsafePath { path: show(path.joined()) });
+                return Err(Failure::UnsafePath {
+                    path: show(path.joined()),
+                });
             }
             remove_lower(parent.as_fd(), target, path.parent(), seen)
         };

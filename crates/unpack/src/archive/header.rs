@@ -46,7 +46,10 @@ impl Header {
 }
 
 fn text(field: &[u8]) -> Vec<u8> {
-    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    let end = field
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(field.len());
     field[..end].to_vec()
 }
 
@@ -60,7 +63,11 @@ fn number(field: &[u8], name: &str) -> Result<i64, Failure> {
         let negative = field[0] & 0x40 != 0;
         let mut value: i128 = if negative { -1 } else { 0 };
         for (index, byte) in field.iter().enumerate() {
-            let byte = if index == 0 && !negative { byte & 0x7f } else { *byte };
+            let byte = if index == 0 && !negative {
+                byte & 0x7f
+            } else {
+                *byte
+            };
             value = value << 8 | i128::from(byte);
         }
         return i64::try_from(value).map_err(|_| bad(name));
@@ -85,16 +92,26 @@ fn check_sum(block: &[u8; BLOCK]) -> Result<(), Failure> {
     let mut plain = 0i64;
     let mut signed = 0i64;
     for (index, byte) in block.iter().enumerate() {
-        let byte = if (148..156).contains(&index) { b' ' } else { *byte };
+        let byte = if (148..156).contains(&index) {
+            b' '
+        } else {
+            *byte
+        };
         plain += i64::from(byte);
         signed += i64::from(byte as i8);
     }
     // Some old writers summed the bytes as signed numbers.
-    if stored == plain || stored == signed { Ok(()) } else { Err(bad("checksum")) }
+    if stored == plain || stored == signed {
+        Ok(())
+    } else {
+        Err(bad("checksum"))
+    }
 }
 
 fn bad(name: &str) -> Failure {
-    Failure::BadHeader { reason: format!("the field {name} is unreadable") }
+    Failure::BadHeader {
+        reason: format!("the field {name} is unreadable"),
+    }
 }
 
 #[cfg(test)]

@@ -42,7 +42,11 @@ impl Extension {
             uid: self.uid.or(global.uid),
             gid: self.gid.or(global.gid),
             mtime: self.mtime.or(global.mtime),
-            xattrs: if self.xattrs.is_empty() { global.xattrs.clone() } else { self.xattrs },
+            xattrs: if self.xattrs.is_empty() {
+                global.xattrs.clone()
+            } else {
+                self.xattrs
+            },
             sparse: self.sparse,
         }
     }
@@ -65,7 +69,11 @@ impl Extension {
             let name = unescape(name);
             self.xattrs.retain(|(known, _)| *known != name);
             self.xattrs.push((name, value.to_vec()));
-            let total: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let total: usize = self
+                .xattrs
+                .iter()
+                .map(|(name, value)| name.len() + value.len())
+                .sum();
             if total > limits.xattr_bytes {
                 return Err(Failure::limit(Limit::XattrBytes, limits.xattr_bytes as u64));
             }
@@ -73,7 +81,13 @@ impl Extension {
         }
         // An empty value takes an override back.
         let given = !value.is_empty();
-        let decimal = || if given { number(value).map(Some) } else { Ok(None) };
+        let decimal = || {
+            if given {
+                number(value).map(Some)
+            } else {
+                Ok(None)
+            }
+        };
         match key {
             b"path" => self.path = given.then(|| value.to_vec()),
             b"linkpath" => self.link = given.then(|| value.to_vec()),
@@ -105,9 +119,17 @@ impl Extension {
         Ok(())
     }
 
-    fn add_segment(&mut self, offset: u64, length: u64, limits: &UnpackLimits) -> Result<(), Failure> {
+    fn add_segment(
+        &mut self,
+        offset: u64,
+        length: u64,
+        limits: &UnpackLimits,
+    ) -> Result<(), Failure> {
         if self.sparse.map.len() >= limits.sparse_segments {
-            return Err(Failure::limit(Limit::SparseSegments, limits.sparse_segments as u64));
+            return Err(Failure::limit(
+                Limit::SparseSegments,
+                limits.sparse_segments as u64,
+            ));
         }
         self.sparse.map.push(Segment { offset, length });
         Ok(())
@@ -115,7 +137,11 @@ impl Extension {
 }
 
 fn record(body: &[u8]) -> Result<(&[u8], &[u8], &[u8]), Failure> {
-    let space = body.iter().take(20).position(|byte| *byte == b' ').ok_or_else(bad)?;
+    let space = body
+        .iter()
+        .take(20)
+        .position(|byte| *byte == b' ')
+        .ok_or_else(bad)?;
     let length = usize::try_from(number(&body[..space])?).map_err(|_| bad())?;
     if length > body.len() || length < space + 3 || body[length - 1] != b'\n' {
         return Err(bad());
@@ -129,7 +155,10 @@ pub(super) fn number(text: &[u8]) -> Result<u64, Failure> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(bad());
     }
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(bad)
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(bad)
 }
 
 /// Seconds with an optional fraction, possibly before 1970.
@@ -153,12 +182,21 @@ fn time(text: &[u8]) -> Result<Time, Failure> {
         nanoseconds = nanoseconds * 10 + u32::from(digit - b'0');
     }
     if !negative {
-        return Ok(Time { seconds, nanoseconds });
+        return Ok(Time {
+            seconds,
+            nanoseconds,
+        });
     }
     if nanoseconds == 0 {
-        return Ok(Time { seconds: -seconds, nanoseconds });
+        return Ok(Time {
+            seconds: -seconds,
+            nanoseconds,
+        });
     }
-    Ok(Time { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds })
+    Ok(Time {
+        seconds: -seconds - 1,
+        nanoseconds: 1_000_000_000 - nanoseconds,
+    })
 }
 
 /// GNU tar writes `=` and `%` in attribute names as `%3D` and `%25`.
@@ -181,7 +219,9 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 }
 
 fn bad() -> Failure {
-    Failure::BadHeader { reason: "a PAX record is unreadable".to_owned() }
+    Failure::BadHeader {
+        reason: "a PAX record is unreadable".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -190,9 +230,27 @@ mod tests {
 
     #[test]
     fn times_carry_their_fraction_also_before_1970() {
-        assert_eq!(time(b"12.5").unwrap(), Time { seconds: 12, nanoseconds: 500_000_000 });
-        assert_eq!(time(b"-1.25").unwrap(), Time { seconds: -2, nanoseconds: 750_000_000 });
-        assert_eq!(time(b"7").unwrap(), Time { seconds: 7, nanoseconds: 0 });
+        assert_eq!(
+            time(b"12.5").unwrap(),
+            Time {
+                seconds: 12,
+                nanoseconds: 500_000_000
+            }
+        );
+        assert_eq!(
+            time(b"-1.25").unwrap(),
+            Time {
+                seconds: -2,
+                nanoseconds: 750_000_000
+            }
+        );
+        assert_eq!(
+            time(b"7").unwrap(),
+            Time {
+                seconds: 7,
+                nanoseconds: 0
+            }
+        );
         assert!(time(b"1.x").is_err());
         assert!(time(b"").is_err());
     }
@@ -203,7 +261,13 @@ mod tests {
         let mut extension = Extension::default();
         extension.read_records(b"11 path=ab\n", &limits).unwrap();
         assert_eq!(extension.path.as_deref(), Some(&b"ab"[..]));
-        for broken in [&b"12 path=ab\n"[..], b"10 path=ab\n", b"99999999999999999999 a=b\n", b"2 \n", b"x"] {
+        for broken in [
+            &b"12 path=ab\n"[..],
+            b"10 path=ab\n",
+            b"99999999999999999999 a=b\n",
+            b"2 \n",
+            b"x",
+        ] {
             assert!(Extension::default().read_records(broken, &limits).is_err());
         }
     }

@@ -55,7 +55,9 @@ fn take_segments(
 
 /// Refuses maps that overlap, run backwards, leave the file, or do not match the stored bytes.
 pub(super) fn check(map: &[Segment], size: u64, stored: u64) -> Result<(), Failure> {
-    let bad = || Failure::BadHeader { reason: "the map of a sparse file makes no sense".to_owned() };
+    let bad = || Failure::BadHeader {
+        reason: "the map of a sparse file makes no sense".to_owned(),
+    };
     let mut end = 0;
     let mut total = 0u64;
     for segment in map {
@@ -65,7 +67,11 @@ pub(super) fn check(map: &[Segment], size: u64, stored: u64) -> Result<(), Failu
         end = segment.offset.checked_add(segment.length).ok_or_else(bad)?;
         total += segment.length;
     }
-    if end > size || total != stored { Err(bad()) } else { Ok(()) }
+    if end > size || total != stored {
+        Err(bad())
+    } else {
+        Ok(())
+    }
 }
 
 /// Collects the decimal lines of a PAX 1.0 map, block by block.
@@ -79,7 +85,13 @@ pub(super) struct MapReader {
 
 impl MapReader {
     pub fn new(limit: usize) -> Self {
-        Self { digits: Vec::new(), expected: None, offset: None, map: Vec::new(), limit }
+        Self {
+            digits: Vec::new(),
+            expected: None,
+            offset: None,
+            map: Vec::new(),
+            limit,
+        }
     }
 
     /// The whole map once its last line was in `block`.
@@ -89,7 +101,9 @@ impl MapReader {
                 self.digits.push(*byte);
                 // No 64-bit number is longer.
                 if self.digits.len() > 20 {
-                    return Err(Failure::BadHeader { reason: "sparse map is unreadable".to_owned() });
+                    return Err(Failure::BadHeader {
+                        reason: "sparse map is unreadable".to_owned(),
+                    });
                 }
                 continue;
             }
@@ -99,7 +113,10 @@ impl MapReader {
                 (None, _) if value > self.limit as u64 => return Err(too_many(self.limit)),
                 (None, _) => self.expected = Some(value),
                 (Some(_), None) => self.offset = Some(value),
-                (Some(_), Some(offset)) => self.map.push(Segment { offset, length: value }),
+                (Some(_), Some(offset)) => self.map.push(Segment {
+                    offset,
+                    length: value,
+                }),
             }
             if self.offset.is_none() && self.expected == Some(self.map.len() as u64) {
                 return Ok(Some(std::mem::take(&mut self.map)));

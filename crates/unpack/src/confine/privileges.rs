@@ -19,7 +19,8 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
 const CAP_SETFCAP: u32 = 31;
-const KEPT: u32 = 1 << CAP_CHOWN | 1 << CAP_DAC_OVERRIDE | 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_SETFCAP;
+const KEPT: u32 =
+    1 << CAP_CHOWN | 1 << CAP_DAC_OVERRIDE | 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_SETFCAP;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 const MOUNT_ATTR_NOSUID: u64 = 0x02;
@@ -82,7 +83,13 @@ pub(super) fn limit_resources(file_bytes: u64) -> io::Result<()> {
         (Resource::Memlock, 0),
     ];
     for (resource, limit) in limits {
-        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+        setrlimit(
+            resource,
+            Rlimit {
+                current: Some(limit),
+                maximum: Some(limit),
+            },
+        )?;
     }
     Ok(())
 }
@@ -102,17 +109,33 @@ struct CapabilityData {
 }
 
 pub(super) fn keep_needed_capabilities() -> io::Result<()> {
-    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
-    let low = CapabilityData { effective: KEPT, permitted: KEPT, inheritable: 0 };
-    let high = CapabilityData { effective: 0, permitted: 0, inheritable: 0 };
+    let header = CapabilityHeader {
+        version: CAPABILITY_VERSION_3,
+        pid: 0,
+    };
+    let low = CapabilityData {
+        effective: KEPT,
+        permitted: KEPT,
+        inheritable: 0,
+    };
+    let high = CapabilityData {
+        effective: 0,
+        permitted: 0,
+        inheritable: 0,
+    };
     let data = [low, high];
     // SAFETY: version 3 reads one header and two data structures; both outlive the call.
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } as libc::c_int)
+    check(
+        unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } as libc::c_int,
+    )
 }
 
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // When in doubt the parent counts as gone.
     poll(&mut fds, Some(&now)).map_or(true, |ready| ready > 0)
 }

@@ -57,7 +57,12 @@ const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
-    libc::sock_filter { code, jt: if_true, jf: if_false, k: value }
+    libc::sock_filter {
+        code,
+        jt: if_true,
+        jf: if_false,
+        k: value,
+    }
 }
 
 fn program() -> Vec<libc::sock_filter> {
@@ -86,7 +91,12 @@ pub(super) fn install() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: the filter points to `program`, which outlives the call; the kernel copies it.
     let result = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter)
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const filter,
+        )
     };
     check(result as libc::c_int)
 }

@@ -1,0 +1,108 @@
+//! The default image: a small Debian built from the host's own mirror with the host's own keys.
+//!
+//! Built once per host and kept as a plain tar file in the host-wide cache, because that is what
+//! unpacks fastest (compressed, the same tree takes more than twice as long). A lock beside the file makes
+//! two data directories that want it at once build it once.
+
+mod cache;
+mod recipe;
+mod sources;
+
+use std::path::PathBuf;
+
+use cove_unpack::apply::Content;
+
+pub use sources::AptSource;
+
+use crate::chain::ChainId;
+use crate::error::ImageError;
+use crate::image::{Image, Source, host_arch};
+use crate::layer::{self, Archive, blocking};
+use crate::progress::{Progress, Report};
+use crate::store::{Description, ImageStore};
+
+pub(crate) const NAME: &str = "debian";
+
+/// What the build is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Another server on this host is building the same image.
+    Waiting,
+    ReadingIndexes,
+    Downloading,
+    Extracting,
+    Installing,
+    Customising,
+    Packing,
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Waiting => "waiting for another build on this host",
+            Self::ReadingIndexes => "reading the mirror's indexes",
+            Self::Downloading => "downloading packages",
+            Self::Extracting => "extracting the base system",
+            Self::Installing => "installing packages",
+            Self::Customising => "setting up",
+            Self::Packing => "packing",
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    #[error("this host's distribution is unknown: {reason}")]
+    UnknownHost { reason: String },
+    #[error("no apt source on this host offers the suite {suite}")]
+    NoSources { suite: String },
+    #[error("neither mmdebstrap nor debootstrap is installed")]
+    NoTool,
+    #[error("{tool} failed: {output}")]
+    Failed { tool: &'static str, output: String },
+    #[error("the build took longer than {seconds} s")]
+    Deadline { seconds: u64 },
+    #[error("{} must belong to root and be writable by nobody else", path.display())]
+    UnsafeCache { path: PathBuf },
+}
+
+impl ImageStore {
+    /// The image `debian`, built on first use on this host, unpacked on first use in this data
+    /// directory, and returned at once after that.
+    pub async fn bootstrap_debian(
+        &self,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
+        let report = Report::new(progress);
+        let inner = &self.inner;
+        let _one_at_a_time = inner.building.lock(NAME).await;
+        let host = blocking(|| Ok(sources::Host::read(std::path::Path::new("/"))?)).await?;
+        let cached = cache::obtain(&inner.config.host_cache, &host, &report).await?;
+        let chain = ChainId::over(None, Content::Tree, &cached.digest);
+        let _pin = inner.pin(std::slice::from_ref(&chain));
+        let (pool, wanted) = (inner.pool.clone(), chain.clone());
+        if !blocking(move || Ok(layer::is_ready(&pool, &wanted)?)).await? {
+            let archive = Archive {
+                input: cached.file,
+                content: Content::Tree,
+                hash: false,
+                digest: Some(cached.digest.clone()),
+            };
+            let filled = layer::fill(&inner.pool, &inner.config, None, archive, &report).await?;
+            filled.publish(chain.clone()).await?;
+        }
+        let image = inner
+            .register(Description {
+                name: NAME.to_owned(),
+                digest: Some(cached.digest),
+                source: Source::Bootstrap,
+                config: recipe::oci_config(),
+                layers: vec![chain],
+                arch: host_arch().to_owned(),
+            })
+            .await?;
+        report.send(Progress::Done);
+        Ok(image)
+    }
+}

@@ -1,0 +1,425 @@
+//! The host-wide cache of the bootstrapped image, and the build that fills it.
+//!
+//! `<key>.tar` is the image and `<key>.json` its digest, written last: without it the tar does not
+//! count. `<key>.lock` is held while looking, building and opening. The build runs in its own pid
+//! and mount namespace, so that its end, also by being killed, takes every process and every mount
+//! of it along.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use super::recipe::{self, Tool};
+use super::sources::Host;
+use super::{BootstrapError, Stage};
+use crate::chain::hex;
+use crate::error::ImageError;
+use crate::image::host_arch;
+use crate::layer::blocking;
+use crate::progress::{Progress, Report};
+
+/// A build takes a minute on a slow machine with a near mirror; this is for the far ones.
+const MAX_BUILD: Duration = Duration::from_secs(3600);
+/// How often to look whether another build has ended.
+const LOCK_RETRY: Duration = Duration::from_millis(100);
+const KEPT_OUTPUT_LINES: usize = 12;
+const MAX_OUTPUT_LINE_BYTES: usize = 300;
+/// The build's words are read a line at a time; none is longer.
+const MAX_READ_BYTES: usize = 64 << 10;
+
+/// The image, ready to unpack.
+pub(super) struct Cached {
+    pub file: OwnedFd,
+    pub digest: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Note {
+    digest: String,
+    bytes: u64,
+}
+
+/// Opens the host's image, building it first where there is none.
+pub(super) async fn obtain(dir: &Path, host: &Host, report: &Report) -> Result<Cached, ImageError> {
+    let key = format!(
+        "{}-{}-{}-r{}-{}",
+        host.distribution,
+        host.suite,
+        host_arch(),
+        recipe::VERSION,
+        host.fingerprint()
+    );
+    let place = dir.to_owned();
+    blocking(move || prepare_dir(&place)).await?;
+    let _lock = lock(dir.join(format!("{key}.lock")), report).await?;
+    let (tar, note) = (
+        dir.join(format!("{key}.tar")),
+        dir.join(format!("{key}.json")),
+    );
+    if let Some(cached) = open(&tar, &note) {
+        return Ok(cached);
+    }
+    build(dir, &key, host, &tar, &note, report).await?;
+    open(&tar, &note).ok_or_else(|| {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        ImageError::file("opening", &tar)(missing)
+    })
+}
+
+/// Whoever can write here decides what runs in every sandbox.
+fn prepare_dir(dir: &Path) -> Result<(), ImageError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(ImageError::file("creating", dir))?;
+    let metadata = fs::symlink_metadata(dir).map_err(ImageError::file("reading", dir))?;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !metadata.is_dir() || !ours || metadata.mode() & 0o022 != 0 {
+        return Err(BootstrapError::UnsafeCache {
+            path: dir.to_owned(),
+        }
+        .into());
+    }
+    Ok(())
+}
+
+async fn lock(path: PathBuf, report: &Report) -> Result<File, ImageError> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(ImageError::file("opening", &path))?;
+    let deadline = Instant::now() + MAX_BUILD;
+    let mut told = false;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(ImageError::file("locking", &path)(error.into())),
+        }
+        if Instant::now() >= deadline {
+            return Err(BootstrapError::Deadline {
+                seconds: MAX_BUILD.as_secs(),
+            }
+            .into());
+        }
+        if !std::mem::replace(&mut told, true) {
+            report.send(Progress::Bootstrapping {
+                stage: Stage::Waiting,
+                percent: 0,
+            });
+        }
+        tokio::time::sleep(LOCK_RETRY).await;
+    }
+}
+
+fn open(tar: &Path, note: &Path) -> Option<Cached> {
+    let note: Note = serde_json::from_slice(&fs::read(note).ok()?).ok()?;
+    let file = File::open(tar).ok()?;
+    let whole = file.metadata().ok()?.len() == note.bytes;
+    whole.then(|| Cached {
+        file: file.into(),
+        digest: note.digest,
+    })
+}
+
+async fn build(
+    dir: &Path,
+    key: &str,
+    host: &Host,
+    tar: &Path,
+    note: &Path,
+    report: &Report,
+) -> Result<(), ImageError> {
+    let tool = Tool::find().ok_or(BootstrapError::NoTool)?;
+    // A fixed name, so that what a crash left is found and removed by the next build.
+    let work = Work(dir.join(format!("{key}.build")));
+    work.clear();
+    let script = recipe::build_script(tool, host, debian_arch(), &proxies().await, &work.0);
+    // Programs of the image that drop privileges while being set up must get through.
+    let made = fs::DirBuilder::new().mode(0o755).create(&work.0);
+    made.map_err(ImageError::file("creating", &work.0))?;
+    for (name, text) in [
+        ("build.sh", &script.build[..]),
+        ("customise.sh", script.customise),
+        ("host.sources", &script.sources),
+    ] {
+        let path = work.0.join(name);
+        fs::write(&path, text).map_err(ImageError::file("writing", path))?;
+    }
+    run(tool, &work.0, report).await?;
+    report.send(Progress::Bootstrapping {
+        stage: Stage::Packing,
+        percent: 97,
+    });
+    let (made, tar, note) = (work.0.join("image.tar"), tar.to_owned(), note.to_owned());
+    blocking(move || keep(&made, &tar, &note)).await
+}
+
+/// The build's directory, gone when dropped.
+struct Work(PathBuf);
+
+impl Work {
+    fn clear(&self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+async fn run(tool: Tool, work: &Path, report: &Report) -> Result<(), ImageError> {
+    let failed = |output: String| BootstrapError::Failed {
+        tool: tool.name(),
+        output,
+    };
+    let mut child = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["sh", "-c", "exec sh \"$1\" 2>&1", "sh"])
+        .arg(work.join("build.sh"))
+        .env_clear()
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+        .env("LC_ALL", "C.UTF-8")
+        .env("TMPDIR", work)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let output = child.stdout.take().expect("standard output was asked for");
+    let watched = tokio::time::timeout(MAX_BUILD, watch(output, report)).await;
+    let Ok(last_lines) = watched else {
+        let _ = child.kill().await;
+        return Err(BootstrapError::Deadline {
+            seconds: MAX_BUILD.as_secs(),
+        }
+        .into());
+    };
+    let status = child
+        .wait()
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(failed(last_lines).into())
+    }
+}
+
+/// Turns the build's words into progress, and keeps the last of them.
+async fn watch(output: impl tokio::io::AsyncRead + Unpin, report: &Report) -> String {
+    let mut reader = BufReader::with_capacity(MAX_READ_BYTES, output);
+    let mut meter = Meter::default();
+    let mut last: VecDeque<String> = VecDeque::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let chunk = match reader.fill_buf().await {
+            Ok([]) | Err(_) => break,
+            Ok(chunk) => chunk,
+        };
+        // A line longer than the buffer is taken in pieces.
+        let end = chunk
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(chunk.len(), |at| at + 1);
+        line.extend_from_slice(&chunk[..end.min(MAX_OUTPUT_LINE_BYTES)]);
+        reader.consume(end);
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if let Some((stage, percent)) = meter.see(text) {
+            report.send(Progress::Bootstrapping { stage, percent });
+        }
+        if !text.is_empty() {
+            if last.len() == KEPT_OUTPUT_LINES {
+                last.pop_front();
+            }
+            last.push_back(text.to_owned());
+        }
+    }
+    Vec::from(last).join("\n")
+}
+
+/// How far a build is, from the lines both tools print. Percentages are shares of time measured.
+#[derive(Default)]
+struct Meter {
+    stage: Option<Stage>,
+    percent: u8,
+    packages: u32,
+    steps: u32,
+}
+
+impl Meter {
+    fn see(&mut self, line: &str) -> Option<(Stage, u8)> {
+        const STAGES: [(&str, Stage, u8); 11] = [
+            ("I: running apt-get update", Stage::ReadingIndexes, 1),
+            ("I: Retrieving InRelease", Stage::ReadingIndexes, 1),
+            ("I: downloading packages", Stage::Downloading, 5),
+            ("I: Retrieving ", Stage::Downloading, 5),
+            ("I: extracting archives", Stage::Extracting, 20),
+            ("I: Extracting ", Stage::Extracting, 20),
+            ("I: installing essential", Stage::Installing, 25),
+            ("I: Unpacking ", Stage::Installing, 25),
+            ("I: installing remaining", Stage::Installing, 50),
+            ("I: running ", Stage::Customising, 90),
+            ("I: creating tarball", Stage::Packing, 93),
+        ];
+        let found = STAGES.iter().find(|(prefix, ..)| line.starts_with(prefix));
+        if let Some((_, stage, percent)) = found {
+            return self.at(*stage, *percent);
+        }
+        if let Some((_, rest)) = line.split_once(" upgraded, ")
+            && let Some((count, _)) = rest.split_once(" newly installed")
+        {
+            self.packages = count.parse().unwrap_or(0);
+            self.steps = 0;
+        }
+        let step = line.starts_with("Unpacking ") || line.starts_with("Setting up ");
+        if step && self.stage == Some(Stage::Installing) && self.percent >= 50 && self.packages > 0
+        {
+            self.steps = (self.steps + 1).min(2 * self.packages);
+            let share = 40 * self.steps / (2 * self.packages);
+            return self.at(Stage::Installing, 50 + share as u8);
+        }
+        None
+    }
+
+    /// Only what is new, and never backwards.
+    fn at(&mut self, stage: Stage, percent: u8) -> Option<(Stage, u8)> {
+        if percent <= self.percent {
+            return None;
+        }
+        self.percent = percent;
+        self.stage = Some(stage);
+        Some((stage, percent))
+    }
+}
+
+/// Moves a finished build into the cache.
+fn keep(made: &Path, tar: &Path, note: &Path) -> Result<(), ImageError> {
+    let written = (|| {
+        let mut file = File::open(made)?;
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut bytes = 0;
+        loop {
+            match file.read(&mut buffer)? {
+                0 => break,
+                count => {
+                    hash.update(&buffer[..count]);
+                    bytes += count as u64;
+                }
+            }
+        }
+        file.sync_all()?;
+        let _ = fs::remove_file(note);
+        fs::rename(made, tar)?;
+        let text = serde_json::to_vec(&Note {
+            digest: format!("sha256:{}", hex(&hash.finalize())),
+            bytes,
+        })?;
+        let new_note = note.with_extension("json.new");
+        fs::write(&new_note, text)?;
+        File::open(&new_note)?.sync_all()?;
+        fs::rename(&new_note, note)
+    })();
+    written.map_err(ImageError::file("keeping", tar))
+}
+
+/// The host's apt proxy and date check settings, as apt configuration lines: without them a host
+/// that reaches its mirror only so could not build.
+async fn proxies() -> Vec<String> {
+    const WANTED: [&str; 3] = [
+        "Acquire::http::Proxy ",
+        "Acquire::https::Proxy ",
+        "Acquire::Check-Valid-Until ",
+    ];
+    let Ok(output) = Command::new("apt-config")
+        .arg("dump")
+        .stdin(Stdio::null())
+        .output()
+        .await
+    else {
+        return Vec::new();
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let wanted = |line: &&str| WANTED.iter().any(|prefix| line.starts_with(prefix));
+    text.lines()
+        .filter(wanted)
+        .map(|line| line.trim_end_matches(';').to_owned())
+        .collect()
+}
+
+/// This machine's architecture as Debian spells it.
+fn debian_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "riscv64gc" | "riscv64" => "riscv64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_follows_the_build_and_never_runs_backwards() {
+        let mut meter = Meter::default();
+        assert_eq!(
+            meter.see("I: running apt-get update..."),
+            Some((Stage::ReadingIndexes, 1))
+        );
+        assert_eq!(
+            meter.see("I: downloading packages with apt..."),
+            Some((Stage::Downloading, 5))
+        );
+        assert_eq!(meter.see("Setting up libc6"), None);
+        assert_eq!(
+            meter.see("I: installing remaining packages"),
+            Some((Stage::Installing, 50))
+        );
+        meter.see("0 upgraded, 2 newly installed, 0 to remove");
+        assert_eq!(meter.see("Unpacking a"), Some((Stage::Installing, 60)));
+        for _ in 0..20 {
+            meter.see("Setting up a");
+        }
+        assert_eq!(meter.percent, 90);
+        assert_eq!(meter.see("I: installing essential packages"), None);
+        assert_eq!(
+            meter.see("I: creating tarball..."),
+            Some((Stage::Packing, 93))
+        );
+    }
+}

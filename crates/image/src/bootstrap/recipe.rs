@@ -1,0 +1,178 @@
+//! What goes into the default image and which program puts it there.
+
+use std::path::Path;
+
+use super::sources::Host;
+use crate::image::OciConfig;
+
+/// Part of the cache's key: raise it with every change to what is built here.
+pub(super) const VERSION: u32 = 1;
+
+/// What agents and people reach for first. Everything else is one `apt-get install` away.
+const PACKAGES: &[&str] = &[
+    "ca-certificates",
+    "curl",
+    "gcc",
+    "git",
+    "iproute2",
+    "less",
+    "libc6-dev",
+    "make",
+    "nano",
+    "openssh-client",
+    "procps",
+    "python3",
+    "python3-pip",
+    "python3-venv",
+    "python-is-python3",
+    "sudo",
+    "xz-utils",
+];
+
+const SCRIPT: &str = include_str!("customise.sh");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tool {
+    Mmdebstrap,
+    Debootstrap,
+}
+
+impl Tool {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mmdebstrap => "mmdebstrap",
+            Self::Debootstrap => "debootstrap",
+        }
+    }
+
+    /// The preferred one that is installed.
+    pub fn find() -> Option<Self> {
+        let installed = |tool: &Self| {
+            [
+                "/usr/sbin",
+                "/usr/bin",
+                "/sbin",
+                "/bin",
+                "/usr/local/sbin",
+                "/usr/local/bin",
+            ]
+            .iter()
+            .any(|dir| Path::new(dir).join(tool.name()).exists())
+        };
+        [Self::Mmdebstrap, Self::Debootstrap]
+            .into_iter()
+            .find(installed)
+    }
+}
+
+pub(super) fn oci_config() -> OciConfig {
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    OciConfig {
+        env: vec![variable("PATH", path), variable("LANG", "C.UTF-8")],
+        cmd: vec!["bash".to_owned()],
+        ..OciConfig::default()
+    }
+}
+
+/// The shell script that builds `image.tar` in `work`, the build's own directory. Its last lines of
+/// output explain a failure; lines that begin with `I: ` tell the stage.
+pub(super) fn build_script(
+    tool: Tool,
+    host: &Host,
+    arch: &str,
+    proxies: &[String],
+    work: &Path,
+) -> Script {
+    let work_text = quote(&work.to_string_lossy());
+    let keyrings: Vec<String> = host
+        .keyrings()
+        .iter()
+        .map(|path| quote(&path.to_string_lossy()))
+        .collect();
+    let keyrings = keyrings.join(" ");
+    let customise =
+        format!("sh {work_text}/customise.sh \"$1\" {work_text}/host.sources {keyrings}");
+    let suite = quote(&host.suite);
+    let packages = PACKAGES.join(",");
+    let build = match tool {
+        Tool::Mmdebstrap => {
+            let mut options = String::new();
+            let settings = [
+                "APT::Install-Recommends \"false\"",
+                "Acquire::Languages \"none\"",
+            ];
+            for setting in settings
+                .into_iter()
+                .chain(proxies.iter().map(String::as_str))
+            {
+                options.push_str(&format!(" --aptopt={}", quote(setting)));
+            }
+            for rule in [
+                "path-exclude=/usr/share/man/*",
+                "path-exclude=/usr/share/locale/*",
+            ] {
+                options.push_str(&format!(" --dpkgopt={}", quote(rule)));
+            }
+            format!(
+                "exec mmdebstrap --mode=root --variant=minbase --format=tar --verbose \
+                 --architectures={arch} --include={packages} --skip=output/dev{options} \
+                 --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n",
+                hook = quote(&customise),
+            )
+        }
+        Tool::Debootstrap => {
+            let source = host.main_source();
+            let mirror = quote(&source.uris[0]);
+            let keyring = host
+                .keyrings()
+                .first()
+                .map(|path| format!(" --keyring={}", quote(&path.to_string_lossy())))
+                .unwrap_or_default();
+            format!(
+                "set -eu\n\
+                 debootstrap --variant=minbase --arch={arch} --include={packages}{keyring} \
+                 {suite} {work_text}/root {mirror}\n\
+                 echo 'I: running customise'\n\
+                 rm -rf {work_text}/root/var/cache/apt/archives/*.deb {work_text}/root/var/lib/apt/lists/*\n\
+                 set -- {work_text}/root\n{customise}\n\
+                 rm -rf {work_text}/root/dev/*\n\
+                 echo 'I: creating tarball'\n\
+                 tar --create --format=posix --numeric-owner --xattrs '--xattrs-include=*' \
+                 --one-file-system --sort=name --file {work_text}/image.tar --directory {work_text}/root .\n",
+            )
+        }
+    };
+    Script {
+        build,
+        customise: SCRIPT,
+        sources: host.deb822(),
+    }
+}
+
+/// The files of one build.
+pub(super) struct Script {
+    pub build: String,
+    pub customise: &'static str,
+    pub sources: String,
+}
+
+/// One word for the shell, whatever is in it.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_shell_as_they_are() {
+        let odd = "a b'c\"$(x)`y`\\z\n*";
+        let output = std::process::Command::new("sh")
+            .args(["-c", &format!("printf %s {}", quote(odd))])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), odd);
+    }
+}

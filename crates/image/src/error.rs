@@ -1,0 +1,55 @@
+//! What can go wrong with images.
+
+use std::io;
+use std::path::PathBuf;
+
+use cove_model::ImageId;
+use cove_pool::PoolError;
+use cove_unpack::UnpackError;
+
+use crate::bootstrap::BootstrapError;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    #[error("there is no image {name}")]
+    NotFound { name: String },
+    #[error("the image {id} is in use by {by}")]
+    InUse { id: ImageId, by: String },
+    #[error("'{name}' cannot be an image's name")]
+    InvalidName { name: String },
+    #[error("the image's volume could not be made")]
+    Pool(#[from] PoolError),
+    #[error("the archive could not be unpacked")]
+    Unpack(#[from] UnpackError),
+    #[error("the default image could not be built")]
+    Bootstrap(#[from] BootstrapError),
+    #[error("the archive is larger than {limit} bytes")]
+    ArchiveTooLarge { limit: u64 },
+    #[error("the archive could not be read")]
+    Input(#[source] io::Error),
+    #[error("could not pack the directory {}: {reason}", path.display())]
+    Pack { path: PathBuf, reason: String },
+    #[error("{operation} {} failed", path.display())]
+    File {
+        operation: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("a background task ended early")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+impl ImageError {
+    pub(crate) fn file(
+        operation: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File {
+            operation,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tarballs and directories become images.

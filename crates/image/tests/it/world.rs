@@ -1,0 +1,93 @@
+//! A data directory with a pool and an image store, gone when the test ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use cove_image::{ImageConfig, ImageStore, Progress, UnpackLimits, UnpackProgram};
+use cove_pool::{Kind, Pool, PoolConfig};
+
+/// A range far above the ids of any account.
+const TEST_UID_BASE: u32 = 1_900_000_000;
+
+pub struct World {
+    // Dropped in this order: users of the pool, the mount, the files.
+    pub store: ImageStore,
+    pub pool: Pool,
+    _cleanup: Cleanup,
+    pub dir: tempfile::TempDir,
+}
+
+/// Opens the pool once more, when nobody uses it any longer, in order to unmount it.
+struct Cleanup(PathBuf);
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Ok(pool) = Pool::open(pool_config(&self.0)) {
+            let _ = pool.close();
+        }
+    }
+}
+
+fn pool_config(dir: &Path) -> PoolConfig {
+    PoolConfig {
+        loop_size_bytes: Some(8 << 30),
+        reserve_bytes: Some(0),
+        ..PoolConfig::new(dir)
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        let cache = Path::new("/nonexistent");
+        Self::with(cache, |_| {})
+    }
+
+    pub fn with(host_cache: &Path, change: impl FnOnce(&mut ImageConfig)) -> Self {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let pool = Pool::open(pool_config(&dir.path().join("data"))).unwrap();
+        let _cleanup = Cleanup(dir.path().join("data"));
+        let mut config = ImageConfig {
+            dir: dir.path().join("data/images-meta"),
+            host_cache: host_cache.to_owned(),
+            unpack_uid_base: TEST_UID_BASE,
+            limits: UnpackLimits::default(),
+            unpack_program: Arc::new(UnpackProgram::new(cove_embedded::UNPACK).unwrap()),
+        };
+        change(&mut config);
+        let store = ImageStore::open(pool.clone(), config).unwrap();
+        Self {
+            store,
+            pool,
+            _cleanup,
+            dir,
+        }
+    }
+
+    /// Opens the store again, as the next server would.
+    pub fn reopen(&mut self, config: ImageConfig) {
+        self.store = ImageStore::open(self.pool.clone(), config).unwrap();
+    }
+
+    pub fn volumes(&self, kind: Kind) -> usize {
+        self.pool.list(kind).unwrap().len()
+    }
+}
+
+/// Collects what an operation tells.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<Progress>>>);
+
+impl Log {
+    pub fn sink(&self) -> impl Fn(Progress) + Send + Sync + 'static {
+        let log = Arc::clone(&self.0);
+        move |progress| log.lock().unwrap().push(progress)
+    }
+
+    pub fn all(&self) -> Vec<Progress> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+pub fn silent() -> impl Fn(Progress) + Send + Sync + 'static {
+    |_| {}
+}
