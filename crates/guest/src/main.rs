@@ -1,1 +1,75 @@
-fn main() {}
+//! PID 1 of a sandbox: owns its processes and their output, and answers the host's calls.
+//!
+//! Started with a listening unix socket as descriptor 3 and an empty environment. One thread runs
+//! everything that only waits; what may block on a disk runs on short-lived threads of its own.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod account;
+mod call;
+mod failure;
+mod figures;
+mod process;
+mod server;
+mod setup;
+mod shutdown;
+mod state;
+mod thread;
+mod watched;
+
+/// Where the sandbox keeps what belongs to the guest.
+const ROOT_FILES: &str = "/.cove";
+
+struct Options {
+    root_files: PathBuf,
+    /// Bind the socket under `root_files` instead of taking descriptor 3.
+    listen: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        root_files: PathBuf::from(ROOT_FILES),
+        listen: false,
+    };
+    let mut arguments = std::env::args_os().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--listen") => options.listen = true,
+            Some("--root-files") => {
+                options.root_files = arguments
+                    .next()
+                    .ok_or("--root-files needs a directory")?
+                    .into();
+            }
+            _ => return Err(format!("unknown argument {argument:?}")),
+        }
+    }
+    Ok(options)
+}
+
+fn run() -> Result<(), String> {
+    let options = options()?;
+    setup::prepare_process()?;
+    let listener = setup::listener(options.listen.then_some(options.root_files.as_path()))?;
+    let children = setup::child_signals()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| format!("no event loop: {error}"))?;
+    let state = state::State::new(options.root_files);
+    tokio::task::LocalSet::new()
+        .block_on(&runtime, server::serve(state, listener, children))
+        .map_err(|error| format!("cannot serve: {error}"))
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("cove-guest: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

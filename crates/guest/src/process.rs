@@ -1,0 +1,116 @@
+//! One command: its streams, its state, and everything calls can do with it.
+//!
+//! [`start`] makes it, [`pump`] carries its output into rings, [`reap`] learns of its end, and
+//! [`follow`], [`input`], [`control`] and [`list`] are the calls. [`table`] keeps all of them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::watched::Watched;
+use cove_protocol::message::{Exit, PtySize};
+use tokio::sync::{Mutex, Notify};
+
+pub mod control;
+pub mod follow;
+pub mod input;
+pub mod list;
+mod program;
+mod pump;
+pub mod reap;
+mod ring;
+mod spawn;
+pub mod start;
+pub mod table;
+mod terminal;
+
+use ring::Ring;
+
+/// Between SIGTERM and SIGKILL when a command has to end.
+pub const KILL_GRACE: Duration = Duration::from_secs(2);
+
+/// Stdout and stderr; a terminal has only the first.
+pub const CHANNELS: usize = 2;
+
+pub struct Process {
+    pub id: String,
+    pub pid: i32,
+    pub argv: Vec<String>,
+    pub cwd: String,
+    pub user: String,
+    pub tag: String,
+    pub size: Cell<Option<PtySize>>,
+    pub started_unix_ms: i64,
+    pub started: Instant,
+    /// OOM kills of the sandbox when it started.
+    pub oom_kills_before: u64,
+    pub streams: RefCell<Streams>,
+    /// New output or the exit.
+    pub changed: Notify,
+    /// The foreground follower took something, or left.
+    pub room: Notify,
+    /// The leader is gone.
+    pub leader_gone: Notify,
+    pub terminal: RefCell<Option<Rc<Watched>>>,
+    pub input: Mutex<Input>,
+    pub viewers: Cell<u32>,
+    pub timed_out: Cell<bool>,
+    /// The guest itself sent SIGKILL.
+    pub killed: Cell<bool>,
+}
+
+pub enum Input {
+    /// Never open, or closed since.
+    Closed,
+    Pipe(Watched),
+    Terminal,
+}
+
+pub struct Streams {
+    pub rings: [Ring; CHANNELS],
+    /// Nothing the leader wrote is left in the pipe.
+    pub drained: [bool; CHANNELS],
+    /// How the leader ended, as `waitpid` tells it.
+    pub status: Option<i32>,
+    /// Members of the process group outlived the leader.
+    pub survivors: bool,
+    /// Published once all the leader wrote is in the rings.
+    pub exit: Option<Exit>,
+    /// What the foreground follower has taken; while there is one, nothing beyond is overwritten.
+    pub foreground: Option<[u64; CHANNELS]>,
+    /// No longer in the table: output is counted and let go.
+    pub forgotten: bool,
+}
+
+impl Process {
+    pub fn running(&self) -> bool {
+        self.streams.borrow().status.is_none()
+    }
+
+    pub fn exit(&self) -> Option<Exit> {
+        self.streams.borrow().exit
+    }
+
+    /// Sends to the whole group while the leader lives or members outlived it: until then no
+    /// other group can have its number.
+    pub fn signal_group(&self, signal: i32) -> bool {
+        let streams = self.streams.borrow();
+        if streams.status.is_some() && !streams.survivors {
+            return false;
+        }
+        if signal == libc::SIGKILL {
+            self.killed.set(true);
+        }
+        // SAFETY: sends a signal to a group this guest made.
+        unsafe { libc::kill(-self.pid, signal) == 0 }
+    }
+
+    /// Asks the group to end, and after a grace time makes it.
+    pub async fn terminate(self: Rc<Self>) {
+        self.signal_group(libc::SIGTERM);
+        // A stopped process acts on SIGTERM only when it goes on.
+        self.signal_group(libc::SIGCONT);
+        tokio::time::sleep(KILL_GRACE).await;
+        self.signal_group(libc::SIGKILL);
+    }
+}

@@ -1,0 +1,283 @@
+//! Start calls: checks the request, makes the streams, spawns, and sets the process going.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use cove_protocol::message::{ErrorCode, ReplyKind, Start};
+use rustix::pipe::PipeFlags;
+use tokio::io::Interest;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::spawn_local;
+
+use super::follow::{self, Viewer};
+use super::ring::Ring;
+use super::spawn::{self, Plan, SpawnError, Step};
+use super::table::RUNNING_MAX;
+use super::{CHANNELS, Input, Process, Streams, input, list, program, pump, terminal};
+use crate::account::{Account, Databases};
+use crate::call::{Call, Ended};
+use crate::failure::{Doing, Failure, Result, code_of};
+use crate::state::{State, unix_ms};
+use crate::watched::{self, Watched};
+
+/// Bytes kept of each output stream unless the request says otherwise, and at most.
+const RING_DEFAULT: usize = 256 * 1024;
+const RING_MAX: usize = 8 * 1024 * 1024;
+const RING_MIN: usize = 4 * 1024;
+const ID_MAX: usize = 128;
+const TAG_MAX: usize = 1024;
+/// A timeout beyond this is none: the timer counts in milliseconds from now.
+const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+pub async fn serve(
+    state: &Rc<State>,
+    call: &mut Call,
+    start: Start,
+) -> std::result::Result<(), Ended> {
+    let follows = start.follow;
+    let ends_with_call = start.kill_on_disconnect;
+    let process = launch(state, start)?;
+    // Attached before anything is awaited, so that a caller lost now is noticed as well.
+    let viewer = follows.then(|| Viewer::new(Rc::clone(&process), true, ends_with_call));
+    call.reply(ReplyKind::Started(list::describe(&process)))
+        .await?;
+    match viewer {
+        Some(viewer) => follow::follow(call, viewer, [0; CHANNELS], true).await,
+        None => Ok(()),
+    }
+}
+
+fn check(state: &State, start: &Start) -> Result<()> {
+    if state.stopping.get() {
+        return Err(Failure::new(
+            ErrorCode::Gone,
+            "the sandbox is shutting down",
+        ));
+    }
+    if start.id.is_empty() || start.id.len() > ID_MAX || start.tag.len() > TAG_MAX {
+        return Err(Failure::invalid(format!(
+            "a process needs an id of at most {ID_MAX} bytes and a tag of at most {TAG_MAX}"
+        )));
+    }
+    if start.kill_on_disconnect && !start.follow {
+        return Err(Failure::invalid("kill_on_disconnect needs follow"));
+    }
+    if start.stdin_open && start.input.is_some() {
+        return Err(Failure::invalid("input given whole cannot also stay open"));
+    }
+    if start.pty.is_some() && start.input.is_some() {
+        return Err(Failure::invalid(
+            "a terminal takes its input by stdin calls",
+        ));
+    }
+    if start.ring_bytes > RING_MAX as u64 {
+        return Err(Failure::new(
+            ErrorCode::Limit,
+            format!("at most {RING_MAX} bytes are kept of a stream"),
+        ));
+    }
+    if state.table.get(&start.id).is_some() {
+        return Err(Failure::new(
+            ErrorCode::AlreadyExists,
+            format!("process {:?} exists already", start.id),
+        ));
+    }
+    if state.table.running_count() >= RUNNING_MAX {
+        return Err(Failure::new(
+            ErrorCode::TooManyProcesses,
+            format!("{RUNNING_MAX} commands are running already"),
+        ));
+    }
+    Ok(())
+}
+
+/// The guest's ends of a command's streams and the command's own.
+struct Wiring {
+    outputs: Vec<Rc<Watched>>,
+    input: Option<Watched>,
+    terminal: Option<Rc<Watched>>,
+    stdio: [OwnedFd; 3],
+}
+
+fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
+    check(state, &start)?;
+    let databases = Databases::read();
+    let account = databases.account(&start.user)?;
+    let program = program::plan(&start, &account)?;
+    let wiring = wire(&start, &account, &databases)?;
+    let oom_kills_before = state.figures.oom_kills();
+    let plan = Plan {
+        argv: program.argv,
+        env: program.env,
+        programs: program.programs,
+        directories: program.directories,
+        uid: account.uid,
+        gid: account.gid,
+        groups: account.groups,
+        stdio: wiring.stdio.each_ref().map(AsFd::as_fd),
+        terminal: start.pty.is_some(),
+        open_files: state.open_files,
+    };
+    let started = Instant::now();
+    let pid = spawn::spawn(&plan).map_err(|error| explain(&error, &start))?;
+    let cwd = match start.cwd.is_empty() {
+        true => account.home,
+        false => start.cwd,
+    };
+    let ring = match usize::try_from(start.ring_bytes).unwrap_or(RING_MAX) {
+        0 => RING_DEFAULT,
+        bytes => bytes.clamp(RING_MIN, RING_MAX),
+    };
+    let argv = plan
+        .argv
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    drop(plan);
+    let (fed, open) = match (wiring.input, start.stdin_open) {
+        (Some(pipe), true) => (None, Input::Pipe(pipe)),
+        (Some(pipe), false) => (Some(pipe), Input::Closed),
+        (None, _) if wiring.terminal.is_some() => (None, Input::Terminal),
+        (None, _) => (None, Input::Closed),
+    };
+    let single = wiring.terminal.is_some();
+    let process = Rc::new(Process {
+        id: start.id,
+        pid,
+        argv,
+        cwd,
+        user: account.name,
+        tag: start.tag,
+        size: Cell::new(start.pty),
+        started_unix_ms: unix_ms(),
+        started,
+        oom_kills_before,
+        streams: RefCell::new(Streams {
+            rings: [Ring::new(ring), Ring::new(if single { 0 } else { ring })],
+            drained: [false, single],
+            status: None,
+            survivors: false,
+            exit: None,
+            foreground: start.follow.then_some([0; CHANNELS]),
+            forgotten: false,
+        }),
+        changed: Notify::new(),
+        room: Notify::new(),
+        leader_gone: Notify::new(),
+        terminal: RefCell::new(wiring.terminal),
+        input: Mutex::new(open),
+        viewers: Cell::new(0),
+        timed_out: Cell::new(false),
+        killed: Cell::new(false),
+    });
+    state.table.insert(Rc::clone(&process));
+    for (channel, output) in wiring.outputs.into_iter().enumerate() {
+        spawn_local(pump::pump(
+            Rc::clone(state),
+            Rc::clone(&process),
+            channel,
+            output,
+            single,
+        ));
+    }
+    if let (Some(pipe), Some(data)) = (fed, start.input) {
+        spawn_local(input::feed(pipe, data));
+    }
+    if start.timeout_ms > 0 {
+        let limit = Duration::from_millis(start.timeout_ms).min(TIMEOUT_MAX);
+        spawn_local(time_out(Rc::clone(&process), limit));
+    }
+    state.figures.commands_run(state);
+    Ok(process)
+}
+
+async fn time_out(process: Rc<Process>, limit: Duration) {
+    let gone = process.leader_gone.notified();
+    if !process.running() {
+        return;
+    }
+    tokio::select! {
+        () = gone => return,
+        () = tokio::time::sleep(limit) => {}
+    }
+    process.timed_out.set(true);
+    process.terminate().await;
+}
+
+fn wire(start: &Start, account: &Account, databases: &Databases) -> Result<Wiring> {
+    if let Some(size) = start.pty {
+        let pair = terminal::open(size, account, terminal::tty_gid(databases))?;
+        let master = Rc::new(watched(
+            pair.master,
+            Interest::READABLE | Interest::WRITABLE,
+        )?);
+        let duplicate = || pair.slave.try_clone().doing("cannot set up the terminal");
+        return Ok(Wiring {
+            stdio: [duplicate()?, duplicate()?, duplicate()?],
+            outputs: vec![Rc::clone(&master)],
+            input: None,
+            terminal: Some(master),
+        });
+    }
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing("cannot make a pipe");
+    let (stdout, child_stdout) = pipe()?;
+    let (stderr, child_stderr) = pipe()?;
+    let (input, child_stdin) = if start.stdin_open || start.input.is_some() {
+        let (child_stdin, stdin) = pipe()?;
+        (Some(watched(stdin, Interest::WRITABLE)?), child_stdin)
+    } else {
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        (None, null.doing("cannot open /dev/null")?)
+    };
+    Ok(Wiring {
+        outputs: vec![
+            Rc::new(watched(stdout, Interest::READABLE)?),
+            Rc::new(watched(stderr, Interest::READABLE)?),
+        ],
+        input,
+        terminal: None,
+        stdio: [child_stdin, child_stdout, child_stderr],
+    })
+}
+
+fn watched(fd: OwnedFd, interest: Interest) -> Result<Watched> {
+    watched::watch(fd, interest).doing("cannot watch a stream")
+}
+
+fn explain(error: &SpawnError, start: &Start) -> Failure {
+    let system = std::io::Error::from_raw_os_error(error.errno);
+    let program = start.argv.first().map_or("the shell", String::as_str);
+    match (error.step, error.errno) {
+        (Step::Fork, libc::EAGAIN) => Failure::new(
+            ErrorCode::TooManyProcesses,
+            "the sandbox has reached its limit of processes",
+        ),
+        (Step::Fork, _) => Failure::io("cannot make a process", &system),
+        (Step::Directory, errno) => Failure::new(
+            code_of(errno),
+            format!(
+                "cannot enter the working directory {:?}: {system}",
+                start.cwd
+            ),
+        ),
+        (Step::User, _) => Failure::io(&format!("cannot become user {:?}", start.user), &system),
+        (Step::Terminal, _) => Failure::io("cannot take the terminal", &system),
+        (Step::Setup, _) => Failure::io("cannot prepare the process", &system),
+        (Step::Exec, libc::ENOENT) => Failure::new(
+            ErrorCode::CommandNotFound,
+            format!("{program:?} was not found, or the interpreter it names was not"),
+        ),
+        (Step::Exec, libc::ENOEXEC) => Failure::invalid(format!(
+            "{program:?} is not a program this system can run, and has no #! line"
+        )),
+        (Step::Exec, errno) => {
+            Failure::new(code_of(errno), format!("cannot run {program:?}: {system}"))
+        }
+    }
+}

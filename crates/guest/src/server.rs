@@ -1,0 +1,215 @@
+//! Accepts connections, holds them to their limits, and hands each request to its module.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use cove_protocol::message::{ErrorCode, Info, Open, ReplyKind, Request};
+use cove_protocol::{OLDEST_SUPPORTED, VERSION};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
+
+use crate::call::{Call, Ended};
+use crate::failure::Failure;
+use crate::figures::metrics;
+use crate::process::{self, reap};
+use crate::shutdown;
+use crate::state::State;
+use crate::watched;
+
+/// Calls open at once from outside the sandbox.
+const OUTSIDE_MAX: u32 = 512;
+/// Calls open at once from processes inside, which must not crowd out the host.
+const INSIDE_MAX: u32 = 64;
+/// How long a fresh connection may take to say what it wants.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct Counts {
+    outside: Cell<u32>,
+    inside: Cell<u32>,
+}
+
+pub async fn serve(
+    state: Rc<State>,
+    listener: std::os::unix::net::UnixListener,
+    children: OwnedFd,
+) -> io::Result<()> {
+    let listener = UnixListener::from_std(listener)?;
+    spawn_local(reap::reap(
+        Rc::clone(&state),
+        watched::watch(children, Interest::READABLE)?,
+    ));
+    let counts = Rc::new(Counts::default());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = state.finished.notified() => return Ok(()),
+        };
+        match accepted {
+            Ok((stream, _)) => admit(&state, &counts, stream),
+            // Out of descriptors or memory: what waits in the backlog keeps the listener ready,
+            // so only a pause keeps this from spinning.
+            Err(_) => sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Holds one place among the open calls.
+struct Place {
+    state: Rc<State>,
+    counts: Rc<Counts>,
+    inside: bool,
+}
+
+impl Place {
+    fn take(state: &Rc<State>, counts: &Rc<Counts>, inside: bool) -> Option<Self> {
+        let (count, limit) = counts.of(inside);
+        if count.get() >= limit {
+            return None;
+        }
+        count.set(count.get() + 1);
+        state.calls.set(state.calls.get() + 1);
+        Some(Self {
+            state: Rc::clone(state),
+            counts: Rc::clone(counts),
+            inside,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (count, _) = self.counts.of(self.inside);
+        count.set(count.get() - 1);
+        self.state.calls.set(self.state.calls.get() - 1);
+    }
+}
+
+impl Counts {
+    fn of(&self, inside: bool) -> (&Cell<u32>, u32) {
+        if inside {
+            (&self.inside, INSIDE_MAX)
+        } else {
+            (&self.outside, OUTSIDE_MAX)
+        }
+    }
+}
+
+fn admit(state: &Rc<State>, counts: &Rc<Counts>, stream: UnixStream) {
+    let Ok(peer) = stream.peer_cred() else {
+        return;
+    };
+    // A peer outside our pid namespace has no pid here. One inside may use the socket only if it
+    // is root already: a call could otherwise be a way to become it.
+    let inside = peer.pid().is_some_and(|pid| pid > 0);
+    let own_uid = rustix::process::geteuid().as_raw();
+    let refusal = if inside && peer.uid() != own_uid {
+        Some(Failure::new(
+            ErrorCode::PermissionDenied,
+            "only root may talk to the guest",
+        ))
+    } else {
+        None
+    };
+    let place = Place::take(state, counts, inside);
+    let refusal = match (refusal, place) {
+        (None, Some(place)) => {
+            spawn_local(converse(place, Call::new(stream)));
+            return;
+        }
+        (Some(refusal), _) => refusal,
+        (None, None) => Failure::new(ErrorCode::Limit, "too many calls are open"),
+    };
+    refuse_now(&stream, refusal);
+}
+
+/// Says why and hangs up, without waiting for a peer that does not listen.
+fn refuse_now(stream: &UnixStream, failure: Failure) {
+    let mut buffer = bytes::BytesMut::new();
+    let reply = cove_protocol::message::Reply {
+        kind: Some(ReplyKind::Error(failure.into_message())),
+    };
+    if cove_protocol::frame::encode(&reply, &mut buffer).is_ok() {
+        // A fresh socket takes a small frame at once; if not, hanging up says enough.
+        let _ = stream.try_write(&buffer);
+    }
+}
+
+async fn converse(place: Place, mut call: Call) {
+    let Ok(Ok(open)) = timeout(HANDSHAKE_LIMIT, call.open()).await else {
+        return;
+    };
+    // Errors of these last words have nobody left to hear of them.
+    let _ = match check(open) {
+        Ok(request) => dispatch(&place.state, call, request).await,
+        Err(failure) => call.fail(failure).await,
+    };
+}
+
+fn check(open: Open) -> Result<Request, Failure> {
+    if !(OLDEST_SUPPORTED..=VERSION).contains(&open.version) {
+        return Err(Failure::new(
+            ErrorCode::VersionMismatch,
+            format!(
+                "the host speaks version {} and this guest {OLDEST_SUPPORTED} to {VERSION}",
+                open.version
+            ),
+        ));
+    }
+    open.request.ok_or_else(|| {
+        Failure::new(
+            ErrorCode::Unsupported,
+            "this guest does not know the request",
+        )
+    })
+}
+
+async fn dispatch(
+    state: &Rc<State>,
+    mut call: Call,
+    request: Request,
+) -> Result<(), cove_protocol::frame::FrameError> {
+    let result: Result<(), Ended> = match request {
+        Request::Info(_) => call
+            .reply(ReplyKind::Info(info(state)))
+            .await
+            .map_err(Ended::from),
+        Request::Start(start) => process::start::serve(state, &mut call, start).await,
+        Request::Output(from) => process::follow::serve(state, &mut call, from).await,
+        Request::Stdin(of) => process::input::serve(state, &mut call, of).await,
+        Request::Signal(signal) => process::control::signal(state, &mut call, signal).await,
+        Request::Resize(resize) => process::control::resize(state, &mut call, resize).await,
+        Request::Processes(_) => process::list::all(state, &mut call).await,
+        Request::Process(of) => process::list::one(state, &mut call, of).await,
+        Request::Metrics(_) => metrics::serve(state, &mut call).await,
+        Request::Shutdown(request) => shutdown::serve(state, &mut call, request).await,
+        _ => Err(Ended::Refused(Failure::new(
+            ErrorCode::Unsupported,
+            "not yet",
+        ))),
+    };
+    match result {
+        Ok(()) | Err(Ended::Lost) => Ok(()),
+        Err(Ended::Refused(failure)) => call.fail(failure).await,
+    }
+}
+
+fn info(state: &State) -> Info {
+    Info {
+        version: VERSION,
+        oldest_supported: OLDEST_SUPPORTED,
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        started_unix_ms: state.started_unix_ms,
+        hostname: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+    }
+}

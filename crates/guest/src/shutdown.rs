@@ -1,0 +1,87 @@
+//! The end: everything inside is asked to stop, then made to, and the disk is flushed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use cove_protocol::message::Shutdown;
+use tokio::time::{Instant, sleep_until};
+
+use crate::call::{Call, Ended};
+use crate::state::State;
+
+/// How long killed processes may take to disappear.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+/// A longer grace time is cut.
+const GRACE_MAX: Duration = Duration::from_secs(600);
+
+pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Result<(), Ended> {
+    state.stopping.set(true);
+    signal_all(state, libc::SIGTERM);
+    // Interactive shells ignore SIGTERM but end when their terminal goes; stopped processes act
+    // only when they go on.
+    signal_all(state, libc::SIGHUP);
+    signal_all(state, libc::SIGCONT);
+    let grace = Duration::from_millis(request.grace_ms).min(GRACE_MAX);
+    if !all_gone_within(state, grace).await {
+        signal_all(state, libc::SIGKILL);
+        all_gone_within(state, KILL_WAIT).await;
+    }
+    flush();
+    let told = call.done(0).await;
+    state.finished.notify_one();
+    told?;
+    Ok(())
+}
+
+/// PID 1 reaches everything in its namespace; an ordinary process only what it started.
+fn signal_all(state: &State, signal: i32) {
+    if std::process::id() == 1 {
+        // SAFETY: as PID 1 this reaches every process of the sandbox but this one.
+        unsafe { libc::kill(-1, signal) };
+    } else {
+        for process in state.table.running() {
+            process.signal_group(signal);
+        }
+    }
+}
+
+async fn all_gone_within(state: &State, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        let reaped = state.reaped.notified();
+        if all_gone(state) {
+            return true;
+        }
+        tokio::select! {
+            () = reaped => {}
+            () = sleep_until(deadline) => return all_gone(state),
+        }
+    }
+}
+
+/// Orphans become children of PID 1, so having none means being alone.
+fn all_gone(state: &State) -> bool {
+    if std::process::id() != 1 {
+        return state.table.running_count() == 0;
+    }
+    // SAFETY: WNOWAIT leaves every child as it is; the struct is local.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
+    }
+}
+
+/// Only the sandbox's own disk: flushing everything would wait for its neighbours.
+fn flush() {
+    let root = rustix::fs::open(
+        "/",
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    if let Ok(root) = root {
+        // What cannot be flushed now is for whoever unmounts it to find.
+        let _ = rustix::fs::syncfs(root);
+    }
+}

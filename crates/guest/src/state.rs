@@ -1,0 +1,49 @@
+//! What all calls share. Everything here belongs to the one event loop thread.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+
+use crate::figures::Figures;
+use crate::process::table::Table;
+
+pub struct State {
+    pub table: Table,
+    pub figures: Figures,
+    /// Calls open now.
+    pub calls: Cell<u32>,
+    /// A shutdown has begun: nothing new is started.
+    pub stopping: Cell<bool>,
+    /// Told whenever children were reaped.
+    pub reaped: Notify,
+    /// Told when the program is to end.
+    pub finished: Notify,
+    pub open_files: libc::rlimit,
+    pub started_unix_ms: i64,
+}
+
+impl State {
+    pub fn new(root_files: PathBuf) -> Rc<Self> {
+        Rc::new(Self {
+            table: Table::default(),
+            figures: Figures::new(root_files),
+            calls: Cell::new(0),
+            stopping: Cell::new(false),
+            reaped: Notify::new(),
+            finished: Notify::new(),
+            open_files: crate::setup::raise_open_files(),
+            started_unix_ms: unix_ms(),
+        })
+    }
+}
+
+pub fn unix_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}

@@ -1,0 +1,259 @@
+//! One guest per test, and what tests say to it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cove_protocol::client::{ExecResult, Follow, FollowEvent, Guest, GuestError, UnixConnect};
+use cove_protocol::message::{Channel, ErrorCode, Exit, OutputFrom, Start};
+
+/// How long a state that must come may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running guest; it and all it started are gone when this is dropped.
+pub struct TestGuest {
+    pub directory: tempfile::TempDir,
+    pub guest: Guest,
+    child: Child,
+}
+
+impl std::ops::Deref for TestGuest {
+    type Target = Guest;
+    fn deref(&self) -> &Guest {
+        &self.guest
+    }
+}
+
+impl TestGuest {
+    pub async fn start() -> Self {
+        Self::start_with(|_, _| {}).await
+    }
+
+    /// `prepare` may put files into the guest's directory or change how it is started.
+    pub async fn start_with(prepare: impl FnOnce(&Path, &mut Command)) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("cove-guest-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        // Other users inside must be able to reach what tests put here.
+        set_mode(directory.path(), 0o755);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cove-guest"));
+        command
+            .args(["--listen", "--root-files"])
+            .arg(directory.path())
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        prepare(directory.path(), &mut command);
+        let child = command.spawn().unwrap();
+        let path = directory.path().join("sock");
+        let guest = Guest::new(Arc::new(UnixConnect { path }));
+        let this = Self {
+            directory,
+            guest,
+            child,
+        };
+        eventually("the guest answers", async || this.info().await.is_ok()).await;
+        this
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The same as text, for requests.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.path("sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn exited(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Anonymous memory of the guest process now.
+    pub fn anonymous_kb(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("RssAnon:"));
+        let number = line.unwrap().split_whitespace().nth(1).unwrap();
+        number.parse().unwrap()
+    }
+
+    pub async fn shell(&self, command: &str) -> ExecResult {
+        self.exec(shell(command)).await.unwrap()
+    }
+}
+
+impl Drop for TestGuest {
+    fn drop(&mut self) {
+        // Sessions of commands first, then the guest: its orphans would outlive it.
+        for pid in descendants(self.child.id()) {
+            // SAFETY: these are descendants of the guest this test started.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Every process below `root`, read once.
+pub fn descendants(root: u32) -> Vec<i32> {
+    let mut parents = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let Some((_, rest)) = stat.rsplit_once(") ") else {
+            continue;
+        };
+        let parent: i32 = rest.split(' ').nth(1).unwrap().parse().unwrap();
+        parents.push((pid, parent));
+    }
+    let mut found = vec![i32::try_from(root).unwrap()];
+    let mut index = 0;
+    while index < found.len() {
+        let parent = found[index];
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        index += 1;
+    }
+    found.split_off(1)
+}
+
+pub fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+pub fn new_id() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("prc_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub fn shell(command: &str) -> Start {
+    Start {
+        id: new_id(),
+        shell: command.to_owned(),
+        cwd: "/".to_owned(),
+        ..Start::default()
+    }
+}
+
+pub fn argv(words: &[&str]) -> Start {
+    Start {
+        id: new_id(),
+        argv: words.iter().map(|word| (*word).to_owned()).collect(),
+        cwd: "/".to_owned(),
+        ..Start::default()
+    }
+}
+
+pub fn from_start(id: &str) -> OutputFrom {
+    OutputFrom {
+        id: id.to_owned(),
+        follow: true,
+        ..OutputFrom::default()
+    }
+}
+
+/// Waits for a state with a deadline.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
+    let deadline = Instant::now() + PATIENCE;
+    while !check().await {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("did not end: {what}"),
+    }
+}
+
+pub fn code<T>(result: Result<T, GuestError>) -> ErrorCode {
+    match result {
+        Err(GuestError::Refused { code, .. }) => code,
+        Err(other) => panic!("not a refusal: {other:?}"),
+        Ok(_) => panic!("was not refused"),
+    }
+}
+
+/// Reads until `wanted` is in the output of stdout; everything read so far.
+pub async fn read_until(follow: &mut Follow, wanted: &str) -> String {
+    within(wanted, async {
+        let mut text = String::new();
+        while !text.contains(wanted) {
+            match follow.next().await.unwrap() {
+                Some(FollowEvent::Output {
+                    channel: Channel::Stdout,
+                    data,
+                    ..
+                }) => text.push_str(&String::from_utf8_lossy(&data)),
+                Some(FollowEvent::Exit(exit)) => {
+                    panic!("exit before {wanted:?}: {text:?} {exit:?}")
+                }
+                Some(_) => {}
+                None => panic!("end before {wanted:?}: {text:?}"),
+            }
+        }
+        text
+    })
+    .await
+}
+
+pub async fn read_exit(follow: &mut Follow) -> Exit {
+    within("the exit", async {
+        loop {
+            match follow.next().await.unwrap() {
+                Some(FollowEvent::Exit(exit)) => return exit,
+                Some(_) => {}
+                None => panic!("the output ended without an exit"),
+            }
+        }
+    })
+    .await
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// A small deterministic generator: tests that draw from it fail the same way again.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
