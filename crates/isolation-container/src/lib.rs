@@ -1,1 +1,18 @@
+//! The container tier: namespaces, an own uid range, an idmapped overlay root, cgroups, a seccomp
+//! allow-list and few capabilities, made by our own hot path.
+//!
+//! [`ContainerTier`] boots machines. A boot takes a *seat* — a child of the spawner, parked in its
+//! namespaces and cgroup — from a small pool or makes one, mounts the root for the seat's uid range,
+//! and tells the child to become the guest.
 
+mod cgroup;
+mod cpus;
+mod machine;
+mod rootfs;
+mod seat;
+mod shown;
+mod spawner;
+mod tier;
+mod watched;
+
+pub use tier::{ContainerConfig, ContainerTier};

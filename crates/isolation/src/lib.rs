@@ -1,1 +1,166 @@
+//! The interface every isolation tier offers: boot a machine from a root, find it again, limit it,
+//! end it. The engine knows only this.
+#![forbid(unsafe_code)]
 
+pub mod claims;
+
+use std::io;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use cove_model::{Resources, SandboxId};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+
+/// What a tier can do; a request beyond it is refused by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub live_resize: bool,
+    pub elastic_memory: bool,
+    pub io_read_limit: bool,
+    pub io_write_limit: bool,
+    pub no_new_privs: bool,
+}
+
+impl Capabilities {
+    /// Their names, for reports.
+    pub fn names(&self) -> Vec<String> {
+        [
+            ("live_resize", self.live_resize),
+            ("elastic_memory", self.elastic_memory),
+            ("io_read_limit", self.io_read_limit),
+            ("io_write_limit", self.io_write_limit),
+            ("no_new_privs", self.no_new_privs),
+        ]
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| name.to_owned())
+        .collect()
+    }
+}
+
+/// The disk a machine boots from.
+#[derive(Debug, Clone)]
+pub struct Root {
+    /// The image, never written.
+    pub image: PathBuf,
+    /// The sandbox's own volume; the tier keeps what it needs below it.
+    pub volume: PathBuf,
+}
+
+/// What to boot. The root comes as a future, so that a tier can prepare while it is being made.
+pub struct Boot {
+    pub id: SandboxId,
+    pub hostname: String,
+    pub limits: Resources,
+    pub no_new_privs: bool,
+    pub root: BoxFuture<'static, Result<Root, IsolationError>>,
+}
+
+/// What is written down about a running machine, enough to find it after a restart of the engine.
+/// Only the tier that wrote it can read it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineRecord {
+    pub tier: String,
+    pub detail: serde_json::Value,
+}
+
+/// Figures of a running machine from the host's books.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    pub cpu_usec: u64,
+    pub memory_bytes: u64,
+    /// The part of `memory_bytes` the kernel can take back.
+    pub memory_reclaimable_bytes: u64,
+    pub memory_peak_bytes: u64,
+    pub pids: u64,
+    pub oom_kills: u64,
+}
+
+/// What the kernel tells about a machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryEvent {
+    /// Near or at the limit; an elastic machine should grow now.
+    Pressure,
+    /// Something was killed; the count is since the machine booted.
+    OomKilled { kills: u64 },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum IsolationError {
+    #[error("{0}")]
+    Unsupported(String),
+    #[error("{field} cannot go below what is in use: {used} are used, {wanted} asked for")]
+    LimitBelowUse {
+        field: &'static str,
+        used: u64,
+        wanted: u64,
+    },
+    #[error("the host has no free {0} for another sandbox")]
+    Exhausted(&'static str),
+    #[error("{step} took longer than {seconds} s")]
+    TimedOut { step: &'static str, seconds: u64 },
+    #[error("{step}")]
+    Failed {
+        step: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl IsolationError {
+    pub fn failed(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let step = step.into();
+        move |source| Self::Failed { step, source }
+    }
+}
+
+#[async_trait]
+pub trait Isolation: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+
+    /// Boots PID 1. When this returns, the guest's socket accepts connections.
+    async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError>;
+
+    /// Finds a machine again; `None` when it is gone.
+    async fn adopt(
+        &self,
+        record: &MachineRecord,
+    ) -> Result<Option<Box<dyn Machine>>, IsolationError>;
+
+    /// Removes what no adopted machine owns. Called once, after every adoption.
+    async fn sweep(&self) -> Result<u64, IsolationError>;
+
+    /// Gives back what is held ready for later boots, before the engine goes.
+    async fn close(&self);
+}
+
+/// One running machine.
+#[async_trait]
+pub trait Machine: Send + Sync {
+    fn record(&self) -> MachineRecord;
+
+    /// A new connection to the guest, checked to be answered by this machine's PID 1.
+    async fn connect(&self) -> io::Result<UnixStream>;
+
+    /// Returns when PID 1 is gone and so is everything under it.
+    async fn exited(&self);
+
+    fn kill(&self) -> io::Result<()>;
+
+    fn usage(&self) -> Result<Usage, IsolationError>;
+
+    /// Sets limits while it runs; refused when below what is in use.
+    fn resize(&self, limits: &Resources) -> Result<(), IsolationError>;
+
+    /// Moves the elastic memory limit; `grown` is between `memory_mb` and `memory_max_mb`.
+    fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
+
+    /// The next thing the kernel says about memory. Pends forever on a machine that cannot tell.
+    async fn memory_event(&self) -> Result<MemoryEvent, IsolationError>;
+
+    /// Removes what it held on the host. Only after [`Machine::exited`]. May be repeated.
+    async fn dispose(&self) -> Result<(), IsolationError>;
+}

@@ -1,0 +1,260 @@
+//! A running container: its PID 1, its cgroup, its uid range.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use cove_isolation::claims::UidRange;
+use cove_isolation::{IsolationError, Machine, MachineRecord, MemoryEvent, Usage};
+use cove_model::Resources;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
+use crate::cpus::CpuBook;
+use crate::seat;
+
+pub const TIER: &str = "container";
+
+/// A full queue of connections is waited for this often before the guest counts as stuck.
+const CONNECT_TRIES: u32 = 50;
+const CONNECT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// What finds a container again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    pub pid: i32,
+    /// In clock ticks since boot: a pid that was given to another process has another start.
+    pub start_time: u64,
+    pub uid_base: u32,
+    pub cpus: Vec<u32>,
+    pub cpu: f64,
+    /// The pool's block device, for I/O limits.
+    pub device: Option<(u32, u32)>,
+}
+
+pub struct Container {
+    detail: Mutex<Detail>,
+    pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+    group: Group,
+    cpus: Arc<CpuBook>,
+    /// The guest's socket, opened once: what is put in its place later is never looked at.
+    socket: OwnedFd,
+    watch: tokio::sync::Mutex<Option<MemoryWatch>>,
+    range: Mutex<Option<UidRange>>,
+}
+
+impl Container {
+    pub fn new(
+        detail: Detail,
+        pidfd: OwnedFd,
+        group: Group,
+        range: UidRange,
+        cpus: Arc<CpuBook>,
+    ) -> Result<Self, IsolationError> {
+        let socket =
+            open_socket(detail.pid).map_err(IsolationError::failed("open the guest's socket"))?;
+        let watch = group
+            .watch()
+            .map_err(IsolationError::failed("watch the memory"))?;
+        let pid = detail.pid;
+        let pidfd = crate::watched::owned(pidfd, Interest::READABLE)
+            .map_err(IsolationError::failed("watch PID 1"))?;
+        Ok(Self {
+            detail: Mutex::new(detail),
+            pid,
+            pidfd,
+            group,
+            cpus,
+            socket,
+            watch: tokio::sync::Mutex::new(Some(watch)),
+            range: Mutex::new(Some(range)),
+        })
+    }
+
+    fn detail(&self) -> std::sync::MutexGuard<'_, Detail> {
+        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pidfd for the process in the record, if it is still the same process.
+pub fn find(detail: &Detail) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(detail.pid) else {
+        return Ok(None);
+    };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    // Looked at after the pidfd is held: from here on the pid cannot be given to another process.
+    Ok((start_time(detail.pid)? == Some(detail.start_time)).then_some(pidfd))
+}
+
+/// When a process started, from its stat line; `None` when there is none or it has ended.
+pub fn start_time(pid: i32) -> io::Result<Option<u64>> {
+    let text = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The name is in parentheses and may hold anything; the fields after the last one are plain.
+    let fields: Vec<&str> = text
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace()
+        .collect();
+    let ended = matches!(fields.first(), Some(&"Z" | &"X"));
+    Ok(fields
+        .get(19)
+        .filter(|_| !ended)
+        .and_then(|field| field.parse().ok()))
+}
+
+/// Opens the one path of a guest's tree that the host ever resolves, following nothing.
+fn open_socket(pid: i32) -> io::Result<OwnedFd> {
+    let root = openat(
+        CWD,
+        format!("/proc/{pid}/root"),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(
+        &root,
+        cove_protocol::SOCKET_PATH,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+#[async_trait]
+impl Machine for Container {
+    fn record(&self) -> MachineRecord {
+        let detail = serde_json::to_value(&*self.detail()).expect("a plain struct serialises");
+        MachineRecord {
+            tier: TIER.into(),
+            detail,
+        }
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let path = format!("/proc/self/fd/{}", self.socket.as_raw_fd());
+        let mut tries = 0;
+        let stream = loop {
+            match UnixStream::connect(&path).await {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && tries < CONNECT_TRIES =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                other => break other?,
+            }
+        };
+        // After an adoption the path may have held another process's socket by then.
+        match stream.peer_cred()?.pid() {
+            Some(pid) if pid == self.pid => Ok(stream),
+            other => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the guest's socket is answered by process {other:?} instead of PID 1"),
+            )),
+        }
+    }
+
+    async fn exited(&self) {
+        // A pidfd never stops being readable once the process ended, so errors cannot hide an exit.
+        let _ = self.pidfd.readable().await;
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL) {
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn usage(&self) -> Result<Usage, IsolationError> {
+        self.group
+            .usage()
+            .map_err(IsolationError::failed("read the cgroup"))
+    }
+
+    fn resize(&self, limits: &Resources) -> Result<(), IsolationError> {
+        let usage = self.usage()?;
+        let needed = usage
+            .memory_bytes
+            .saturating_sub(usage.memory_reclaimable_bytes);
+        if limits.memory_mb << 20 < needed {
+            return Err(IsolationError::LimitBelowUse {
+                field: "memory_mb",
+                used: needed.div_ceil(1 << 20),
+                wanted: limits.memory_mb,
+            });
+        }
+        if limits.pids < usage.pids {
+            return Err(IsolationError::LimitBelowUse {
+                field: "pids",
+                used: usage.pids,
+                wanted: limits.pids,
+            });
+        }
+        let failed = |error| IsolationError::failed("change the limits")(error);
+        self.group
+            .set_memory(MemoryLimit::of(limits, limits.memory_mb))
+            .map_err(failed)?;
+        self.group.set_pids(limits.pids).map_err(failed)?;
+        let mut detail = self.detail();
+        if detail.cpu != limits.cpu {
+            self.cpus.give_back(&detail.cpus, detail.cpu);
+            let cpus = self.cpus.take(limits.visible_cpus(), limits.cpu);
+            self.group.set_cpu(limits.cpu, &cpus).map_err(failed)?;
+            detail.cpus = cpus;
+            detail.cpu = limits.cpu;
+        }
+        Ok(())
+    }
+
+    fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError> {
+        self.group
+            .set_memory(MemoryLimit::of(limits, grown_mb))
+            .map_err(IsolationError::failed("grow the memory"))
+    }
+
+    async fn memory_event(&self) -> Result<MemoryEvent, IsolationError> {
+        let mut watch = self.watch.lock().await;
+        match watch.as_mut() {
+            Some(watch) => watch
+                .next()
+                .await
+                .map_err(IsolationError::failed("watch the memory")),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn dispose(&self) -> Result<(), IsolationError> {
+        let group = self.group.clone();
+        tokio::task::spawn_blocking(move || seat::remove_when_empty(&group))
+            .await
+            .map_err(|error| IsolationError::failed("remove the cgroup")(io::Error::other(error)))?
+            .map_err(IsolationError::failed("remove the cgroup"))?;
+        if let Some(range) = self
+            .range
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            let detail = self.detail();
+            self.cpus.give_back(&detail.cpus, detail.cpu);
+            drop(range);
+        }
+        Ok(())
+    }
+}

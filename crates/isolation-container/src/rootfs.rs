@@ -1,0 +1,225 @@
+//! A sandbox's root: an overlay of its own volume over the image, both idmapped.
+//!
+//! On disk ids stay 0..65535, whatever range the sandbox has, so any range can mount any volume.
+//! Above the image lies one more read-only layer, the *base*, made once per host: device nodes, the
+//! places our mounts go to. It spares every sandbox a filesystem for /dev, and an image cannot leave
+//! those places out or make them links.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use cove_isolation::{IsolationError, Root};
+use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_fd,
+    fsconfig_set_string, fsmount, fsopen, open_tree,
+};
+use rustix::thread::{
+    CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits,
+};
+
+/// Character devices every program expects; all harmless.
+const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+const LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+const PLACES: [&str; 6] = ["proc", "sys", "dev", "dev/pts", "dev/shm", ".cove"];
+
+/// Makes the base layer if it is not there; a half-made one never gets its name.
+pub fn make_base(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        return Ok(());
+    }
+    let draft = dir.with_extension("draft");
+    if draft.exists() {
+        fs::remove_dir_all(&draft)?;
+    }
+    fs::create_dir_all(&draft)?;
+    for place in PLACES {
+        fs::create_dir(draft.join(place))?;
+        fs::set_permissions(draft.join(place), fs::Permissions::from_mode(0o755))?;
+    }
+    for (name, major, minor) in DEVICES {
+        let path = draft.join("dev").join(name);
+        mknodat(
+            CWD,
+            &path,
+            FileType::CharacterDevice,
+            Mode::from_raw_mode(0o666),
+            makedev(major, minor),
+        )?;
+        // The umask may have taken bits away.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+    }
+    for (name, target) in LINKS {
+        symlink(target, draft.join("dev").join(name))?;
+    }
+    fs::rename(&draft, dir)
+}
+
+/// Where in a volume the sandbox's changes are.
+fn upper(volume: &Path) -> PathBuf {
+    volume.join("upper")
+}
+
+/// Gives a new volume its directories and the few files that carry the sandbox's own name.
+pub fn prepare_volume(volume: &Path, hostname: &str) -> io::Result<()> {
+    let upper = upper(volume);
+    match fs::create_dir(&upper) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    fs::set_permissions(&upper, fs::Permissions::from_mode(0o755))?;
+    fs::create_dir(volume.join("work"))?;
+    let etc = upper.join("etc");
+    fs::create_dir(&etc)?;
+    fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))?;
+    for (name, text) in [
+        ("hostname", format!("{hostname}\n")),
+        (
+            "hosts",
+            format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
+        ),
+    ] {
+        let path = etc.join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+/// The mounted root, attached nowhere yet.
+pub fn mount(
+    root: &Root,
+    base: &Path,
+    user_ns: BorrowedFd<'_>,
+    uid_base: u32,
+) -> Result<OwnedFd, IsolationError> {
+    let layer = |path: &Path| {
+        idmapped(path, user_ns).map_err(|source| IsolationError::Failed {
+            step: format!("map ids of {}", path.display()),
+            source,
+        })
+    };
+    let base = layer(base)?;
+    let image = layer(&root.image)?;
+    let volume = layer(&root.volume)?;
+    let inside = |name: &str| {
+        openat(
+            &volume,
+            name,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|errno| {
+            IsolationError::failed(format!("open '{name}' of the volume"))(errno.into())
+        })
+    };
+    let (upper, work) = (inside("upper")?, inside("work")?);
+    (|| -> io::Result<OwnedFd> {
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for lower in [&base, &image] {
+            fsconfig_set_fd(&context, "lowerdir+", lower)?;
+        }
+        fsconfig_set_fd(&context, "upperdir", &upper)?;
+        fsconfig_set_fd(&context, "workdir", &work)?;
+        // Renaming a directory of the image must work as on any machine.
+        fsconfig_set_string(&context, "redirect_dir", "on")?;
+        let _identity = FilesystemIdentity::take(uid_base)?;
+        fsconfig_create(&context)?;
+        Ok(fsmount(
+            &context,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::empty(),
+        )?)
+    })()
+    .map_err(IsolationError::failed("mount the overlay"))
+}
+
+/// A detached copy of the tree at `path` whose ids are shifted into the namespace's range.
+fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct MountAttr {
+        attr_set: u64,
+        attr_clr: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    const IDMAP: u64 = 0x0010_0000;
+    const PRIVATE: u64 = 1 << 18;
+    let tree = open_tree(
+        CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )?;
+    let attributes = MountAttr {
+        attr_set: IDMAP,
+        attr_clr: 0,
+        propagation: PRIVATE,
+        userns_fd: user_ns.as_raw_fd() as u64,
+    };
+    // SAFETY: the path is an empty C string, and the struct and its size match the kernel's.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttr>(),
+        )
+    };
+    if done == 0 {
+        Ok(tree)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// This thread acts on files as the root of the sandbox while it lives. An overlay keeps the
+/// identity it was made with and writes its upper layer as that; as the host's root, whose id has no
+/// place in the mapped layer, it would come out read-only.
+struct FilesystemIdentity {
+    secure_bits: CapabilitiesSecureBits,
+}
+
+impl FilesystemIdentity {
+    fn take(uid_base: u32) -> io::Result<Self> {
+        let secure_bits = capabilities_secure_bits()?;
+        set_capabilities_secure_bits(secure_bits | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+        set_filesystem_ids(uid_base);
+        Ok(Self { secure_bits })
+    }
+}
+
+impl Drop for FilesystemIdentity {
+    fn drop(&mut self) {
+        set_filesystem_ids(0);
+        // Only gives back what was there; a thread that could set the bits can clear them.
+        let _ = set_capabilities_secure_bits(self.secure_bits);
+    }
+}
+
+fn set_filesystem_ids(id: u32) {
+    // SAFETY: changes this thread's file system identity only; the calls cannot fail for a
+    // privileged thread and report nothing.
+    unsafe {
+        libc::setfsgid(id);
+        libc::setfsuid(id);
+    }
+}

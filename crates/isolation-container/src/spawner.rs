@@ -1,0 +1,153 @@
+//! The engine's side of the spawner: starts it, asks it for children, starts it again if it dies.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cove_isolation::IsolationError;
+use cove_spawner::message::{Prepare, PrepareReply};
+use cove_spawner::socket;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::de::DeserializeOwned;
+
+/// How long the spawner or a child may take for one step; both take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+const ABOVE_STANDARD: i32 = 10;
+
+#[derive(Debug)]
+pub struct Spawner {
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    process: Child,
+    socket: OwnedFd,
+}
+
+/// A child in new namespaces, waiting to be told what to become.
+#[derive(Debug)]
+pub struct Prepared {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    pub user_ns: OwnedFd,
+    pub socket: OwnedFd,
+}
+
+impl Spawner {
+    pub fn start() -> io::Result<Self> {
+        Ok(Self {
+            running: Mutex::new(Some(launch()?)),
+        })
+    }
+
+    pub fn prepare(&self, request: &Prepare) -> Result<Prepared, IsolationError> {
+        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = match slot.take() {
+            Some(running) => running,
+            None => launch().map_err(IsolationError::failed("start the spawner"))?,
+        };
+        // A spawner that failed to answer is not put back: the next call starts a new one.
+        let (reply, fds) = (|| {
+            socket::send(&running.socket, request, &[])?;
+            receive::<PrepareReply>(&running.socket)
+        })()
+        .map_err(IsolationError::failed("ask the spawner"))?;
+        *slot = Some(running);
+        let pid = match reply {
+            PrepareReply::Prepared { pid } => pid,
+            PrepareReply::Failed(failure) => {
+                let source = io::Error::from_raw_os_error(failure.errno);
+                return Err(IsolationError::Failed {
+                    step: failure.step,
+                    source,
+                });
+            }
+        };
+        let [pidfd, user_ns, socket] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
+            IsolationError::failed("ask the spawner")(io::Error::other("descriptors are missing"))
+        })?;
+        Ok(Prepared {
+            pid,
+            pidfd,
+            user_ns,
+            socket,
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It ends by itself when its socket closes; waiting here for that would need the socket
+        // closed first, and a kill harms nothing: the spawner keeps no state.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn launch() -> io::Result<Running> {
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let program = rustix::fs::memfd_create("cove-spawner", rustix::fs::MemfdFlags::CLOEXEC)?;
+    // Out of the way of descriptor 3, which the child's socket takes.
+    let mut program = File::from(rustix::io::fcntl_dupfd_cloexec(&program, ABOVE_STANDARD)?);
+    let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, ABOVE_STANDARD)?;
+    program.write_all(cove_embedded::SPAWNER)?;
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command
+        .arg0("cove-spawner")
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit());
+    let theirs_raw = theirs.as_raw_fd();
+    // SAFETY: between fork and exec only dup2 is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::dup2(theirs_raw, 3) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let process = command.spawn()?;
+    Ok(Running {
+        process,
+        socket: ours,
+    })
+}
+
+/// The next packet on a socket of the spawner or a child, within [`PATIENCE`].
+pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<OwnedFd>)> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {} s", PATIENCE.as_secs()),
+            ));
+        }
+        let fd = socket.as_fd();
+        let timeout = rustix::time::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    socket::receive(socket)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the process ended"))
+}

@@ -1,0 +1,481 @@
+//! Boots, finds and sweeps containers.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use cove_isolation::claims::{UidRange, UidRanges};
+use cove_isolation::{Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Root};
+use cove_model::Resources;
+use cove_spawner::message::Start;
+use tokio::task::spawn_blocking;
+
+use crate::cgroup::{Cgroups, MemoryLimit};
+use crate::cpus::CpuBook;
+use crate::machine::{self, Container, Detail, TIER};
+use crate::rootfs;
+use crate::seat::{self, Seat, SeatMaker};
+use crate::shown::{self, Cpuinfo};
+use crate::spawner::Spawner;
+
+#[derive(Debug, Clone)]
+pub struct ContainerConfig {
+    /// Names this engine's parent cgroup; no other engine on the host has the same.
+    pub instance: String,
+    /// Holds the guest program; survives restarts, because running guests were started from it.
+    pub runtime_dir: PathBuf,
+    /// The layer with device nodes and mount points, on a filesystem that can be idmapped.
+    pub base_dir: PathBuf,
+    /// Host-wide directory of all engines; gets a place to attach mounts to.
+    pub host_dir: PathBuf,
+    /// Seats kept ready. 0: every boot is cold.
+    pub warm: usize,
+    /// Major and minor of the device below the pool, when there is one to limit.
+    pub device: Option<(u32, u32)>,
+}
+
+pub struct ContainerTier {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: ContainerConfig,
+    maker: SeatMaker,
+    cgroups: Arc<Cgroups>,
+    cpus: Arc<CpuBook>,
+    cpuinfo: Cpuinfo,
+    warm: Mutex<VecDeque<Seat>>,
+    refilling: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl ContainerTier {
+    /// Sets up what all sandboxes share. Blocking; call it before serving.
+    pub fn open(config: ContainerConfig, ranges: Arc<UidRanges>) -> Result<Self, IsolationError> {
+        let cgroups = Arc::new(Cgroups::open(&format!("cove-{}", config.instance))?);
+        let cpus = cgroups
+            .cpus()
+            .map_err(IsolationError::failed("read the host's CPUs"))?;
+        let guest_dir = install_guest(&config.runtime_dir)
+            .map_err(IsolationError::failed("install the guest"))?;
+        let staging = staging(&config.host_dir)
+            .map_err(IsolationError::failed("make the staging directory"))?;
+        rootfs::make_base(&config.base_dir)
+            .map_err(IsolationError::failed("make the base layer"))?;
+        let maker = SeatMaker {
+            spawner: Spawner::start().map_err(IsolationError::failed("start the spawner"))?,
+            cgroups: Arc::clone(&cgroups),
+            ranges,
+            guest_dir: guest_dir.to_string_lossy().into_owned(),
+            staging: staging.to_string_lossy().into_owned(),
+        };
+        let shared = Shared {
+            maker,
+            cgroups,
+            cpus: Arc::new(CpuBook::new(cpus)),
+            cpuinfo: Cpuinfo::read().map_err(IsolationError::failed("read cpuinfo"))?,
+            warm: Mutex::default(),
+            refilling: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            config,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Which version of cgroups limits the sandboxes.
+    pub fn cgroup_version(&self) -> u8 {
+        self.shared.cgroups.version()
+    }
+
+    /// CPUs that sandboxes may use.
+    pub fn cpu_count(&self) -> u32 {
+        self.shared.cpus.count()
+    }
+
+    /// Fills the pool of seats; returns when it is full. Benchmarks tell warm from cold by it.
+    pub async fn warm_up(&self) {
+        let shared = Arc::clone(&self.shared);
+        let _ = spawn_blocking(move || shared.refill()).await;
+    }
+
+    /// Seats waiting now.
+    pub fn warm_seats(&self) -> usize {
+        self.shared.warm().len()
+    }
+}
+
+impl Shared {
+    fn warm(&self) -> std::sync::MutexGuard<'_, VecDeque<Seat>> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refill(&self) {
+        while !self.closed.load(Ordering::Acquire) && self.warm().len() < self.config.warm {
+            let made = self
+                .maker
+                .make()
+                .and_then(|mut seat| seat.wait_parked().map(|()| seat));
+            match made {
+                Ok(seat) => self.warm().push_back(seat),
+                Err(error) => {
+                    // Boots make their own seats and report the reason; the next one tries again.
+                    tracing::warn!(%error, "a seat could not be prepared ahead");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn refill_in_background(self: &Arc<Self>) {
+        if self.config.warm == 0 || self.refilling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        spawn_blocking(move || {
+            shared.refill();
+            shared.refilling.store(false, Ordering::Release);
+        });
+    }
+
+    fn check(&self, limits: &Resources) -> Result<(), IsolationError> {
+        let cpus = self.cpus.count();
+        if limits.visible_cpus() > cpus {
+            return Err(IsolationError::Unsupported(format!(
+                "{} CPUs were asked for and this host has {cpus}",
+                limits.cpu
+            )));
+        }
+        if limits.io_write_mb_s.is_some() && self.cgroups.version() == 1 {
+            return Err(IsolationError::Unsupported(
+                "io_write_mb_s needs cgroup version 2: version 1 cannot tell who caused buffered writes".into(),
+            ));
+        }
+        if (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
+            && self.config.device.is_none()
+        {
+            return Err(IsolationError::Unsupported(
+                "I/O limits need a pool on a block device of its own".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, seat: Seat, root: &Root, boot: &Plan) -> Result<Container, IsolationError> {
+        let limits = &boot.limits;
+        rootfs::prepare_volume(&root.volume, &boot.hostname)
+            .map_err(IsolationError::failed("prepare the volume"))?;
+        let cpus = CpuHold::take(&self.cpus, limits);
+        let group = seat.group();
+        let limit = |error| IsolationError::failed("set the limits")(error);
+        group
+            .set_memory(MemoryLimit::of(limits, limits.memory_mb))
+            .map_err(limit)?;
+        group.set_cpu(limits.cpu, &cpus.chosen).map_err(limit)?;
+        group.set_pids(limits.pids).map_err(limit)?;
+        if let Some(device) = self.config.device
+            && (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
+        {
+            let bytes = |mb: Option<u64>| mb.map(|mb| mb << 20);
+            group
+                .set_io(
+                    device,
+                    bytes(limits.io_read_mb_s),
+                    bytes(limits.io_write_mb_s),
+                    seat.pid(),
+                )
+                .map_err(limit)?;
+        }
+        let overlay = rootfs::mount(root, &self.config.base_dir, seat.user_ns(), seat.uid_base())?;
+        let visible = limits.visible_cpus();
+        let start = Start {
+            hostname: boot.hostname.clone(),
+            cpuinfo: self.cpuinfo.for_cpus(visible),
+            cpu_online: shown::cpu_online(visible),
+            meminfo: shown::meminfo(limits.memory_mb << 20),
+            // As on any machine, shared memory may take half of it.
+            shm_bytes: (limits.memory_mb << 20) / 2,
+            open_files: limits.open_files,
+            no_new_privs: boot.no_new_privs,
+        };
+        let taken = seat.start(&start, overlay)?;
+        let clean_up = TakenGuard {
+            pidfd: Some(taken.pidfd),
+            group: taken.group,
+        };
+        let start_time = machine::start_time(taken.pid)
+            .map_err(IsolationError::failed("look at PID 1"))?
+            .ok_or_else(|| {
+                IsolationError::failed("look at PID 1")(io::Error::other("the guest ended at once"))
+            })?;
+        let detail = Detail {
+            pid: taken.pid,
+            start_time,
+            uid_base: taken.range.base(),
+            cpus: cpus.chosen.clone(),
+            cpu: limits.cpu,
+            device: self.config.device,
+        };
+        let pidfd = clean_up
+            .pidfd
+            .as_ref()
+            .expect("set above")
+            .try_clone()
+            .map_err(IsolationError::failed("keep the pidfd"))?;
+        let container = Container::new(
+            detail,
+            pidfd,
+            clean_up.group.clone(),
+            taken.range,
+            Arc::clone(&self.cpus),
+        )?;
+        clean_up.disarm();
+        cpus.keep();
+        Ok(container)
+    }
+}
+
+/// What `finish` needs of a [`Boot`] besides its root.
+struct Plan {
+    hostname: String,
+    limits: Resources,
+    no_new_privs: bool,
+}
+
+/// CPUs that go back unless the boot succeeds.
+struct CpuHold<'a> {
+    book: &'a CpuBook,
+    chosen: Vec<u32>,
+    cpu: f64,
+    kept: bool,
+}
+
+impl<'a> CpuHold<'a> {
+    fn take(book: &'a CpuBook, limits: &Resources) -> Self {
+        Self {
+            book,
+            chosen: book.take(limits.visible_cpus(), limits.cpu),
+            cpu: limits.cpu,
+            kept: false,
+        }
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for CpuHold<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.book.give_back(&self.chosen, self.cpu);
+        }
+    }
+}
+
+/// Ends a child that became a guest and was not handed on.
+struct TakenGuard {
+    pidfd: Option<std::os::fd::OwnedFd>,
+    group: crate::cgroup::Group,
+}
+
+impl TakenGuard {
+    fn disarm(mut self) {
+        self.pidfd = None;
+    }
+}
+
+impl Drop for TakenGuard {
+    fn drop(&mut self) {
+        if let Some(pidfd) = self.pidfd.take() {
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            let _ = seat::remove_when_empty(&self.group);
+        }
+    }
+}
+
+#[async_trait]
+impl Isolation for ContainerTier {
+    fn name(&self) -> &'static str {
+        TIER
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let device = self.shared.config.device.is_some();
+        Capabilities {
+            live_resize: true,
+            elastic_memory: true,
+            io_read_limit: device,
+            io_write_limit: device && self.shared.cgroups.version() == 2,
+            no_new_privs: true,
+        }
+    }
+
+    async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
+        let shared = Arc::clone(&self.shared);
+        shared.check(&boot.limits)?;
+        let ready = shared.warm().pop_front();
+        let seat = async {
+            match ready {
+                Some(seat) => Ok(seat),
+                None => {
+                    let shared = Arc::clone(&shared);
+                    blocking(move || shared.maker.make()).await
+                }
+            }
+        };
+        // While the child prepares itself the volume is made.
+        let (seat, root) = tokio::join!(seat, boot.root);
+        let (seat, root) = (seat?, root?);
+        let plan = Plan {
+            hostname: boot.hostname,
+            limits: boot.limits,
+            no_new_privs: boot.no_new_privs,
+        };
+        let worker = Arc::clone(&shared);
+        let runtime = tokio::runtime::Handle::current();
+        let container = blocking(move || {
+            let _entered = runtime.enter();
+            worker.finish(seat, &root, &plan)
+        })
+        .await?;
+        shared.refill_in_background();
+        Ok(Box::new(container))
+    }
+
+    async fn adopt(
+        &self,
+        record: &MachineRecord,
+    ) -> Result<Option<Box<dyn Machine>>, IsolationError> {
+        let detail: Detail = serde_json::from_value(record.detail.clone()).map_err(|error| {
+            IsolationError::failed("read the machine's record")(io::Error::other(error))
+        })?;
+        let shared = Arc::clone(&self.shared);
+        let Some(range) = shared.maker.ranges.retake(detail.uid_base) else {
+            return Ok(None);
+        };
+        let group = shared.cgroups.existing(&seat::group_name(&range));
+        let Some(pidfd) =
+            machine::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
+        else {
+            remove_remains(group, range).await?;
+            return Ok(None);
+        };
+        shared.cpus.retake(&detail.cpus, detail.cpu);
+        let container = Container::new(detail, pidfd, group, range, Arc::clone(&shared.cpus))?;
+        Ok(Some(Box::new(container)))
+    }
+
+    async fn sweep(&self) -> Result<u64, IsolationError> {
+        let shared = Arc::clone(&self.shared);
+        blocking(move || shared.sweep()).await
+    }
+
+    async fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        let shared = Arc::clone(&self.shared);
+        let _ = spawn_blocking(move || {
+            let seats: Vec<Seat> = shared.warm().drain(..).collect();
+            drop(seats);
+            shared.cgroups.remove_parent();
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    /// Ends and removes groups of this engine that no machine and no seat owns. Their uid ranges are
+    /// free in the books, which is how they are told apart.
+    fn sweep(&self) -> Result<u64, IsolationError> {
+        let mut swept = 0;
+        for name in self
+            .cgroups
+            .list()
+            .map_err(IsolationError::failed("list the cgroups"))?
+        {
+            let Some(index) = name
+                .strip_prefix("sandbox-")
+                .and_then(|rest| rest.parse::<u32>().ok())
+            else {
+                continue;
+            };
+            let Some(range) = self
+                .maker
+                .ranges
+                .retake(index.saturating_mul(cove_isolation::claims::RANGE_IDS))
+            else {
+                continue;
+            };
+            let group = self.cgroups.existing(&name);
+            for pid in group.processes() {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            seat::remove_when_empty(&group)
+                .map_err(IsolationError::failed("remove a left-over cgroup"))?;
+            drop(range);
+            swept += 1;
+        }
+        Ok(swept)
+    }
+}
+
+/// Removes what a machine that ended while nobody watched left behind.
+async fn remove_remains(
+    group: crate::cgroup::Group,
+    range: UidRange,
+) -> Result<(), IsolationError> {
+    blocking(move || {
+        seat::remove_when_empty(&group).map_err(IsolationError::failed("remove the cgroup"))?;
+        drop(range);
+        Ok(())
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IsolationError> + Send + 'static,
+) -> Result<T, IsolationError> {
+    spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(IsolationError::failed("run a blocking step")(
+            io::Error::other(error),
+        ))
+    })
+}
+
+/// Writes the guest program under a name made from its content, so that an upgrade never touches a
+/// file that running guests were started from.
+fn install_guest(runtime_dir: &Path) -> io::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    cove_embedded::GUEST.hash(&mut hasher);
+    let dir = runtime_dir.join(format!("guest-{:016x}", hasher.finish()));
+    if dir.join("guest").exists() {
+        return Ok(dir);
+    }
+    let draft = runtime_dir.join(format!("draft-{}", std::process::id()));
+    fs::create_dir_all(&draft)?;
+    let program = draft.join("guest");
+    fs::write(&program, cove_embedded::GUEST)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o555))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&draft, &dir)?;
+    Ok(dir)
+}
+
+/// A directory that any uid may enter, to attach mounts to inside a child's own namespace.
+fn staging(host_dir: &Path) -> io::Result<PathBuf> {
+    let dir = host_dir.join("staging");
+    fs::create_dir_all(&dir)?;
+    for path in [host_dir, &dir] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(dir)
+}

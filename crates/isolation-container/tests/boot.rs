@@ -1,0 +1,88 @@
+//! The smallest whole: a root made of one static program, a guest that answers, nothing left after.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use cove_isolation::claims::UidRanges;
+use cove_isolation::{Boot, Isolation, Machine, Root};
+use cove_isolation_container::{ContainerConfig, ContainerTier};
+use cove_model::{Resources, SandboxId};
+use cove_protocol::client::{Connect, Guest, Stream};
+use cove_protocol::message::Start;
+
+struct Direct(Arc<dyn Machine>);
+
+#[async_trait::async_trait]
+impl Connect for Direct {
+    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.0.connect().await?))
+    }
+}
+
+fn busybox_image(dir: &Path) {
+    fs::create_dir_all(dir.join("bin")).unwrap();
+    fs::copy("/bin/busybox", dir.join("bin/busybox")).unwrap();
+    for applet in [
+        "sh", "true", "id", "cat", "nproc", "hostname", "uptime", "ls", "mount",
+    ] {
+        symlink("busybox", dir.join("bin").join(applet)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_boots_answers_and_leaves_nothing() {
+    let dir = tempfile::Builder::new()
+        .prefix("cove-boot-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let image = dir.path().join("image");
+    busybox_image(&image);
+    let volume = dir.path().join("volume");
+    fs::create_dir(&volume).unwrap();
+    let instance = format!("boot{}", std::process::id());
+    let host = Path::new("/run/cove");
+    let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path()).unwrap();
+    let config = ContainerConfig {
+        instance,
+        runtime_dir: dir.path().join("runtime"),
+        base_dir: dir.path().join("base"),
+        host_dir: host.to_owned(),
+        warm: 1,
+        device: None,
+    };
+    let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
+    let boot = Boot {
+        id: SandboxId::random(),
+        hostname: "box".into(),
+        limits: Resources {
+            memory_mb: 64,
+            ..Resources::default()
+        },
+        no_new_privs: false,
+        root: Box::pin(async move { Ok(Root { image, volume }) }),
+    };
+    let machine: Arc<dyn Machine> = Arc::from(tier.boot(boot).await.unwrap());
+    let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));
+    let start = Start {
+        id: "prc_aaaaaaaaaaaaaaaaaaaa".into(),
+        argv: vec!["/bin/sh".into(), "-c".into(), "id -u; hostname; nproc; cat /proc/uptime; cat /proc/meminfo; mount; ls -la / /dev /.cove".into()],
+        ..Start::default()
+    };
+    let result = guest.exec(start).await.unwrap();
+    let stdout = String::from_utf8_lossy(&result.stdout).into_owned();
+    assert_eq!(
+        result.exit.code,
+        0,
+        "{stdout}{}",
+        String::from_utf8_lossy(&result.stderr)
+    );
+    println!("{stdout}");
+    assert!(stdout.starts_with("0\nbox\n1\n"), "{stdout}");
+    machine.kill().unwrap();
+    machine.exited().await;
+    machine.dispose().await.unwrap();
+    tier.close().await;
+    ranges.release().unwrap();
+}

@@ -1,0 +1,239 @@
+//! Uid ranges, claimed host-wide so that several engines live side by side.
+//!
+//! A range is 65,536 ids. Ranges are claimed in blocks: a file per block under a host-wide directory
+//! that a reboot empties (ids on disk are always 0..65535, so nothing there depends on the range a
+//! sandbox had). Within its blocks an engine hands ranges out by itself.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Ids in a range.
+pub const RANGE_IDS: u32 = 65_536;
+/// The first range lies above everything that distributions, systemd and other container tools hand out.
+const FIRST_RANGE: u32 = 0x7000_0000 / RANGE_IDS;
+/// The last id of all means "none" to the kernel, so the last range is not used.
+const END_RANGE: u32 = u32::MAX / RANGE_IDS;
+const BLOCK_RANGES: u32 = 256;
+const BLOCKS: u32 = (END_RANGE - FIRST_RANGE) / BLOCK_RANGES;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claim {
+    instance: String,
+    data_dir: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    blocks: BTreeSet<u32>,
+    free: BTreeSet<u32>,
+}
+
+/// The ranges of one engine.
+#[derive(Debug)]
+pub struct UidRanges {
+    dir: PathBuf,
+    instance: String,
+    data_dir: PathBuf,
+    books: Mutex<Books>,
+}
+
+/// One range in use; it goes back when dropped.
+#[derive(Debug)]
+pub struct UidRange {
+    index: u32,
+    owner: Arc<UidRanges>,
+}
+
+impl UidRange {
+    pub fn base(&self) -> u32 {
+        self.index * RANGE_IDS
+    }
+
+    /// A number no other range on this host has.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Drop for UidRange {
+    fn drop(&mut self) {
+        self.owner.books().free.insert(self.index);
+    }
+}
+
+impl UidRanges {
+    /// `dir` is the same for every engine of a host. Blocks this instance had before are its again.
+    pub fn open(dir: &Path, instance: &str, data_dir: &Path) -> io::Result<Arc<Self>> {
+        fs::create_dir_all(dir)?;
+        let ranges = Self {
+            dir: dir.to_owned(),
+            instance: instance.to_owned(),
+            data_dir: data_dir.to_owned(),
+            books: Mutex::default(),
+        };
+        {
+            let _lock = ranges.lock()?;
+            let mut books = ranges.books();
+            for block in 0..BLOCKS {
+                if ranges
+                    .read(block)
+                    .is_some_and(|claim| claim.instance == instance)
+                {
+                    books.add(block);
+                }
+            }
+        }
+        Ok(Arc::new(ranges))
+    }
+
+    /// A range nobody on this host uses.
+    pub fn take(self: &Arc<Self>) -> io::Result<Option<UidRange>> {
+        loop {
+            if let Some(index) = self.books().free.pop_first() {
+                return Ok(Some(UidRange {
+                    index,
+                    owner: Arc::clone(self),
+                }));
+            }
+            if !self.claim_block()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A particular range, for a machine found running. `None` when it is not ours or taken already.
+    pub fn retake(self: &Arc<Self>, base: u32) -> Option<UidRange> {
+        let index = base / RANGE_IDS;
+        self.books().free.remove(&index).then(|| UidRange {
+            index,
+            owner: Arc::clone(self),
+        })
+    }
+
+    /// Gives every block back; for an engine that leaves nothing running.
+    pub fn release(&self) -> io::Result<()> {
+        let _lock = self.lock()?;
+        let mut books = self.books();
+        for block in std::mem::take(&mut books.blocks) {
+            fs::remove_file(self.dir.join(block.to_string()))?;
+        }
+        books.free.clear();
+        Ok(())
+    }
+
+    fn claim_block(&self) -> io::Result<bool> {
+        let _lock = self.lock()?;
+        let mut books = self.books();
+        for block in 0..BLOCKS {
+            // A claim outlives its engine as long as the engine's data does: sandboxes may be running.
+            let taken = books.blocks.contains(&block)
+                || self
+                    .read(block)
+                    .is_some_and(|claim| claim.data_dir.exists());
+            if taken {
+                continue;
+            }
+            let claim = Claim {
+                instance: self.instance.clone(),
+                data_dir: self.data_dir.clone(),
+            };
+            let path = self.dir.join(block.to_string());
+            let draft = self.dir.join(format!("{block}.new"));
+            fs::write(
+                &draft,
+                serde_json::to_vec(&claim).map_err(io::Error::other)?,
+            )?;
+            fs::rename(&draft, &path)?;
+            books.add(block);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn read(&self, block: u32) -> Option<Claim> {
+        serde_json::from_slice(&fs::read(self.dir.join(block.to_string())).ok()?).ok()
+    }
+
+    fn lock(&self) -> io::Result<fs::File> {
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.dir.join("lock"))?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+        Ok(file)
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn add(&mut self, block: u32) {
+        self.blocks.insert(block);
+        let first = FIRST_RANGE + block * BLOCK_RANGES;
+        self.free.extend(first..first + BLOCK_RANGES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn two_engines_never_share_a_range() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        fs::create_dir(&b).unwrap();
+        let host = dir.path().join("uids");
+        let first = UidRanges::open(&host, "one", &a).unwrap();
+        let second = UidRanges::open(&host, "two", &b).unwrap();
+        let held: Vec<_> = (0..300)
+            .flat_map(|_| {
+                [
+                    first.take().unwrap().unwrap(),
+                    second.take().unwrap().unwrap(),
+                ]
+            })
+            .collect();
+        let bases: HashSet<u32> = held.iter().map(UidRange::base).collect();
+        assert_eq!(bases.len(), held.len());
+        assert!(
+            bases
+                .iter()
+                .all(|base| *base >= 0x7000_0000 && base.checked_add(RANGE_IDS).is_some())
+        );
+    }
+
+    #[test]
+    fn a_restarted_engine_has_its_blocks_again_and_can_retake_a_range() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("uids");
+        let before = UidRanges::open(&host, "one", dir.path()).unwrap();
+        let base = before.take().unwrap().unwrap().base();
+        drop(before);
+        let after = UidRanges::open(&host, "one", dir.path()).unwrap();
+        let range = after.retake(base).expect("still ours");
+        assert!(after.retake(base).is_none(), "taken twice");
+        assert_ne!(after.take().unwrap().unwrap().base(), range.base());
+    }
+
+    #[test]
+    fn claims_of_vanished_data_directories_are_free_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("uids");
+        let gone = dir.path().join("gone");
+        let old = UidRanges::open(&host, "old", &gone).unwrap();
+        let base = old.take().unwrap().unwrap().base();
+        let new = UidRanges::open(&host, "new", dir.path()).unwrap();
+        assert_eq!(new.take().unwrap().unwrap().base(), base);
+    }
+}
