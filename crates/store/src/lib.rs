@@ -5,10 +5,21 @@
 //! that must not race (quotas, unique names, idempotency) happen inside the transaction that acts.
 #![forbid(unsafe_code)]
 
+use std::path::Path;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use cove_model::{KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
+mod cursor;
+mod migrate;
+mod ops;
+mod postgres;
+mod schema;
+mod sql;
+mod sqlite;
+mod store;
 pub mod types;
 
 pub use types::*;
@@ -158,4 +169,30 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes what is past its time; answers how many rows went.
     async fn sweep(&self, retention: &Retention) -> Result<u64, StoreError>;
+}
+
+/// Opens the database an operator named: `postgres://…` or `postgresql://…`, else the path of an
+/// SQLite file (with `sqlite:` before it or without).
+pub async fn open(address: &str) -> Result<Arc<dyn Store>, StoreError> {
+    if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+        return Ok(Arc::new(store::SqlStore(
+            postgres::Postgres::open(address).await?,
+        )));
+    }
+    let path = address.strip_prefix("sqlite:").unwrap_or(address);
+    if path.contains("://") {
+        return Err(StoreError::Address(
+            "expected postgres://… or the path of an SQLite file".into(),
+        ));
+    }
+    open_sqlite(Path::new(path)).await
+}
+
+/// Opens or makes an SQLite file.
+pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>, StoreError> {
+    let path = path.to_owned();
+    let sqlite = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&path))
+        .await
+        .map_err(|error| StoreError::Unavailable(error.into()))??;
+    Ok(Arc::new(store::SqlStore(sqlite)))
 }

@@ -1,0 +1,10 @@
+//! Every transaction the store knows, one struct each.
+
+pub mod audit;
+pub mod events;
+pub mod images;
+pub mod keys;
+pub mod organisations;
+pub mod sandboxes;
+pub mod sweep;
+pub mod usage;

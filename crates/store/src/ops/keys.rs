@@ -1,0 +1,160 @@
+//! API keys, found by the hash of their token.
+
+use cove_model::{KeyId, OrgId};
+use time::OffsetDateTime;
+
+use crate::cursor::{self, Place};
+use crate::sql::{Op, Row, Tx, micros, values};
+use crate::{Key, Page, PageRequest, Scope, StoreError};
+
+const COLUMNS: &str =
+    "id, org, name, scopes, created_at, expires_at, revoked_at, last_used_at, root";
+
+fn key(row: &Row) -> Result<Key, StoreError> {
+    let scopes = row
+        .text(3)?
+        .split_terminator(',')
+        .map(|text| Scope::parse(text).ok_or(StoreError::Corrupt { what: "scope" }))
+        .collect::<Result<_, _>>()?;
+    Ok(Key {
+        id: row.parse(0, "key id")?,
+        org: row.parse(1, "organisation id")?,
+        name: row.text(2)?.to_owned(),
+        scopes,
+        created_at: row.time(4)?,
+        expires_at: row.optional_time(5)?,
+        revoked_at: row.optional_time(6)?,
+        last_used_at: row.optional_time(7)?,
+        root: row.int(8)? != 0,
+    })
+}
+
+async fn insert<T: Tx>(tx: &mut T, key: &Key, hash: &str) -> Result<(), StoreError> {
+    let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+    let inserted = tx
+        .execute(
+            "INSERT INTO api_keys (id, org, hash, name, scopes, created_at, expires_at, revoked_at, \
+             last_used_at, root) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
+             ON CONFLICT DO NOTHING",
+            values![
+                &key.id,
+                &key.org,
+                hash,
+                key.name.as_str(),
+                scopes.join(","),
+                key.created_at,
+                key.expires_at,
+                key.revoked_at,
+                key.last_used_at,
+                key.root,
+            ],
+        )
+        .await?;
+    if inserted == 0 {
+        return Err(StoreError::Exists { what: "the key" });
+    }
+    Ok(())
+}
+
+pub struct Create(pub Key, pub String);
+
+impl Op for Create {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        insert(tx, &self.0, &self.1).await
+    }
+}
+
+pub struct PutRoot(pub Key, pub String);
+
+impl Op for PutRoot {
+    type Out = Key;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Key, StoreError> {
+        tx.execute(
+            "UPDATE api_keys SET revoked_at = ?1 WHERE root = 1 AND hash <> ?2 AND revoked_at IS NULL",
+            values![self.0.created_at, self.1.as_str()],
+        )
+        .await?;
+        let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE hash = ?1 AND root = 1");
+        if let Some(row) = tx.query(&sql, values![self.1.as_str()]).await?.first() {
+            // The owner of the machine put this token back: it counts again.
+            tx.execute(
+                "UPDATE api_keys SET revoked_at = NULL WHERE hash = ?1",
+                values![self.1.as_str()],
+            )
+            .await?;
+            let mut found = key(row)?;
+            found.revoked_at = None;
+            return Ok(found);
+        }
+        insert(tx, &self.0, &self.1).await?;
+        Ok(self.0.clone())
+    }
+}
+
+pub struct ByHash(pub String);
+
+impl Op for ByHash {
+    type Out = Option<Key>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE hash = ?1");
+        let rows = tx.query(&sql, values![self.0.as_str()]).await?;
+        rows.first().map(key).transpose()
+    }
+}
+
+pub struct List(pub OrgId, pub PageRequest);
+
+impl Op for List {
+    type Out = Page<Key>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let from = cursor::place(&self.1)?.unwrap_or(Place::new(i64::MIN, ""));
+        let sql = format!(
+            "SELECT {COLUMNS} FROM api_keys WHERE org = ?1 AND (created_at > ?2 OR \
+             (created_at = ?2 AND id > ?3)) ORDER BY created_at, id LIMIT ?4"
+        );
+        let wanted = cursor::rows_wanted(&self.1);
+        let rows = tx
+            .query(&sql, values![&self.0, from.number, from.id, wanted])
+            .await?;
+        let found = rows.iter().map(key).collect::<Result<_, _>>()?;
+        Ok(cursor::page(found, &self.1, |key: &Key| {
+            Place::new(micros(key.created_at), key.id.as_str())
+        }))
+    }
+}
+
+pub struct Revoke {
+    pub org: OrgId,
+    pub id: KeyId,
+    pub at: OffsetDateTime,
+}
+
+impl Op for Revoke {
+    type Out = Key;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Key, StoreError> {
+        let sql = format!(
+            "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, ?3) WHERE org = ?1 AND id = ?2 \
+             RETURNING {COLUMNS}"
+        );
+        let rows = tx.query(&sql, values![&self.org, &self.id, self.at]).await?;
+        key(rows.first().ok_or(StoreError::NotFound { what: "the key" })?)
+    }
+}
+
+pub struct Touch(pub Vec<(KeyId, OffsetDateTime)>);
+
+impl Op for Touch {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        for (id, at) in &self.0 {
+            tx.execute(
+                "UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1 \
+                 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                values![id, *at],
+            )
+            .await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Organisations and what they hold of their quotas.
+
+use cove_model::OrgId;
+
+use crate::cursor::{self, Place};
+use crate::sql::{Op, Row, Tx, Value, micros, values};
+use crate::{Holding, Organisation, Page, PageRequest, Quota, StoreError};
+
+const COLUMNS: &str = "id, name, max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
+     used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at";
+
+fn organisation(row: &Row) -> Result<Organisation, StoreError> {
+    Ok(Organisation {
+        id: row.parse(0, "organisation id")?,
+        name: row.text(1)?.to_owned(),
+        quota: Quota {
+            sandboxes: row.count(2)?,
+            cpu_milli: row.count(3)?,
+            memory_mb: row.count(4)?,
+            disk_mb: row.count(5)?,
+        },
+        used: Holding {
+            sandboxes: row.count(6)?,
+            cpu_milli: row.count(7)?,
+            memory_mb: row.count(8)?,
+            disk_mb: row.count(9)?,
+        },
+        created_at: row.time(10)?,
+    })
+}
+
+pub struct Create(pub Organisation);
+
+impl Op for Create {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        let (org, quota) = (&self.0, &self.0.quota);
+        let inserted = tx
+            .execute(
+                "INSERT INTO organisations VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, ?7) \
+                 ON CONFLICT DO NOTHING",
+                values![
+                    &org.id,
+                    org.name.as_str(),
+                    quota.sandboxes,
+                    quota.cpu_milli,
+                    quota.memory_mb,
+                    quota.disk_mb,
+                    org.created_at,
+                ],
+            )
+            .await?;
+        if inserted == 0 {
+            return Err(StoreError::Exists {
+                what: "an organisation of this name",
+            });
+        }
+        Ok(())
+    }
+}
+
+pub enum Get {
+    ById(OrgId),
+    ByName(String),
+}
+
+impl Op for Get {
+    type Out = Option<Organisation>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let (column, value) = match self {
+            Self::ById(id) => ("id", Value::from(id)),
+            Self::ByName(name) => ("name", Value::from(name.as_str())),
+        };
+        let sql = format!("SELECT {COLUMNS} FROM organisations WHERE {column} = ?1");
+        let rows = tx.query(&sql, &[value]).await?;
+        rows.first().map(organisation).transpose()
+    }
+}
+
+pub struct List(pub PageRequest);
+
+impl Op for List {
+    type Out = Page<Organisation>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let from = cursor::place(&self.0)?.unwrap_or(Place::new(i64::MIN, ""));
+        let sql = format!(
+            "SELECT {COLUMNS} FROM organisations WHERE created_at > ?1 OR (created_at = ?1 AND id > ?2) \
+             ORDER BY created_at, id LIMIT ?3"
+        );
+        let wanted = cursor::rows_wanted(&self.0);
+        let rows = tx.query(&sql, values![from.number, from.id, wanted]).await?;
+        let found = rows.iter().map(organisation).collect::<Result<_, _>>()?;
+        Ok(cursor::page(found, &self.0, |org: &Organisation| {
+            Place::new(micros(org.created_at), org.id.as_str())
+        }))
+    }
+}
+
+pub struct SetQuota(pub OrgId, pub Quota);
+
+impl Op for SetQuota {
+    type Out = Organisation;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Organisation, StoreError> {
+        let quota = &self.1;
+        let sql = format!(
+            "UPDATE organisations SET max_sandboxes = ?2, max_cpu_milli = ?3, max_memory_mb = ?4, \
+             max_disk_mb = ?5 WHERE id = ?1 RETURNING {COLUMNS}"
+        );
+        let rows = tx
+            .query(
+                &sql,
+                values![
+                    &self.0,
+                    quota.sandboxes,
+                    quota.cpu_milli,
+                    quota.memory_mb,
+                    quota.disk_mb
+                ],
+            )
+            .await?;
+        organisation(rows.first().ok_or(NO_ORGANISATION)?)
+    }
+}
+
+const NO_ORGANISATION: StoreError = StoreError::NotFound {
+    what: "the organisation",
+};
+
+fn difference(new: u64, old: u64) -> i64 {
+    i64::try_from(i128::from(new) - i128::from(old)).unwrap_or(i64::MAX)
+}
+
+/// Moves what the organisation holds from `old` to `new`. Check and change are one statement, so two
+/// callers cannot both take the last of a quota. Giving back is always allowed.
+pub async fn hold<T: Tx>(
+    tx: &mut T,
+    org: &OrgId,
+    old: &Holding,
+    new: &Holding,
+) -> Result<(), StoreError> {
+    if old == new {
+        return Ok(());
+    }
+    let sandboxes = difference(new.sandboxes, old.sandboxes);
+    let cpu = difference(new.cpu_milli, old.cpu_milli);
+    let memory = difference(new.memory_mb, old.memory_mb);
+    let disk = difference(new.disk_mb, old.disk_mb);
+    let changed = tx
+        .execute(
+            "UPDATE organisations SET used_sandboxes = used_sandboxes + ?2, \
+             used_cpu_milli = used_cpu_milli + ?3, used_memory_mb = used_memory_mb + ?4, \
+             used_disk_mb = used_disk_mb + ?5 WHERE id = ?1 \
+             AND (?2 <= 0 OR used_sandboxes + ?2 <= max_sandboxes) \
+             AND (?3 <= 0 OR used_cpu_milli + ?3 <= max_cpu_milli) \
+             AND (?4 <= 0 OR used_memory_mb + ?4 <= max_memory_mb) \
+             AND (?5 <= 0 OR used_disk_mb + ?5 <= max_disk_mb)",
+            values![org, sandboxes, cpu, memory, disk],
+        )
+        .await?;
+    if changed == 1 {
+        return Ok(());
+    }
+    let now = Get::ById(org.clone()).run(tx).await?.ok_or(NO_ORGANISATION)?;
+    for (resource, limit, used, asked) in [
+        ("sandboxes", now.quota.sandboxes, now.used.sandboxes, sandboxes),
+        ("cpu (thousandths)", now.quota.cpu_milli, now.used.cpu_milli, cpu),
+        ("memory (MiB)", now.quota.memory_mb, now.used.memory_mb, memory),
+        ("disk (MiB)", now.quota.disk_mb, now.used.disk_mb, disk),
+    ] {
+        let asked = u64::try_from(asked).unwrap_or(0);
+        if asked > 0 && used.saturating_add(asked) > limit {
+            return Err(StoreError::Quota {
+                resource,
+                limit,
+                used,
+                asked,
+            });
+        }
+    }
+    // What was short was given back between the two statements.
+    Err(StoreError::Stale)
+}

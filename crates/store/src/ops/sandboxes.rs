@@ -1,0 +1,327 @@
+//! Sandboxes: what their owners want of them and what they are.
+
+use cove_model::{OrgId, SandboxId, State};
+use time::OffsetDateTime;
+
+use crate::cursor::{self, Place};
+use crate::ops::organisations::hold;
+use crate::sql::{Op, Row, Tx, Value, json, micros, values};
+use crate::{
+    Created, Desired, Holding, IdempotencyKey, Page, PageRequest, SandboxChange, SandboxFilter,
+    SandboxRecord, StoreError,
+};
+
+const COLUMNS: &str = "id, org, spec, desired, state, reason, generation, facts, held_sandboxes, \
+     held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, started_at, \
+     last_active_at, deleted_at";
+
+const NAME_TAKEN: StoreError = StoreError::Exists {
+    what: "a sandbox of this name",
+};
+
+fn state_of(text: &str) -> Result<State, StoreError> {
+    State::ALL
+        .into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or(StoreError::Corrupt { what: "state" })
+}
+
+fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
+    Ok(SandboxRecord {
+        id: row.parse(0, "sandbox id")?,
+        org: row.parse(1, "organisation id")?,
+        spec: row.json(2, "sandbox spec")?,
+        desired: Desired::parse(row.text(3)?).ok_or(StoreError::Corrupt {
+            what: "desired state",
+        })?,
+        state: state_of(row.text(4)?)?,
+        reason: row.optional_text(5)?,
+        generation: row.count(6)?,
+        facts: row.json(7, "host facts")?,
+        holds: Holding {
+            sandboxes: row.count(8)?,
+            cpu_milli: row.count(9)?,
+            memory_mb: row.count(10)?,
+            disk_mb: row.count(11)?,
+        },
+        created_at: row.time(12)?,
+        updated_at: row.time(13)?,
+        started_at: row.optional_time(14)?,
+        last_active_at: row.time(15)?,
+        deleted_at: row.optional_time(16)?,
+    })
+}
+
+async fn put_labels<T: Tx>(tx: &mut T, record: &SandboxRecord) -> Result<(), StoreError> {
+    for (label, value) in &record.spec.labels {
+        tx.execute(
+            "INSERT INTO sandbox_labels VALUES (?1, ?2, ?3)",
+            values![&record.id, label.as_str(), value.as_str()],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// A duplicate can only be the name: ids are random and the caller's own.
+fn name_taken(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Exists { .. } => NAME_TAKEN,
+        other => other,
+    }
+}
+
+pub struct Create {
+    pub record: SandboxRecord,
+    pub idempotency: Option<IdempotencyKey>,
+}
+
+impl Op for Create {
+    type Out = Created;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Created, StoreError> {
+        let new = &self.record;
+        if let Some(claim) = &self.idempotency {
+            // Waits for a concurrent claim of the same key to commit or to vanish.
+            let claimed = tx
+                .execute(
+                    "INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+                    values![
+                        &new.org,
+                        claim.key.as_str(),
+                        claim.request_hash.as_str(),
+                        &new.id,
+                        new.created_at,
+                    ],
+                )
+                .await?;
+            if claimed == 0 {
+                let rows = tx
+                    .query(
+                        "SELECT request_hash, sandbox FROM idempotency WHERE org = ?1 AND key = ?2",
+                        values![&new.org, claim.key.as_str()],
+                    )
+                    .await?;
+                let earlier = rows.first().ok_or(StoreError::Stale)?;
+                if earlier.text(0)? != claim.request_hash {
+                    return Ok(Created::KeyReused);
+                }
+                return Ok(Created::Replayed(earlier.parse(1, "sandbox id")?));
+            }
+        }
+        hold(tx, &new.org, &Holding::nothing(), &new.holds).await?;
+        tx.execute(
+            "INSERT INTO sandboxes (id, org, name, spec, desired, state, reason, generation, facts, \
+             held_sandboxes, held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, \
+             started_at, last_active_at, deleted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, \
+             ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+            &row_values(new)?,
+        )
+        .await
+        .map_err(name_taken)?;
+        put_labels(tx, new).await?;
+        Ok(Created::New)
+    }
+}
+
+fn row_values(record: &SandboxRecord) -> Result<[Value; 18], StoreError> {
+    Ok([
+        (&record.id).into(),
+        (&record.org).into(),
+        record.spec.name.as_deref().into(),
+        json(&record.spec)?.into(),
+        record.desired.as_str().into(),
+        record.state.as_str().into(),
+        record.reason.as_deref().into(),
+        record.generation.into(),
+        json(&record.facts)?.into(),
+        record.holds.sandboxes.into(),
+        record.holds.cpu_milli.into(),
+        record.holds.memory_mb.into(),
+        record.holds.disk_mb.into(),
+        record.created_at.into(),
+        record.updated_at.into(),
+        record.started_at.into(),
+        record.last_active_at.into(),
+        record.deleted_at.into(),
+    ])
+}
+
+pub enum Get {
+    ById(OrgId, SandboxId),
+    ByName(OrgId, String),
+    Any(SandboxId),
+}
+
+impl Op for Get {
+    type Out = Option<SandboxRecord>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let select = format!("SELECT {COLUMNS} FROM sandboxes WHERE");
+        let rows = match self {
+            Self::ById(org, id) => {
+                let sql = format!("{select} id = ?1 AND org = ?2 AND deleted_at IS NULL");
+                tx.query(&sql, values![id, org]).await?
+            }
+            Self::ByName(org, name) => {
+                let sql = format!("{select} name = ?1 AND org = ?2 AND deleted_at IS NULL");
+                tx.query(&sql, values![name.as_str(), org]).await?
+            }
+            Self::Any(id) => {
+                tx.query(&format!("{select} id = ?1"), values![id]).await?
+            }
+        };
+        rows.first().map(record).transpose()
+    }
+}
+
+pub struct List {
+    /// Absent: of everybody.
+    pub org: Option<OrgId>,
+    pub filter: SandboxFilter,
+    pub page: PageRequest,
+}
+
+impl Op for List {
+    type Out = Page<SandboxRecord>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let from = cursor::place(&self.page)?.unwrap_or(Place::new(i64::MAX, ""));
+        let mut values = vec![
+            Value::from(from.number),
+            Value::from(from.id),
+            Value::from(cursor::rows_wanted(&self.page)),
+        ];
+        let mut sql = format!(
+            "SELECT {COLUMNS} FROM sandboxes WHERE deleted_at IS NULL \
+             AND (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
+        );
+        let mut bind = |value: Value| {
+            values.push(value);
+            format!("?{}", values.len())
+        };
+        if let Some(org) = &self.org {
+            sql += &format!(" AND org = {}", bind(org.into()));
+        }
+        if let Some(name) = &self.filter.name {
+            sql += &format!(" AND name = {}", bind(name.as_str().into()));
+        }
+        if !self.filter.states.is_empty() {
+            let states: Vec<_> = self.filter.states.iter().map(|s| bind(s.as_str().into())).collect();
+            sql += &format!(" AND state IN ({})", states.join(", "));
+        }
+        for (label, value) in &self.filter.labels {
+            sql += &format!(
+                " AND EXISTS (SELECT 1 FROM sandbox_labels WHERE sandbox = sandboxes.id \
+                 AND label = {} AND value = {})",
+                bind(label.as_str().into()),
+                bind(value.as_str().into())
+            );
+        }
+        sql += " ORDER BY created_at DESC, id DESC LIMIT ?3";
+        let rows = tx.query(&sql, &values).await?;
+        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
+        Ok(cursor::page(found, &self.page, |record: &SandboxRecord| {
+            Place::new(micros(record.created_at), record.id.as_str())
+        }))
+    }
+}
+
+pub struct Change {
+    pub id: SandboxId,
+    pub change: SandboxChange,
+    pub at: OffsetDateTime,
+}
+
+impl Op for Change {
+    type Out = SandboxRecord;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<SandboxRecord, StoreError> {
+        let change = &self.change;
+        // Counting the generation up first takes the row's lock, so what is read stays true.
+        let sql = format!(
+            "UPDATE sandboxes SET generation = generation + 1 WHERE id = ?1 AND deleted_at IS NULL \
+             RETURNING {COLUMNS}"
+        );
+        let rows = tx.query(&sql, values![&self.id]).await?;
+        let old = record(rows.first().ok_or(StoreError::NotFound {
+            what: "the sandbox",
+        })?)?;
+        if change
+            .expected_generation
+            .is_some_and(|expected| expected.checked_add(1) != Some(old.generation))
+        {
+            return Err(StoreError::Stale);
+        }
+        let new = applied(&old, change, self.at);
+        hold(tx, &old.org, &old.holds, &new.holds).await?;
+        tx.execute(
+            "UPDATE sandboxes SET org = ?2, name = ?3, spec = ?4, desired = ?5, state = ?6, \
+             reason = ?7, generation = ?8, facts = ?9, held_sandboxes = ?10, held_cpu_milli = ?11, \
+             held_memory_mb = ?12, held_disk_mb = ?13, created_at = ?14, updated_at = ?15, \
+             started_at = ?16, last_active_at = ?17, deleted_at = ?18 WHERE id = ?1",
+            &row_values(&new)?,
+        )
+        .await
+        .map_err(name_taken)?;
+        if new.spec.labels != old.spec.labels || new.deleted_at.is_some() {
+            tx.execute(
+                "DELETE FROM sandbox_labels WHERE sandbox = ?1",
+                values![&self.id],
+            )
+            .await?;
+            if new.deleted_at.is_none() {
+                put_labels(tx, &new).await?;
+            }
+        }
+        Ok(new)
+    }
+}
+
+fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> SandboxRecord {
+    let change = change.clone();
+    SandboxRecord {
+        spec: change.spec.unwrap_or_else(|| old.spec.clone()),
+        desired: change.desired.unwrap_or(old.desired),
+        state: change.state.unwrap_or(old.state),
+        reason: change.reason.unwrap_or_else(|| old.reason.clone()),
+        facts: change.facts.unwrap_or_else(|| old.facts.clone()),
+        holds: change.holds.unwrap_or(old.holds),
+        started_at: change.started_at.unwrap_or(old.started_at),
+        last_active_at: change
+            .last_active_at
+            .map_or(old.last_active_at, |new| new.max(old.last_active_at)),
+        deleted_at: change.deleted_at.or(old.deleted_at),
+        updated_at: at,
+        id: old.id.clone(),
+        org: old.org.clone(),
+        generation: old.generation,
+        created_at: old.created_at,
+    }
+}
+
+pub struct Touch(pub Vec<(SandboxId, OffsetDateTime)>);
+
+impl Op for Touch {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        for (id, at) in &self.0 {
+            tx.execute(
+                "UPDATE sandboxes SET last_active_at = ?2 WHERE id = ?1 AND last_active_at < ?2",
+                values![id, *at],
+            )
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+pub struct ForgetIdempotency(pub OrgId, pub SandboxId);
+
+impl Op for ForgetIdempotency {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        tx.execute(
+            "DELETE FROM idempotency WHERE org = ?1 AND sandbox = ?2",
+            values![&self.0, &self.1],
+        )
+        .await
+        .map(drop)
+    }
+}

@@ -1,0 +1,216 @@
+//! Metering. Each sample charges what was used since the one before and moves the marks in the same
+//! transaction, so a sample counts once however often the program dies around it.
+
+use cove_model::{OrgId, SandboxId};
+
+use crate::cursor::{self, Place};
+use crate::sql::{Op, Row, Tx, micros, values};
+use crate::{Page, PageRequest, Period, SandboxUsage, StoreError, Usage, UsageSample};
+
+const HOUR_MICROS: i64 = 3_600_000_000;
+/// Byte-microseconds in one MiB-millisecond.
+const UNIT: u128 = (1 << 20) * 1000;
+
+const SUMS: &str = "CAST(COALESCE(SUM(cpu_usec), 0) AS BIGINT), \
+     CAST(COALESCE(SUM(memory_mib_ms), 0) AS BIGINT), \
+     CAST(COALESCE(SUM(disk_mib_ms), 0) AS BIGINT), \
+     CAST(COALESCE(SUM(egress_bytes), 0) AS BIGINT)";
+
+/// Where the last sample left off. The rests are what did not fill a whole unit yet.
+struct Mark {
+    at: i64,
+    running: bool,
+    cpu_usec: u64,
+    memory_bytes: u64,
+    disk_bytes: u64,
+    egress_bytes: u64,
+    memory_rest: u64,
+    disk_rest: u64,
+}
+
+/// A counter that went back was started anew.
+fn grown(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+/// Whole units of `bytes` held for `micros`, and the rest to carry.
+fn held(bytes: u64, micros: i64, rest: u64) -> (u64, u64) {
+    let micros = u128::try_from(micros).unwrap_or(0);
+    let total = u128::from(bytes) * micros + u128::from(rest);
+    let units = u64::try_from(total / UNIT).unwrap_or(u64::MAX);
+    (units, (total % UNIT) as u64)
+}
+
+/// What the time since `mark` cost, and the rests to keep. Between two samples the figures of the
+/// earlier one hold.
+fn charge(mark: &Mark, sample: &UsageSample) -> (Usage, u64, u64) {
+    let now = micros(sample.at);
+    let ran_until = sample.ran_until.map_or(now, micros).clamp(mark.at, now);
+    let ran = if mark.running { ran_until - mark.at } else { 0 };
+    let (memory_mib_ms, memory_rest) = held(mark.memory_bytes, ran, mark.memory_rest);
+    let (disk_mib_ms, disk_rest) = held(mark.disk_bytes, now - mark.at, mark.disk_rest);
+    let usage = Usage {
+        cpu_usec: grown(sample.cpu_usec, mark.cpu_usec),
+        memory_mib_ms,
+        disk_mib_ms,
+        egress_bytes: grown(sample.egress_bytes, mark.egress_bytes),
+    };
+    (usage, memory_rest, disk_rest)
+}
+
+pub struct Apply(pub Vec<UsageSample>);
+
+impl Op for Apply {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        for sample in &self.0 {
+            apply(tx, sample).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError> {
+    let at = micros(sample.at);
+    // A first sample starts from nothing: counters begin with the sandbox.
+    tx.execute(
+        "INSERT INTO usage_marks VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
+        values![&sample.sandbox, at - 1],
+    )
+    .await?;
+    // The update that changes nothing takes the row's lock.
+    let rows = tx
+        .query(
+            "UPDATE usage_marks SET at = at WHERE sandbox = ?1 RETURNING at, running, cpu_usec, \
+             memory_bytes, disk_bytes, egress_bytes, memory_rest, disk_rest",
+            values![&sample.sandbox],
+        )
+        .await?;
+    let row = rows.first().ok_or(StoreError::Stale)?;
+    let mark = Mark {
+        at: row.int(0)?,
+        running: row.int(1)? != 0,
+        cpu_usec: row.count(2)?,
+        memory_bytes: row.count(3)?,
+        disk_bytes: row.count(4)?,
+        egress_bytes: row.count(5)?,
+        memory_rest: row.count(6)?,
+        disk_rest: row.count(7)?,
+    };
+    if at <= mark.at {
+        return Ok(());
+    }
+    let (usage, memory_rest, disk_rest) = charge(&mark, sample);
+    tx.execute(
+        "UPDATE usage_marks SET at = ?2, running = ?3, cpu_usec = ?4, memory_bytes = ?5, \
+         disk_bytes = ?6, egress_bytes = ?7, memory_rest = ?8, disk_rest = ?9 WHERE sandbox = ?1",
+        values![
+            &sample.sandbox,
+            at,
+            sample.running,
+            sample.cpu_usec,
+            sample.memory_bytes,
+            sample.disk_bytes,
+            sample.egress_bytes,
+            memory_rest,
+            disk_rest,
+        ],
+    )
+    .await?;
+    if usage == Usage::default() {
+        return Ok(());
+    }
+    tx.execute(
+        "INSERT INTO usage_hours VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
+         ON CONFLICT (sandbox, hour) DO UPDATE SET \
+         cpu_usec = usage_hours.cpu_usec + excluded.cpu_usec, \
+         memory_mib_ms = usage_hours.memory_mib_ms + excluded.memory_mib_ms, \
+         disk_mib_ms = usage_hours.disk_mib_ms + excluded.disk_mib_ms, \
+         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes",
+        values![
+            &sample.sandbox,
+            at.div_euclid(HOUR_MICROS),
+            &sample.org,
+            usage.cpu_usec,
+            usage.memory_mib_ms,
+            usage.disk_mib_ms,
+            usage.egress_bytes,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+fn usage(row: &Row, first: usize) -> Result<Usage, StoreError> {
+    Ok(Usage {
+        cpu_usec: row.count(first)?,
+        memory_mib_ms: row.count(first + 1)?,
+        disk_mib_ms: row.count(first + 2)?,
+        egress_bytes: row.count(first + 3)?,
+    })
+}
+
+fn hours(period: &Period) -> (i64, i64) {
+    let first = micros(period.from).div_euclid(HOUR_MICROS);
+    // An hour that has begun before `to` belongs to the period.
+    let end = micros(period.to).saturating_add(HOUR_MICROS - 1).div_euclid(HOUR_MICROS);
+    (first, end)
+}
+
+pub struct OfOrganisation(pub OrgId, pub Period);
+
+impl Op for OfOrganisation {
+    type Out = Usage;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Usage, StoreError> {
+        let (from, to) = hours(&self.1);
+        let sql =
+            format!("SELECT {SUMS} FROM usage_hours WHERE org = ?1 AND hour >= ?2 AND hour < ?3");
+        let rows = tx.query(&sql, values![&self.0, from, to]).await?;
+        rows.first().map_or(Ok(Usage::default()), |row| usage(row, 0))
+    }
+}
+
+pub struct BySandbox {
+    pub org: OrgId,
+    pub period: Period,
+    pub page: PageRequest,
+}
+
+impl Op for BySandbox {
+    type Out = Page<SandboxUsage>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let after = cursor::place(&self.page)?.unwrap_or(Place::new(0, ""));
+        let (from, to) = hours(&self.period);
+        let sql = format!(
+            "SELECT sandbox, {SUMS} FROM usage_hours WHERE org = ?1 AND hour >= ?2 AND hour < ?3 \
+             AND sandbox > ?4 GROUP BY sandbox ORDER BY sandbox LIMIT ?5"
+        );
+        let wanted = cursor::rows_wanted(&self.page);
+        let rows = tx
+            .query(&sql, values![&self.org, from, to, after.id, wanted])
+            .await?;
+        let found = rows
+            .iter()
+            .map(|row| {
+                Ok(SandboxUsage {
+                    sandbox: row.parse(0, "sandbox id")?,
+                    usage: usage(row, 1)?,
+                })
+            })
+            .collect::<Result<Vec<_>, StoreError>>()?;
+        Ok(cursor::page(found, &self.page, |item: &SandboxUsage| {
+            Place::new(0, item.sandbox.as_str())
+        }))
+    }
+}
+
+pub struct OfSandbox(pub SandboxId);
+
+impl Op for OfSandbox {
+    type Out = Usage;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Usage, StoreError> {
+        let sql = format!("SELECT {SUMS} FROM usage_hours WHERE sandbox = ?1");
+        let rows = tx.query(&sql, values![&self.0]).await?;
+        rows.first().map_or(Ok(Usage::default()), |row| usage(row, 0))
+    }
+}

@@ -1,0 +1,75 @@
+//! The tables, as numbered steps that are applied once and never changed afterwards.
+//!
+//! Both databases run the same text. A database that is ahead of this program is refused: an older
+//! program would misread it.
+
+/// Each step's statements. Add to the end only.
+pub const MIGRATIONS: &[&[&str]] = &[&[
+    "CREATE TABLE organisations (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+        max_sandboxes BIGINT NOT NULL, max_cpu_milli BIGINT NOT NULL,
+        max_memory_mb BIGINT NOT NULL, max_disk_mb BIGINT NOT NULL,
+        used_sandboxes BIGINT NOT NULL, used_cpu_milli BIGINT NOT NULL,
+        used_memory_mb BIGINT NOT NULL, used_disk_mb BIGINT NOT NULL,
+        created_at BIGINT NOT NULL)",
+    "CREATE TABLE api_keys (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id),
+        hash TEXT NOT NULL UNIQUE, name TEXT NOT NULL, scopes TEXT NOT NULL,
+        created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT, last_used_at BIGINT,
+        root BIGINT NOT NULL)",
+    "CREATE INDEX api_keys_by_org ON api_keys (org, created_at, id)",
+    "CREATE TABLE sandboxes (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), name TEXT,
+        spec TEXT NOT NULL, desired TEXT NOT NULL, state TEXT NOT NULL, reason TEXT,
+        generation BIGINT NOT NULL, facts TEXT NOT NULL,
+        held_sandboxes BIGINT NOT NULL, held_cpu_milli BIGINT NOT NULL,
+        held_memory_mb BIGINT NOT NULL, held_disk_mb BIGINT NOT NULL,
+        created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, started_at BIGINT,
+        last_active_at BIGINT NOT NULL, deleted_at BIGINT)",
+    "CREATE UNIQUE INDEX sandboxes_by_name ON sandboxes (org, name) WHERE deleted_at IS NULL",
+    "CREATE INDEX sandboxes_by_age ON sandboxes (org, created_at, id) WHERE deleted_at IS NULL",
+    "CREATE INDEX sandboxes_alive ON sandboxes (created_at, id) WHERE deleted_at IS NULL",
+    "CREATE INDEX sandboxes_deleted ON sandboxes (deleted_at) WHERE deleted_at IS NOT NULL",
+    "CREATE TABLE sandbox_labels (
+        sandbox TEXT NOT NULL, label TEXT NOT NULL, value TEXT NOT NULL,
+        PRIMARY KEY (sandbox, label))",
+    "CREATE INDEX sandbox_labels_by_value ON sandbox_labels (label, value)",
+    "CREATE TABLE idempotency (
+        org TEXT NOT NULL, key TEXT NOT NULL, request_hash TEXT NOT NULL,
+        sandbox TEXT NOT NULL, created_at BIGINT NOT NULL, PRIMARY KEY (org, key))",
+    "CREATE INDEX idempotency_by_age ON idempotency (created_at)",
+    "CREATE INDEX idempotency_by_sandbox ON idempotency (sandbox)",
+    "CREATE TABLE usage_marks (
+        sandbox TEXT PRIMARY KEY, at BIGINT NOT NULL, running BIGINT NOT NULL,
+        cpu_usec BIGINT NOT NULL, memory_bytes BIGINT NOT NULL, disk_bytes BIGINT NOT NULL,
+        egress_bytes BIGINT NOT NULL, memory_rest BIGINT NOT NULL, disk_rest BIGINT NOT NULL)",
+    "CREATE TABLE usage_hours (
+        sandbox TEXT NOT NULL, hour BIGINT NOT NULL, org TEXT NOT NULL,
+        cpu_usec BIGINT NOT NULL, memory_mib_ms BIGINT NOT NULL, disk_mib_ms BIGINT NOT NULL,
+        egress_bytes BIGINT NOT NULL, PRIMARY KEY (sandbox, hour))",
+    "CREATE INDEX usage_hours_by_org ON usage_hours (org, hour)",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "INSERT INTO counters (name, value) VALUES ('events', 0)",
+    "INSERT INTO counters (name, value) VALUES ('audit', 0)",
+    "CREATE TABLE events (
+        sequence BIGINT PRIMARY KEY, org TEXT NOT NULL, sandbox TEXT NOT NULL,
+        at BIGINT NOT NULL, kind TEXT NOT NULL)",
+    "CREATE INDEX events_by_org ON events (org, sequence)",
+    "CREATE INDEX events_by_sandbox ON events (sandbox, sequence)",
+    "CREATE TABLE audit (
+        sequence BIGINT PRIMARY KEY, at BIGINT NOT NULL, org TEXT NOT NULL, key_id TEXT,
+        action TEXT NOT NULL, target TEXT, source TEXT, request_id TEXT,
+        result TEXT NOT NULL, detail TEXT)",
+    "CREATE INDEX audit_by_org ON audit (org, sequence)",
+    "CREATE TABLE image_grants (
+        org TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (org, name))",
+    "CREATE INDEX image_grants_by_name ON image_grants (name)",
+    "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+]];
+
+/// The version a database has when every step was applied.
+pub const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Holds one row: the number of steps applied.
+pub const VERSION_TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";

@@ -1,0 +1,255 @@
+//! The [`Store`] over either database: every method is one operation.
+
+use async_trait::async_trait;
+use cove_model::{KeyId, OrgId, SandboxId};
+use time::OffsetDateTime;
+
+use crate::ops::{audit, events, images, keys, organisations, sandboxes, sweep, usage};
+use crate::sql::Backend;
+use crate::{
+    AuditRecord, Created, IdempotencyKey, Key, NewEvent, Organisation, Page, PageRequest, Period,
+    Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, Store,
+    StoreError, StoredEvent, Usage, UsageSample,
+};
+
+pub struct SqlStore<B>(pub B);
+
+#[async_trait]
+impl<B: Backend> Store for SqlStore<B> {
+    async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
+        self.0.write(organisations::Create(org.clone())).await
+    }
+
+    async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError> {
+        self.0.read(organisations::Get::ById(id.clone())).await
+    }
+
+    async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError> {
+        let get = organisations::Get::ByName(name.to_owned());
+        self.0.read(get).await
+    }
+
+    async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError> {
+        self.0.read(organisations::List(page.clone())).await
+    }
+
+    async fn set_quota(&self, id: &OrgId, quota: Quota) -> Result<Organisation, StoreError> {
+        let set = organisations::SetQuota(id.clone(), quota);
+        self.0.write(set).await
+    }
+
+    async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError> {
+        let create = keys::Create(key.clone(), hash.to_owned());
+        self.0.write(create).await
+    }
+
+    async fn put_root_key(&self, key: &Key, hash: &str) -> Result<Key, StoreError> {
+        let put = keys::PutRoot(key.clone(), hash.to_owned());
+        self.0.write(put).await
+    }
+
+    async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError> {
+        self.0.read(keys::ByHash(hash.to_owned())).await
+    }
+
+    async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError> {
+        self.0.read(keys::List(org.clone(), page.clone())).await
+    }
+
+    async fn revoke_key(
+        &self,
+        org: &OrgId,
+        id: &KeyId,
+        at: OffsetDateTime,
+    ) -> Result<Key, StoreError> {
+        let (org, id) = (org.clone(), id.clone());
+        self.0.write(keys::Revoke { org, id, at }).await
+    }
+
+    async fn touch_keys(&self, used: &[(KeyId, OffsetDateTime)]) -> Result<(), StoreError> {
+        self.0.write(keys::Touch(used.to_vec())).await
+    }
+
+    async fn create_sandbox(
+        &self,
+        record: &SandboxRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<Created, StoreError> {
+        let create = sandboxes::Create {
+            record: record.clone(),
+            idempotency: idempotency.cloned(),
+        };
+        self.0.write(create).await
+    }
+
+    async fn sandbox(
+        &self,
+        org: &OrgId,
+        which: SandboxRef<'_>,
+    ) -> Result<Option<SandboxRecord>, StoreError> {
+        let get = match which {
+            SandboxRef::Id(id) => sandboxes::Get::ById(org.clone(), id.clone()),
+            SandboxRef::Name(name) => sandboxes::Get::ByName(org.clone(), name.to_owned()),
+        };
+        self.0.read(get).await
+    }
+
+    async fn any_sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, StoreError> {
+        self.0.read(sandboxes::Get::Any(id.clone())).await
+    }
+
+    async fn sandboxes(
+        &self,
+        org: &OrgId,
+        filter: &SandboxFilter,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxRecord>, StoreError> {
+        let list = sandboxes::List {
+            org: Some(org.clone()),
+            filter: filter.clone(),
+            page: page.clone(),
+        };
+        self.0.read(list).await
+    }
+
+    async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError> {
+        let list = sandboxes::List {
+            org: None,
+            filter: SandboxFilter::default(),
+            page: page.clone(),
+        };
+        self.0.read(list).await
+    }
+
+    async fn change_sandbox(
+        &self,
+        id: &SandboxId,
+        change: &SandboxChange,
+        at: OffsetDateTime,
+    ) -> Result<SandboxRecord, StoreError> {
+        let change = sandboxes::Change {
+            id: id.clone(),
+            change: change.clone(),
+            at,
+        };
+        self.0.write(change).await
+    }
+
+    async fn touch_sandboxes(
+        &self,
+        active: &[(SandboxId, OffsetDateTime)],
+    ) -> Result<(), StoreError> {
+        self.0.write(sandboxes::Touch(active.to_vec())).await
+    }
+
+    async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
+        let forget = sandboxes::ForgetIdempotency(org.clone(), sandbox.clone());
+        self.0.write(forget).await
+    }
+
+    async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {
+        self.0.write(usage::Apply(samples.to_vec())).await
+    }
+
+    async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError> {
+        self.0.read(usage::OfOrganisation(org.clone(), period)).await
+    }
+
+    async fn usage_by_sandbox(
+        &self,
+        org: &OrgId,
+        period: Period,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxUsage>, StoreError> {
+        let by_sandbox = usage::BySandbox {
+            org: org.clone(),
+            period,
+            page: page.clone(),
+        };
+        self.0.read(by_sandbox).await
+    }
+
+    async fn usage_of(&self, sandbox: &SandboxId) -> Result<Usage, StoreError> {
+        self.0.read(usage::OfSandbox(sandbox.clone())).await
+    }
+
+    async fn append_events(
+        &self,
+        events: &[NewEvent],
+        host_position: Option<u64>,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let events = events.to_vec();
+        let append = events::Append {
+            events,
+            host_position,
+        };
+        self.0.write(append).await
+    }
+
+    async fn host_position(&self) -> Result<Option<u64>, StoreError> {
+        self.0.read(events::Position).await
+    }
+
+    async fn events(
+        &self,
+        org: &OrgId,
+        sandbox: Option<&SandboxId>,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let list = events::After {
+            org: org.clone(),
+            sandbox: sandbox.cloned(),
+            after,
+            limit,
+        };
+        self.0.read(list).await
+    }
+
+    async fn event_bounds(&self) -> Result<(Option<u64>, u64), StoreError> {
+        self.0.read(events::Bounds).await
+    }
+
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        self.0.write(audit::Append(records.to_vec())).await
+    }
+
+    async fn audit(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<AuditRecord>, StoreError> {
+        self.0.read(audit::List(org.clone(), page.clone())).await
+    }
+
+    async fn grant_image(&self, org: Option<&OrgId>, name: &str) -> Result<(), StoreError> {
+        let grant = images::Grant(org.cloned(), name.to_owned());
+        self.0.write(grant).await
+    }
+
+    async fn withdraw_image(&self, org: Option<&OrgId>, name: &str) -> Result<bool, StoreError> {
+        let withdraw = images::Withdraw(org.cloned(), name.to_owned());
+        self.0.write(withdraw).await
+    }
+
+    async fn image_grants(&self, org: &OrgId) -> Result<Vec<(String, bool)>, StoreError> {
+        self.0.read(images::Of(org.clone())).await
+    }
+
+    async fn image_grant_count(&self, name: &str) -> Result<u64, StoreError> {
+        self.0.read(images::Count(name.to_owned())).await
+    }
+
+    async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.0.read(events::Setting(name.to_owned())).await
+    }
+
+    async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        let put = events::PutSetting(name.to_owned(), value.to_owned());
+        self.0.write(put).await
+    }
+
+    async fn sweep(&self, retention: &Retention) -> Result<u64, StoreError> {
+        self.0.write(sweep::Sweep(retention.clone())).await
+    }
+}

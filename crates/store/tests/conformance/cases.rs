@@ -1,0 +1,10 @@
+//! What both databases promise.
+
+pub mod audit;
+pub mod events;
+pub mod idempotency;
+pub mod misc;
+pub mod quota;
+pub mod sandboxes;
+pub mod tenants;
+pub mod usage;

@@ -1,0 +1,72 @@
+//! Events: order and completeness.
+
+use std::sync::Arc;
+
+use cove_model::{EventKind, OrgId, SandboxId, State};
+use cove_store::{NewEvent, Store};
+
+use crate::rows::{at, org};
+
+fn event(org: &OrgId, sandbox: &SandboxId) -> NewEvent {
+    NewEvent {
+        org: org.clone(),
+        sandbox: sandbox.clone(),
+        at: at(1),
+        kind: EventKind::State { state: State::Running, reason: Some("because".into()) },
+    }
+}
+
+pub async fn readers_never_miss_what_commits_concurrently(store: Arc<dyn Store>) {
+    const WRITERS: u64 = 6;
+    const EACH: u64 = 15;
+    let ours = org(&store, "ours").await;
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|_| {
+            let (store, ours) = (Arc::clone(&store), ours.clone());
+            tokio::spawn(async move {
+                let sandbox = SandboxId::random();
+                for _ in 0..EACH {
+                    let two = [event(&ours, &sandbox), event(&ours, &sandbox)];
+                    let stored = store.append_events(&two, None).await.unwrap();
+                    assert_eq!(stored[1].sequence, stored[0].sequence + 1);
+                }
+            })
+        })
+        .collect();
+    // A reader that resumes from the last number it saw, while the writers are at it.
+    let mut seen = Vec::new();
+    while (seen.len() as u64) < WRITERS * EACH * 2 {
+        let after = seen.last().copied().unwrap_or(0);
+        let batch = store.events(&ours, None, after, 7).await.unwrap();
+        seen.extend(batch.iter().map(|event| event.sequence));
+        if batch.is_empty() && writers.iter().all(|writer| writer.is_finished()) {
+            let rest = store.events(&ours, None, after, 1000).await.unwrap();
+            seen.extend(rest.iter().map(|event| event.sequence));
+            break;
+        }
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let expected: Vec<u64> = (1..=WRITERS * EACH * 2).collect();
+    assert_eq!(seen, expected);
+}
+
+pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
+    assert_eq!(store.host_position().await.unwrap(), None);
+    assert_eq!(store.event_bounds().await.unwrap(), (None, 0));
+    let (one, two) = (SandboxId::random(), SandboxId::random());
+    let told = [event(&ours, &one), event(&theirs, &two), event(&ours, &two)];
+    let stored = store.append_events(&told, Some(17)).await.unwrap();
+    assert_eq!(store.host_position().await.unwrap(), Some(17));
+    store.append_events(&[], Some(19)).await.unwrap();
+    assert_eq!(store.host_position().await.unwrap(), Some(19));
+    assert_eq!(store.event_bounds().await.unwrap(), (Some(1), 3));
+
+    let mine = store.events(&ours, None, 0, 10).await.unwrap();
+    assert_eq!(mine, [stored[0].clone(), stored[2].clone()]);
+    assert_eq!(store.events(&ours, None, stored[0].sequence, 10).await.unwrap().len(), 1);
+    assert_eq!(store.events(&ours, Some(&one), 0, 10).await.unwrap().len(), 1);
+    assert_eq!(store.events(&theirs, Some(&one), 0, 10).await.unwrap().len(), 0);
+}

@@ -1,0 +1,125 @@
+//! One suite for both databases: every case in `cases` runs against a fresh SQLite file and against
+//! a fresh database of a private PostgreSQL cluster.
+
+mod cases;
+mod cluster;
+mod rows;
+
+use std::sync::Arc;
+
+use cluster::Cluster;
+use cove_store::{Store, StoreError};
+
+macro_rules! suite {
+    ($($group:ident :: $case:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+                let store = cove_store::open_sqlite(&folder.path().join("store.db")).await.unwrap();
+                crate::cases::$group::$case(store).await;
+            })*
+        }
+
+        /// A cluster takes a second to make, so its cases share one; each has its own database.
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn postgres_keeps_every_promise() {
+            let cluster = Cluster::start();
+            let mut running = tokio::task::JoinSet::new();
+            let mut names = std::collections::HashMap::new();
+            $({
+                let address = cluster.database(stringify!($case)).await;
+                let task = running.spawn(async move {
+                    let store = cove_store::open(&address).await.unwrap();
+                    cases::$group::$case(store).await;
+                });
+                names.insert(task.id(), stringify!($case));
+            })*
+            let mut failed = Vec::new();
+            while let Some(done) = running.join_next_with_id().await {
+                if let Err(error) = done {
+                    failed.push(names[&error.id()]);
+                }
+            }
+            assert!(failed.is_empty(), "failed on PostgreSQL: {failed:?}");
+        }
+    };
+}
+
+suite!(
+    tenants::organisations_have_unique_names_and_pages,
+    tenants::keys_are_found_by_hash_and_revoked_for_good,
+    tenants::a_new_root_key_replaces_the_old_one,
+    sandboxes::names_are_unique_among_the_living_of_one_organisation,
+    sandboxes::another_organisation_sees_nothing,
+    sandboxes::lists_filter_and_page_while_rows_come_and_go,
+    sandboxes::a_stale_writer_loses,
+    sandboxes::changes_are_complete_and_only_what_was_asked,
+    sandboxes::activity_only_moves_forward,
+    quota::never_exceeded_by_concurrent_creates,
+    quota::stopping_gives_back_and_starting_takes_again,
+    quota::refusals_say_what_is_short,
+    idempotency::concurrent_requests_with_one_key_make_one_sandbox,
+    idempotency::a_key_is_bound_to_its_request,
+    usage::charges_are_exact_for_any_series_of_samples,
+    usage::periods_count_whole_hours,
+    events::readers_never_miss_what_commits_concurrently,
+    events::positions_move_with_their_events,
+    audit::records_page_newest_first,
+    misc::image_grants_are_per_organisation_or_for_everybody,
+    misc::settings_are_replaced,
+    misc::sweeping_removes_only_what_is_past_its_time,
+    misc::odd_texts_find_nothing_and_break_nothing,
+);
+
+#[tokio::test]
+async fn an_sqlite_file_of_a_newer_program_is_refused() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("store.db");
+    drop(cove_store::open_sqlite(&path).await.unwrap());
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute("UPDATE schema_version SET version = 1000", [])
+        .unwrap();
+    let refused = cove_store::open_sqlite(&path).await.err().unwrap();
+    assert!(matches!(refused, StoreError::Newer { found: 1000, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_postgres_database_of_a_newer_program_is_refused_and_migrations_do_not_race() {
+    let cluster = Cluster::start();
+    let address = cluster.database("versions").await;
+    let (one, two, three) = tokio::join!(
+        cove_store::open(&address),
+        cove_store::open(&address),
+        cove_store::open(&address)
+    );
+    let stores: [Arc<dyn Store>; 3] = [one.unwrap(), two.unwrap(), three.unwrap()];
+    stores[0].put_setting("a", "b").await.unwrap();
+    assert_eq!(stores[2].setting("a").await.unwrap().as_deref(), Some("b"));
+    cluster
+        .run_sql("versions", "UPDATE schema_version SET version = 1000")
+        .await;
+    let refused = cove_store::open(&address).await.err().unwrap();
+    assert!(matches!(refused, StoreError::Newer { found: 1000, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn postgres_survives_a_restart_of_the_server() {
+    let mut cluster = Cluster::start();
+    let address = cluster.database("restarts").await;
+    let store = cove_store::open(&address).await.unwrap();
+    store.put_setting("before", "kept").await.unwrap();
+    cluster.restart();
+    // The connections in the pool are dead; the first call may notice that the hard way.
+    let _ = store.setting("before").await;
+    let found = store.setting("before").await.unwrap();
+    assert_eq!(found.as_deref(), Some("kept"));
+}
+
+#[tokio::test]
+async fn addresses_that_cannot_be_honoured_are_refused() {
+    for address in ["mysql://x/y", "postgres://localhost/x?sslmode=require", "postgres://a b/?port=x"] {
+        let refused = cove_store::open(address).await.err().unwrap();
+        assert!(matches!(refused, StoreError::Address(_)), "{address}: {refused}");
+    }
+}

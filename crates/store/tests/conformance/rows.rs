@@ -1,0 +1,80 @@
+//! Rows the cases start from.
+
+use std::sync::Arc;
+
+use cove_model::{KeyId, OrgId, Resources, SandboxId, SandboxSpec, State};
+use cove_store::{
+    Desired, Holding, HostFacts, Key, Organisation, Quota, SandboxRecord, Scope, Store,
+};
+use time::OffsetDateTime;
+
+/// Second `s` of the cases' own time.
+pub fn at(s: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(1_800_000_000 + s).unwrap()
+}
+
+pub async fn org(store: &Arc<dyn Store>, name: &str) -> OrgId {
+    org_with(store, name, Quota::default()).await
+}
+
+pub async fn org_with(store: &Arc<dyn Store>, name: &str, quota: Quota) -> OrgId {
+    let org = Organisation {
+        id: OrgId::random(),
+        name: name.into(),
+        quota,
+        used: Holding::default(),
+        created_at: at(0),
+    };
+    store.create_organisation(&org).await.unwrap();
+    org.id
+}
+
+pub fn key(org: &OrgId) -> Key {
+    Key {
+        id: KeyId::random(),
+        org: org.clone(),
+        name: "agent".into(),
+        scopes: vec![Scope::Read, Scope::Use],
+        created_at: at(1),
+        expires_at: Some(at(1000)),
+        revoked_at: None,
+        last_used_at: None,
+        root: false,
+    }
+}
+
+pub fn sandbox(org: &OrgId, name: Option<&str>) -> SandboxRecord {
+    let spec = SandboxSpec {
+        name: name.map(Into::into),
+        ..SandboxSpec::default()
+    };
+    sandbox_of(org, spec, at(10))
+}
+
+pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) -> SandboxRecord {
+    SandboxRecord {
+        id: SandboxId::random(),
+        org: org.clone(),
+        holds: Holding::running(&spec.resources),
+        spec,
+        desired: Desired::Running,
+        state: State::Creating,
+        reason: None,
+        generation: 1,
+        facts: HostFacts::default(),
+        created_at,
+        updated_at: created_at,
+        started_at: None,
+        last_active_at: created_at,
+        deleted_at: None,
+    }
+}
+
+pub fn small() -> Resources {
+    Resources {
+        cpu: 0.5,
+        memory_mb: 100,
+        disk_mb: 200,
+        ..Resources::default()
+    }
+}
