@@ -9,12 +9,14 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::config::{Layout, MIN_LOOP_BYTES};
+use crate::config::{IMAGE_IN_PROGRESS, Layout, MIN_LOOP_BYTES};
 use crate::error::{Context, PoolError};
 use crate::loopdev::LoopDevice;
 use crate::sys;
@@ -24,6 +26,9 @@ const SIZE_GRAIN: u64 = 1 << 20;
 
 /// A default size is never larger than this; ext4 ends files at 16 TiB.
 const MAX_DEFAULT_LOOP_BYTES: u64 = 8 << 40;
+
+const UNMOUNT_ATTEMPTS: u32 = 20;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How much of mkfs's complaints goes into the error.
 const MAX_MKFS_OUTPUT: usize = 2000;
@@ -86,13 +91,16 @@ pub(crate) fn attach_loop(layout: &Layout, size: Option<u64>) -> Result<(), Pool
     prepare_image(layout, size)?;
     let image = layout.image();
     let root = layout.root();
-    let expected = image_fs_id(&image)?;
+    check_image(&image)?;
+    let bound = LoopDevice::find(&image)?;
     if is_mounted(layout)? {
-        if !is_on_btrfs(&root)? || fs_id(&root)? != expected {
+        // The file decides, not the filesystem's id: a copy of a pool has the same id.
+        let ours = bound.map(|device| device.path);
+        if ours.is_none() || mounted_device(&root)? != ours {
             return Err(PoolError::ForeignMount { path: root });
         }
     } else {
-        let device = match LoopDevice::find(&image)? {
+        let device = match bound {
             Some(device) => device,
             None => LoopDevice::bind(&image)?,
         };
@@ -120,23 +128,26 @@ fn mount_device(device: &LoopDevice, root: &Path) -> Result<(), PoolError> {
 /// Unmounts `pool/`; the loop device goes with its last mount.
 pub(crate) fn detach_loop(layout: &Layout) -> Result<(), PoolError> {
     let root = layout.root();
-    match unmount(&root, UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
-        Err(Errno::BUSY) => Err(PoolError::Busy {
-            path: root,
-            reason: "files in it are open or mounts in it remain",
-        }),
-        Err(e) => Err(PoolError::io("unmount", root, e)),
+    for attempt in 1.. {
+        match unmount(&root, UnmountFlags::NOFOLLOW) {
+            Ok(()) => break,
+            // A child that another thread is just starting holds copies of our descriptors until it
+            // becomes another program, so "busy" is believed only when it lasts.
+            Err(Errno::BUSY) if attempt < UNMOUNT_ATTEMPTS => thread::sleep(UNMOUNT_PAUSE),
+            Err(Errno::BUSY) => {
+                return Err(PoolError::Busy {
+                    path: root,
+                    reason: "files in it are open or mounts in it remain",
+                });
+            }
+            Err(e) => return Err(PoolError::io("unmount", root, e)),
+        }
     }
+    Ok(())
 }
 
 fn prepare_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
-    let unfinished = layout.image_in_progress();
-    match fs::remove_file(&unfinished) {
-        Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(PoolError::io("remove", unfinished, e)),
-    }
+    remove_unfinished(layout)?;
     let image = layout.image();
     let size = size.map(round_size).transpose()?;
     match fs::metadata(&image) {
@@ -157,6 +168,21 @@ fn prepare_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => make_image(layout, size),
         Err(e) => Err(PoolError::io("stat", image, e)),
     }
+}
+
+/// Removes what a server killed in the middle of making its loop file left behind.
+fn remove_unfinished(layout: &Layout) -> Result<(), PoolError> {
+    for entry in fs::read_dir(&layout.dir).context("list", &layout.dir)? {
+        let entry = entry.context("list", &layout.dir)?;
+        let name = entry.file_name();
+        if name
+            .as_encoded_bytes()
+            .starts_with(IMAGE_IN_PROGRESS.as_bytes())
+        {
+            fs::remove_file(entry.path()).context("remove", entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn round_size(bytes: u64) -> Result<u64, PoolError> {
@@ -208,19 +234,27 @@ fn make_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
     dir.sync_all().context("sync", &layout.dir)
 }
 
-/// Reads the filesystem id out of the first superblock.
-fn image_fs_id(image: &Path) -> Result<[u8; 16], PoolError> {
-    const SUPERBLOCK: u64 = 0x1_0000;
+/// Looks for the mark of a first superblock, so that a stranger's file is told from a failed mount.
+fn check_image(image: &Path) -> Result<(), PoolError> {
+    const MAGIC_AT: u64 = 0x1_0040;
     let file = File::open(image).context("open", image)?;
-    let mut block = [0u8; 0x48];
-    if file.read_exact_at(&mut block, SUPERBLOCK).is_err() || &block[0x40..0x48] != b"_BHRfS_M" {
+    let mut magic = [0u8; 8];
+    if file.read_exact_at(&mut magic, MAGIC_AT).is_err() || &magic != b"_BHRfS_M" {
         return Err(PoolError::NotBtrfsImage {
             path: image.to_path_buf(),
         });
     }
-    Ok(block[0x20..0x30]
-        .try_into()
-        .expect("a slice of sixteen bytes"))
+    Ok(())
+}
+
+/// The device behind the mount on `root`, `None` when that is no btrfs.
+fn mounted_device(root: &Path) -> Result<Option<PathBuf>, PoolError> {
+    if !is_on_btrfs(root)? {
+        return Ok(None);
+    }
+    let file = File::open(root).context("open", root)?;
+    let device = sys::only_device(file.as_fd()).context("find the device of", root)?;
+    Ok(Some(device))
 }
 
 /// Extends the filesystem over a file that has become larger, now or in a run that was interrupted.

@@ -260,8 +260,15 @@ impl Volumes for Btrfs {
             .set_limit(&volume, &self.path(id), info.id, limit)
     }
 
+    fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
+        let volume = self.open_volume(id)?;
+        sys::sync_and_clean(volume.as_fd()).context("sync", self.path(id))
+    }
+
     fn empty_trash(&self) -> Result<usize, PoolError> {
         // Deleted subvolumes are the kernel's to clean; what remains are their spent counters.
+        let root = File::open(&self.root).context("open", &self.root)?;
+        sys::sync_and_clean(root.as_fd()).context("sync", &self.root)?;
         self.quota.drop_spent_groups(&self.root)
     }
 

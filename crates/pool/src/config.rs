@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// The smallest loop file that leaves btrfs room for its own block groups and a few volumes.
 pub(crate) const MIN_LOOP_BYTES: u64 = 256 << 20;
 
+/// How the names of unfinished loop files begin.
+pub(crate) const IMAGE_IN_PROGRESS: &str = "pool.img.new-";
+
 /// How to open a pool. [`PoolConfig::new`] fills in the defaults.
 #[derive(Debug, Clone)]
 pub struct PoolConfig {
@@ -47,7 +50,9 @@ pub enum BackendChoice {
 pub enum Backend {
     /// Subvolumes of a btrfs made in `pool.img` and mounted through a loop device.
     BtrfsLoop,
-    /// Subvolumes of the btrfs the data directory (or a device mounted on `pool/`) already is.
+    /// Subvolumes of the btrfs the data directory (or a device mounted on `pool/`) already is. Opening
+    /// it switches simple quotas on for that filesystem where no quotas are on. Mount options are the
+    /// host's; the folder's mode alone keeps others from the guests' set-id files.
     BtrfsHost,
     /// Plain directories: snapshots are copies, disk limits do not exist.
     Directory,
@@ -104,9 +109,11 @@ impl Layout {
         self.dir.join("pool.img")
     }
 
-    /// Where the loop file is made; only a finished one gets the name `pool.img`.
+    /// Where this process makes the loop file; only a finished one gets the name `pool.img`. The name
+    /// is the process's own, so that a mkfs that outlived a killed server cannot write into ours.
     pub fn image_in_progress(&self) -> PathBuf {
-        self.dir.join("pool.img.new")
+        let name = format!("{IMAGE_IN_PROGRESS}{}", std::process::id());
+        self.dir.join(name)
     }
 
     pub fn root(&self) -> PathBuf {

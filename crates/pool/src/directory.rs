@@ -93,12 +93,11 @@ impl Directory {
 
     fn copy(
         &self,
-        from: &VolumeId,
+        source: File,
         to: &VolumeId,
         access: Access,
         work: &Path,
     ) -> Result<(), PoolError> {
-        let source = self.open_volume(from)?;
         let (tree, links) = (work.join("tree"), work.join("links"));
         for dir in [work, &tree, &links] {
             DirBuilder::new()
@@ -141,12 +140,13 @@ impl Volumes for Directory {
     }
 
     fn snapshot(&self, from: &VolumeId, to: &VolumeId, access: Access) -> Result<(), PoolError> {
+        let source = self.open_volume(from)?;
         // Only to fail before the long copy; the rename at its end decides.
         if self.path(to).symlink_metadata().is_ok() {
             return Err(PoolError::Exists { id: to.clone() });
         }
         let work = self.root.join(PARTIAL).join(self.fresh_name());
-        let copied = self.copy(from, to, access, &work);
+        let copied = self.copy(source, to, access, &work);
         let discarded = self.discard(&work);
         copied?;
         discarded.map(drop)
@@ -213,6 +213,10 @@ impl Volumes for Directory {
             }),
             _ => Ok(()),
         }
+    }
+
+    fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
+        syncfs(self.open_volume(id)?).context("sync", self.path(id))
     }
 
     fn empty_trash(&self) -> Result<usize, PoolError> {

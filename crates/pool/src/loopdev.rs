@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::error::{Context, PoolError};
-use crate::sys;
+use crate::sys::loops;
 
 /// Others on the machine take loop devices too; after losing the race this often, give up.
 const MAX_BIND_ATTEMPTS: u32 = 64;
@@ -55,7 +55,7 @@ impl LoopDevice {
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
                 continue;
             };
-            match sys::loop_status(file.as_fd()) {
+            match loops::status(file.as_fd()) {
                 Ok(status) if status.device == meta.dev() && status.inode == meta.ino() => {
                     return Ok(Some(LoopDevice { path, file }));
                 }
@@ -84,15 +84,15 @@ impl LoopDevice {
             .open("/dev/loop-control")
             .map_err(unavailable)?;
         for _ in 0..MAX_BIND_ATTEMPTS {
-            let number = sys::loop_get_free(control.as_fd()).map_err(|e| unavailable(e.into()))?;
+            let number = loops::get_free(control.as_fd()).map_err(|e| unavailable(e.into()))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .open(&path)
                 .map_err(unavailable)?;
-            let flags = sys::LOOP_AUTOCLEAR | sys::LOOP_DIRECT_IO;
-            match sys::loop_configure(device.as_fd(), file.as_fd(), BLOCK_SIZE, flags) {
+            let flags = loops::AUTOCLEAR | loops::DIRECT_IO;
+            match loops::configure(device.as_fd(), file.as_fd(), BLOCK_SIZE, flags) {
                 Ok(()) => return Ok(LoopDevice { path, file: device }),
                 Err(Errno::BUSY) => continue,
                 Err(e) => return Err(unavailable(e.into())),
@@ -103,6 +103,6 @@ impl LoopDevice {
 
     /// Tells the kernel that the file behind the device has grown.
     pub fn take_new_size(&self) -> Result<(), PoolError> {
-        sys::loop_set_capacity(self.file.as_fd()).context("grow", &self.path)
+        loops::set_capacity(self.file.as_fd()).context("grow", &self.path)
     }
 }

@@ -3,20 +3,22 @@
 //! What both backends share lives here: which backend a directory gets, the folders, names, the room
 //! check, swapping, listing and sweeping. The rest goes through the private [`Volumes`] trait.
 
+mod choice;
 mod lock;
 
+use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::attach;
 use crate::btrfs::Btrfs;
-use crate::config::{Backend, BackendChoice, Layout, PoolConfig};
+use crate::config::{Backend, Layout, PoolConfig};
 use crate::directory::Directory;
 use crate::error::{Context, Place, PoolError};
 use crate::probe::{self, Finding};
@@ -46,6 +48,7 @@ pub(crate) trait Volumes: Send + Sync {
     fn info(&self, id: &VolumeId) -> Result<VolumeInfo, PoolError>;
     fn usage(&self, id: &VolumeId) -> Result<Usage, PoolError>;
     fn set_limit(&self, id: &VolumeId, limit: Option<u64>) -> Result<(), PoolError>;
+    fn sync(&self, id: &VolumeId) -> Result<(), PoolError>;
     /// Finishes deletions; returns how many leftovers went.
     fn empty_trash(&self) -> Result<usize, PoolError>;
     /// Why disk limits are not possible, if they are not.
@@ -59,6 +62,15 @@ pub(crate) trait Volumes: Send + Sync {
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("root", &self.inner.root)
+            .field("backend", &self.inner.backend)
+            .finish_non_exhaustive()
+    }
 }
 
 struct Inner {
@@ -103,14 +115,14 @@ impl Pool {
             }
             _ => {}
         }
-        let backend = attach_backend(&layout, &config)?;
+        let backend = choice::attach_backend(&layout, &config)?;
         make_folders(&root)?;
         let volumes: Box<dyn Volumes> = if backend.is_btrfs() {
             Box::new(Btrfs::open(&root)?)
         } else {
             Box::new(Directory::open(&root)?)
         };
-        write_marker(&layout, backend)?;
+        choice::write_marker(&layout, backend)?;
         let host = if backend == Backend::BtrfsLoop {
             &dir
         } else {
@@ -278,16 +290,10 @@ impl Pool {
         self.space()?.check(need)
     }
 
-    /// Puts a volume's data on disk, together with whatever else is pending on its filesystem.
+    /// Puts a volume's data on disk, together with whatever else is pending on its filesystem. Until
+    /// then a power cut may undo the last seconds (btrfs: up to 30), creations included.
     pub fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
-        let path = self.path(id);
-        match fs::File::open(&path) {
-            Ok(volume) => syncfs(&volume).context("sync", path),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Err(PoolError::NotFound { id: id.clone() })
-            }
-            Err(e) => Err(PoolError::io("open", path, e)),
-        }
+        self.inner.volumes.sync(id)
     }
 
     /// Deletes every volume that `keep` does not claim, every staging volume and the trash. Meant for
@@ -373,84 +379,6 @@ impl Pool {
     }
 }
 
-/// Decides the backend and has its filesystem in place. What a directory was made with stays; only a
-/// new one is free to choose.
-fn attach_backend(layout: &Layout, config: &PoolConfig) -> Result<Backend, PoolError> {
-    let asked = config.backend;
-    let existing = match read_marker(layout)? {
-        Some(backend) => Some(backend),
-        None if layout.image().exists() => Some(Backend::BtrfsLoop),
-        None => None,
-    };
-    if let Some(existing) = existing {
-        let fits = match asked {
-            BackendChoice::Auto => true,
-            BackendChoice::Btrfs => existing.is_btrfs(),
-            BackendChoice::Directory => existing == Backend::Directory,
-        };
-        if !fits {
-            return Err(PoolError::BackendMismatch {
-                dir: layout.dir.clone(),
-                existing,
-                asked,
-            });
-        }
-        match existing {
-            Backend::BtrfsLoop => attach::attach_loop(layout, config.loop_size_bytes)?,
-            Backend::BtrfsHost => check_host_btrfs(layout)?,
-            Backend::Directory => {}
-        }
-        return Ok(existing);
-    }
-    if asked == BackendChoice::Directory {
-        return Ok(Backend::Directory);
-    }
-    let chosen = if attach::is_on_btrfs(&layout.root())? {
-        check_host_btrfs(layout).map(|()| Backend::BtrfsHost)
-    } else {
-        attach::attach_loop(layout, config.loop_size_bytes).map(|()| Backend::BtrfsLoop)
-    };
-    match chosen {
-        Err(e) if asked == BackendChoice::Auto && is_missing_means(&e) => {
-            // Made a moment ago and never used: the next open must not take it for a pool.
-            let image = layout.image();
-            match fs::remove_file(&image) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    Err(PoolError::io("remove", image, e))
-                }
-                _ => Ok(Backend::Directory),
-            }
-        }
-        other => other,
-    }
-}
-
-fn check_host_btrfs(layout: &Layout) -> Result<(), PoolError> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(PoolError::NotRoot {
-            operation: "keeping subvolumes",
-        });
-    }
-    let root = layout.root();
-    if attach::is_on_btrfs(&root)? {
-        Ok(())
-    } else {
-        // The device that was mounted on the pool is not there (yet).
-        Err(PoolError::ForeignMount { path: root })
-    }
-}
-
-/// Whether the machine lacks what a btrfs pool needs, as opposed to something having gone wrong.
-fn is_missing_means(error: &PoolError) -> bool {
-    matches!(
-        error,
-        PoolError::NotRoot { .. }
-            | PoolError::NoBtrfs
-            | PoolError::NoMkfs
-            | PoolError::NoLoopDevice { .. }
-    )
-}
-
 fn make_folders(root: &Path) -> Result<(), PoolError> {
     fs::set_permissions(root, fs::Permissions::from_mode(ROOT_MODE)).context("chmod", root)?;
     let kinds = Kind::ALL.map(Kind::folder);
@@ -464,29 +392,4 @@ fn make_folders(root: &Path) -> Result<(), PoolError> {
         }
     }
     Ok(())
-}
-
-fn read_marker(layout: &Layout) -> Result<Option<Backend>, PoolError> {
-    let path = layout.marker();
-    match fs::read_to_string(&path) {
-        Ok(text) => match Backend::from_word(text.trim()) {
-            Some(backend) => Ok(Some(backend)),
-            None => Err(PoolError::UnknownBackend {
-                path,
-                word: text.trim().to_owned(),
-            }),
-        },
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(PoolError::io("read", path, e)),
-    }
-}
-
-fn write_marker(layout: &Layout, backend: Backend) -> Result<(), PoolError> {
-    if read_marker(layout)? == Some(backend) {
-        return Ok(());
-    }
-    let path = layout.marker();
-    let fresh = path.with_extension("backend.new");
-    fs::write(&fresh, backend.word()).context("write", &fresh)?;
-    fs::rename(&fresh, &path).context("rename to", path)
 }

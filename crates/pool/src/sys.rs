@@ -1,10 +1,14 @@
-//! The ioctls this crate needs that no library wraps: btrfs and loop devices.
+//! The ioctls this crate needs that no library wraps: those of btrfs here, of loop devices below.
 //!
 //! Each function is one system call with its argument block built and read here, so that the rest of
 //! the crate sees only safe functions and `Errno`.
 
-use std::ffi::c_ulong;
+pub(crate) mod loops;
+
+use std::ffi::{CStr, OsStr, c_ulong};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
@@ -19,11 +23,13 @@ const fn code(direction: u32, number: u32, size: usize) -> c_ulong {
 }
 
 const RESIZE: c_ulong = code(WRITE, 3, size_of::<VolArgs>());
+const SYNC: c_ulong = code(0, 8, 0);
 const TREE_SEARCH: c_ulong = code(READ | WRITE, 17, size_of::<SearchArgs>());
 const SNAP_CREATE_V2: c_ulong = code(WRITE, 23, size_of::<VolArgsV2>());
 const SUBVOL_CREATE_V2: c_ulong = code(WRITE, 24, size_of::<VolArgsV2>());
 const SUBVOL_GETFLAGS: c_ulong = code(READ, 25, size_of::<u64>());
 const SUBVOL_SETFLAGS: c_ulong = code(WRITE, 26, size_of::<u64>());
+const DEV_INFO: c_ulong = code(READ | WRITE, 30, size_of::<DevInfo>());
 const FS_INFO: c_ulong = code(READ, 31, size_of::<FsInfo>());
 const QUOTA_CTL: c_ulong = code(READ | WRITE, 40, size_of::<QuotaCtl>());
 const QGROUP_CREATE: c_ulong = code(WRITE, 42, size_of::<QgroupCreate>());
@@ -35,14 +41,6 @@ const SUBVOL_RDONLY: u64 = 1 << 1;
 const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
-
-const LOOP_GET_STATUS64: c_ulong = 0x4c05;
-const LOOP_SET_CAPACITY: c_ulong = 0x4c07;
-const LOOP_CONFIGURE: c_ulong = 0x4c0a;
-const LOOP_CTL_GET_FREE: c_ulong = 0x4c82;
-
-pub(crate) const LOOP_AUTOCLEAR: u32 = 4;
-pub(crate) const LOOP_DIRECT_IO: u32 = 16;
 
 /// The root tree, where every subvolume has its items.
 const ROOT_TREE: u64 = 1;
@@ -62,6 +60,16 @@ struct VolArgsV2 {
     flags: u64,
     unused: [u64; 4],
     name: [u8; 4040],
+}
+
+#[repr(C)]
+struct DevInfo {
+    devid: u64,
+    uuid: [u8; 16],
+    bytes_used: u64,
+    total_bytes: u64,
+    unused: [u64; 379],
+    path: [u8; 1024],
 }
 
 #[repr(C)]
@@ -135,39 +143,13 @@ struct SearchArgs {
     buf: [u8; 4096 - 104],
 }
 
-#[repr(C)]
-struct LoopInfo {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
-    offset: u64,
-    size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
-    flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
-}
-
-#[repr(C)]
-struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: LoopInfo,
-    reserved: [u64; 8],
-}
-
 const _: () = {
     assert!(size_of::<VolArgs>() == 4096);
     assert!(size_of::<VolArgsV2>() == 4096);
+    assert!(size_of::<DevInfo>() == 4096);
     assert!(size_of::<FsInfo>() == 1024);
     assert!(size_of::<SearchArgs>() == 4096);
     assert!(size_of::<SubvolInfoRaw>() == 504);
-    assert!(size_of::<LoopInfo>() == 232);
-    assert!(size_of::<LoopConfig>() == 304);
 };
 
 /// What the kernel tells about one subvolume.
@@ -176,13 +158,6 @@ pub(crate) struct SubvolInfo {
     pub id: u64,
     pub read_only: bool,
     pub created: SystemTime,
-}
-
-/// What a loop device is bound to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LoopStatus {
-    pub device: u64,
-    pub inode: u64,
 }
 
 fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, arg: &mut T) -> Result<i32, Errno> {
@@ -296,6 +271,21 @@ pub(crate) fn fs_id(anywhere: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
     Ok(info.fsid)
 }
 
+/// The device a filesystem of one device is mounted from.
+pub(crate) fn only_device(anywhere: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
+    let mut info = Box::new(DevInfo {
+        devid: 1,
+        uuid: [0; 16],
+        bytes_used: 0,
+        total_bytes: 0,
+        unused: [0; 379],
+        path: [0; 1024],
+    });
+    ioctl(anywhere, DEV_INFO, &mut *info)?;
+    let path = CStr::from_bytes_until_nul(&info.path).map_err(|_| Errno::ILSEQ)?;
+    Ok(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+}
+
 pub(crate) fn resize_to_device(root: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut args = Box::new(VolArgs {
         fd: 0,
@@ -303,6 +293,12 @@ pub(crate) fn resize_to_device(root: BorrowedFd<'_>) -> Result<(), Errno> {
     });
     args.name[..3].copy_from_slice(b"max");
     ioctl(root, RESIZE, &mut *args).map(drop)
+}
+
+/// Puts everything on disk and wakes the kernel's cleaner of deleted subvolumes, which otherwise looks
+/// only every 30 seconds.
+pub(crate) fn sync_and_clean(anywhere: BorrowedFd<'_>) -> Result<(), Errno> {
+    ioctl_value(anywhere, SYNC, 0).map(drop)
 }
 
 pub(crate) fn quota_enable_simple(root: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -397,56 +393,4 @@ fn search_root_tree(
             .unwrap_or_default();
     }
     Ok(offsets)
-}
-
-pub(crate) fn loop_get_free(control: BorrowedFd<'_>) -> Result<u32, Errno> {
-    ioctl_value(control, LOOP_CTL_GET_FREE, 0).map(|n| n.unsigned_abs())
-}
-
-/// Binds a loop device to a file in one step, so that no half-configured device is ever seen.
-pub(crate) fn loop_configure(
-    device: BorrowedFd<'_>,
-    file: BorrowedFd<'_>,
-    block_size: u32,
-    flags: u32,
-) -> Result<(), Errno> {
-    let mut config = Box::new(LoopConfig {
-        fd: file.as_raw_fd().unsigned_abs(),
-        block_size,
-        info: loop_info(),
-        reserved: [0; 8],
-    });
-    config.info.flags = flags;
-    ioctl(device, LOOP_CONFIGURE, &mut *config).map(drop)
-}
-
-pub(crate) fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
-    let mut info = loop_info();
-    ioctl(device, LOOP_GET_STATUS64, &mut info)?;
-    Ok(LoopStatus {
-        device: info.device,
-        inode: info.inode,
-    })
-}
-
-pub(crate) fn loop_set_capacity(device: BorrowedFd<'_>) -> Result<(), Errno> {
-    ioctl_value(device, LOOP_SET_CAPACITY, 0).map(drop)
-}
-
-fn loop_info() -> LoopInfo {
-    LoopInfo {
-        device: 0,
-        inode: 0,
-        rdevice: 0,
-        offset: 0,
-        size_limit: 0,
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: 0,
-        file_name: [0; 64],
-        crypt_name: [0; 64],
-        encrypt_key: [0; 32],
-        init: [0; 2],
-    }
 }

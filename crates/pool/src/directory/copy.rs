@@ -265,8 +265,8 @@ fn times(stat: &Stat) -> Timestamps {
         tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
     };
     Timestamps {
-        last_access: time(stat.st_atime as i64, stat.st_atime_nsec as u64),
-        last_modification: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     }
 }
 
