@@ -67,6 +67,16 @@ pub(crate) struct Description {
     pub arch: String,
 }
 
+impl Description {
+    /// Whether it describes this image, names aside.
+    fn fits(&self, image: &Image) -> bool {
+        image.layers == self.layers
+            && image.config == self.config
+            && image.source == self.source
+            && image.digest == self.digest
+    }
+}
+
 /// What [`ImageStore::sweep`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepReport {
@@ -258,21 +268,34 @@ impl Inner {
     pub async fn register(self: &Arc<Self>, description: Description) -> Result<Image, ImageError> {
         let inner = Arc::clone(self);
         blocking(move || {
-            let top = description
-                .layers
-                .last()
-                .expect("an image has at least one layer");
-            let size_bytes = inner.pool.measure(&top.volume())?;
-            inner.register_measured(description, size_bytes)
+            let known = inner
+                .state()
+                .images
+                .values()
+                .find(|image| description.fits(image))
+                .cloned();
+            let size_bytes = match known {
+                Some(image) => image.size_bytes,
+                None => {
+                    let top = description
+                        .layers
+                        .last()
+                        .expect("an image has at least one layer");
+                    inner.pool.measure(&top.volume())?
+                }
+            };
+            inner.write_record(description, size_bytes)
         })
         .await
     }
 
-    fn register_measured(
-        &self,
-        description: Description,
-        size_bytes: u64,
-    ) -> Result<Image, ImageError> {
+    fn write_record(&self, description: Description, size_bytes: u64) -> Result<Image, ImageError> {
+        let mut state = self.state();
+        let same = state
+            .images
+            .values()
+            .find(|image| description.fits(image))
+            .cloned();
         let Description {
             name,
             digest,
@@ -281,14 +304,7 @@ impl Inner {
             layers,
             arch,
         } = description;
-        let mut state = self.state();
-        let same = state.images.values().find(|image| {
-            image.layers == layers
-                && image.config == config
-                && image.source == source
-                && image.digest == digest
-        });
-        let mut image = same.cloned().unwrap_or_else(|| Image {
+        let mut image = same.unwrap_or_else(|| Image {
             id: ImageId::random(),
             names: Vec::new(),
             digest,

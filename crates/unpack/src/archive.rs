@@ -85,10 +85,15 @@ impl Archive {
     /// the entry before is skipped.
     pub fn next(&mut self, warn: &mut dyn FnMut(Warning)) -> Result<Option<Entry>, Failure> {
         let mut local = Extension::default();
+        // Whether an extension header was read whose entry is still to come.
+        let mut announced = false;
         loop {
             self.skip_body()?;
             let mut block = [0; BLOCK];
             if !self.stream.read_full(&mut block)? {
+                if announced {
+                    return Err(Failure::Truncated);
+                }
                 if self.stream.bytes() == 0 {
                     return Err(Failure::BadHeader {
                         reason: "no data at all".to_owned(),
@@ -105,6 +110,7 @@ impl Archive {
                 return Err(Failure::limit(Limit::Entries, self.limits.entries));
             }
             let header = Header::parse(&block)?;
+            announced = matches!(header.type_flag, b'x' | b'X' | b'L' | b'K');
             match header.type_flag {
                 b'x' | b'X' => {
                     let body = self.extension_body(header.size)?;

@@ -47,7 +47,8 @@ printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > "$roo
 # What names this one machine, or only helped to build it.
 : > "$root/etc/machine-id"
 rm -f "$root/etc/resolv.conf" "$root/var/lib/dbus/machine-id"
-rm -rf "$root"/var/log/* "$root"/var/cache/apt/*.bin "$root"/var/cache/debconf/*-old \
-    "$root"/var/lib/dpkg/*-old "$root"/tmp/* "$root"/var/tmp/*
+find "$root/var/lib/apt/lists" "$root/var/cache/apt" -type f -delete
+rm -rf "$root"/var/log/* "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old \
+    "$root"/tmp/* "$root"/var/tmp/*
 # 32 MB that only help to debug the compiler itself.
-rm -f "$root"/usr/bin/*-lto-dump-*  "$root"/usr/bin/lto-dump*
+rm -f "$root"/usr/bin/*-lto-dump-* "$root"/usr/bin/lto-dump*

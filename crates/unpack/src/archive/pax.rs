@@ -136,7 +136,10 @@ impl Extension {
     }
 }
 
-fn record(body: &[u8]) -> Result<(&[u8], &[u8], &[u8]), Failure> {
+/// Key, value and what follows the record.
+type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+fn record(body: &[u8]) -> Result<Record<'_>, Failure> {
     let space = body
         .iter()
         .take(20)
