@@ -1,1 +1,95 @@
-//! The runner interface over a unix socket; written next.
+//! The runner interface over a unix socket.
+//!
+//! One connection carries one call: a frame with the [`Request`], then frames with the answer, then
+//! the end. Lists come in several frames. A connection to a guest is answered with the descriptor of
+//! the guest's own socket (SCM_RIGHTS), so the privileged process neither sees nor copies what is
+//! said on it; a guest stream that is not a socket is relayed over the same connection instead.
+//!
+//! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
+//! away cancels questions, never changes: those run to their end.
+
+use cove_model::{ResourcesPatch, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use crate::{CreateRequest, ImageSource};
+
+mod client;
+mod descriptor;
+mod frame;
+mod server;
+
+pub use client::Client;
+pub use frame::{FRAME_MAX, LIST_BYTES_MAX};
+pub use server::{CALLS_MAX, bind, serve};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    Create {
+        request: Box<CreateRequest>,
+    },
+    Get {
+        id: SandboxId,
+    },
+    List,
+    Start {
+        id: SandboxId,
+    },
+    Stop {
+        id: SandboxId,
+        grace_ms: u64,
+    },
+    Delete {
+        id: SandboxId,
+    },
+    Resize {
+        id: SandboxId,
+        patch: ResourcesPatch,
+    },
+    Sample {
+        id: SandboxId,
+    },
+    Samples,
+    Connect {
+        id: SandboxId,
+    },
+    Events {
+        after: u64,
+        wait_ms: u64,
+    },
+    Images,
+    AddImage {
+        source: ImageSource,
+    },
+    ImageJob {
+        id: String,
+    },
+    RemoveImage {
+        id: String,
+    },
+    Host,
+}
+
+impl Request {
+    /// Whether the call must run to its end once it was received.
+    fn changes_something(&self) -> bool {
+        match self {
+            Self::Create { .. }
+            | Self::Start { .. }
+            | Self::Stop { .. }
+            | Self::Delete { .. }
+            | Self::Resize { .. }
+            | Self::AddImage { .. }
+            | Self::RemoveImage { .. } => true,
+            Self::Get { .. }
+            | Self::List
+            | Self::Sample { .. }
+            | Self::Samples
+            | Self::Connect { .. }
+            | Self::Events { .. }
+            | Self::Images
+            | Self::ImageJob { .. }
+            | Self::Host => false,
+        }
+    }
+}

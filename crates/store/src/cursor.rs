@@ -67,7 +67,10 @@ pub fn page<T>(mut items: Vec<T>, request: &PageRequest, place: impl Fn(&T) -> P
     let limit = limit(request) as usize;
     let more = items.len() > limit;
     items.truncate(limit);
-    let next_cursor = items.last().filter(|_| more).map(|last| place(last).encode());
+    let next_cursor = items
+        .last()
+        .filter(|_| more)
+        .map(|last| place(last).encode());
     Page { items, next_cursor }
 }
 

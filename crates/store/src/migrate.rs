@@ -31,7 +31,11 @@ pub async fn migrate<T: Tx>(tx: &mut T) -> Result<(), StoreError> {
         }
     }
     if found < VERSION {
-        tracing::info!(from = found, to = VERSION, "database schema brought up to date");
+        tracing::info!(
+            from = found,
+            to = VERSION,
+            "database schema brought up to date"
+        );
         tx.execute("UPDATE schema_version SET version = ?1", values![VERSION])
             .await?;
     }

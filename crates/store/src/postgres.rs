@@ -249,7 +249,11 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, StoreError> {
 }
 
 impl ToSql for Value {
-    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    fn to_sql(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match self {
             Value::Null => Ok(IsNull::Yes),
             Value::Int(value) => value.to_sql(kind, out),
@@ -272,8 +276,7 @@ fn lost_to_another(error: &StoreError) -> bool {
         .downcast_ref::<tokio_postgres::Error>()
         .and_then(tokio_postgres::Error::code)
         .is_some_and(|code| {
-            *code == SqlState::T_R_DEADLOCK_DETECTED
-                || *code == SqlState::T_R_SERIALIZATION_FAILURE
+            *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
         })
 }
 

@@ -152,7 +152,9 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError> {
-        self.0.read(usage::OfOrganisation(org.clone(), period)).await
+        self.0
+            .read(usage::OfOrganisation(org.clone(), period))
+            .await
     }
 
     async fn usage_by_sandbox(

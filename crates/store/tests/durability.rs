@@ -22,7 +22,10 @@ const ORG: &str = "org_aaaaaaaaaaaaaaaaaaaa";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let Some(position) = arguments.iter().position(|argument| argument == "--write-into") {
+    if let Some(position) = arguments
+        .iter()
+        .position(|argument| argument == "--write-into")
+    {
         return write(Path::new(&arguments[position + 1]));
     }
     // The test runners' own questions.
@@ -92,7 +95,12 @@ async fn check() {
     let organisation = Organisation {
         id: org(),
         name: "default".into(),
-        quota: Quota { sandboxes: 1 << 40, cpu_milli: 1 << 40, memory_mb: 1 << 40, disk_mb: 1 << 40 },
+        quota: Quota {
+            sandboxes: 1 << 40,
+            cpu_milli: 1 << 40,
+            memory_mb: 1 << 40,
+            disk_mb: 1 << 40,
+        },
         used: Holding::default(),
         created_at: OffsetDateTime::now_utc(),
     };
@@ -114,21 +122,34 @@ async fn check() {
         }
         writer.kill().unwrap();
         writer.wait().unwrap();
-        acknowledged.extend(lines.map_while(Result::ok).filter_map(|line| line.parse().ok()));
+        acknowledged.extend(
+            lines
+                .map_while(Result::ok)
+                .filter_map(|line| line.parse().ok()),
+        );
         let store = cove_store::open_sqlite(&path).await.unwrap();
         for id in &acknowledged {
             let found = store.any_sandbox(id).await.unwrap();
-            assert!(found.is_some(), "round {round}: {id} was acknowledged and is gone");
+            assert!(
+                found.is_some(),
+                "round {round}: {id} was acknowledged and is gone"
+            );
         }
         assert_quota_adds_up(&store).await;
     }
 }
 
 async fn assert_quota_adds_up(store: &Arc<dyn Store>) {
-    let mut page = PageRequest { limit: 1000, cursor: None };
+    let mut page = PageRequest {
+        limit: 1000,
+        cursor: None,
+    };
     let mut rows = 0;
     loop {
-        let found = store.sandboxes(&org(), &SandboxFilter::default(), &page).await.unwrap();
+        let found = store
+            .sandboxes(&org(), &SandboxFilter::default(), &page)
+            .await
+            .unwrap();
         rows += found.items.len() as u64;
         match found.next_cursor {
             Some(cursor) => page.cursor = Some(cursor),

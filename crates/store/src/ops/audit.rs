@@ -61,7 +61,9 @@ impl Op for List {
                     sequence: row.count(0)?,
                     at: row.time(1)?,
                     org: row.parse(2, "organisation id")?,
-                    key: key.transpose().map_err(|_| StoreError::Corrupt { what: "key id" })?,
+                    key: key
+                        .transpose()
+                        .map_err(|_| StoreError::Corrupt { what: "key id" })?,
                     action: row.text(4)?.to_owned(),
                     target: row.optional_text(5)?,
                     source: row.optional_text(6)?,

@@ -92,7 +92,8 @@ impl Op for After {
     type Out = Vec<StoredEvent>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let limit = i64::from(self.limit.min(PAGE_MAX));
-        let select = "SELECT sequence, org, sandbox, at, kind FROM events WHERE org = ?1 AND sequence > ?2";
+        let select =
+            "SELECT sequence, org, sandbox, at, kind FROM events WHERE org = ?1 AND sequence > ?2";
         let rows = match &self.sandbox {
             Some(sandbox) => {
                 let sql = format!("{select} AND sandbox = ?4 ORDER BY sequence LIMIT ?3");
@@ -101,7 +102,8 @@ impl Op for After {
             }
             None => {
                 let sql = format!("{select} ORDER BY sequence LIMIT ?3");
-                tx.query(&sql, values![&self.org, self.after, limit]).await?
+                tx.query(&sql, values![&self.org, self.after, limit])
+                    .await?
             }
         };
         rows.iter()
@@ -146,7 +148,9 @@ impl Op for Setting {
                 values![self.0.as_str()],
             )
             .await?;
-        rows.first().map(|row| Ok(row.text(0)?.to_owned())).transpose()
+        rows.first()
+            .map(|row| Ok(row.text(0)?.to_owned()))
+            .transpose()
     }
 }
 

@@ -137,8 +137,12 @@ impl Op for Revoke {
             "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, ?3) WHERE org = ?1 AND id = ?2 \
              RETURNING {COLUMNS}"
         );
-        let rows = tx.query(&sql, values![&self.org, &self.id, self.at]).await?;
-        key(rows.first().ok_or(StoreError::NotFound { what: "the key" })?)
+        let rows = tx
+            .query(&sql, values![&self.org, &self.id, self.at])
+            .await?;
+        key(rows
+            .first()
+            .ok_or(StoreError::NotFound { what: "the key" })?)
     }
 }
 

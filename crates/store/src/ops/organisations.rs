@@ -88,7 +88,9 @@ impl Op for List {
              ORDER BY created_at, id LIMIT ?3"
         );
         let wanted = cursor::rows_wanted(&self.0);
-        let rows = tx.query(&sql, values![from.number, from.id, wanted]).await?;
+        let rows = tx
+            .query(&sql, values![from.number, from.id, wanted])
+            .await?;
         let found = rows.iter().map(organisation).collect::<Result<_, _>>()?;
         Ok(cursor::page(found, &self.0, |org: &Organisation| {
             Place::new(micros(org.created_at), org.id.as_str())
@@ -150,21 +152,39 @@ pub async fn hold<T: Tx>(
             "UPDATE organisations SET used_sandboxes = used_sandboxes + ?2, \
              used_cpu_milli = used_cpu_milli + ?3, used_memory_mb = used_memory_mb + ?4, \
              used_disk_mb = used_disk_mb + ?5 WHERE id = ?1 \
-             AND (?2 <= 0 OR used_sandboxes + ?2 <= max_sandboxes) \
-             AND (?3 <= 0 OR used_cpu_milli + ?3 <= max_cpu_milli) \
-             AND (?4 <= 0 OR used_memory_mb + ?4 <= max_memory_mb) \
-             AND (?5 <= 0 OR used_disk_mb + ?5 <= max_disk_mb)",
+             AND (used_sandboxes + ?2 <= used_sandboxes OR used_sandboxes + ?2 <= max_sandboxes) \
+             AND (used_cpu_milli + ?3 <= used_cpu_milli OR used_cpu_milli + ?3 <= max_cpu_milli) \
+             AND (used_memory_mb + ?4 <= used_memory_mb OR used_memory_mb + ?4 <= max_memory_mb) \
+             AND (used_disk_mb + ?5 <= used_disk_mb OR used_disk_mb + ?5 <= max_disk_mb)",
             values![org, sandboxes, cpu, memory, disk],
         )
         .await?;
     if changed == 1 {
         return Ok(());
     }
-    let now = Get::ById(org.clone()).run(tx).await?.ok_or(NO_ORGANISATION)?;
+    let now = Get::ById(org.clone())
+        .run(tx)
+        .await?
+        .ok_or(NO_ORGANISATION)?;
     for (resource, limit, used, asked) in [
-        ("sandboxes", now.quota.sandboxes, now.used.sandboxes, sandboxes),
-        ("cpu (thousandths)", now.quota.cpu_milli, now.used.cpu_milli, cpu),
-        ("memory (MiB)", now.quota.memory_mb, now.used.memory_mb, memory),
+        (
+            "sandboxes",
+            now.quota.sandboxes,
+            now.used.sandboxes,
+            sandboxes,
+        ),
+        (
+            "cpu (thousandths)",
+            now.quota.cpu_milli,
+            now.used.cpu_milli,
+            cpu,
+        ),
+        (
+            "memory (MiB)",
+            now.quota.memory_mb,
+            now.used.memory_mb,
+            memory,
+        ),
         ("disk (MiB)", now.quota.disk_mb, now.used.disk_mb, disk),
     ] {
         let asked = u64::try_from(asked).unwrap_or(0);

@@ -165,9 +165,7 @@ impl Op for Get {
                 let sql = format!("{select} name = ?1 AND org = ?2 AND deleted_at IS NULL");
                 tx.query(&sql, values![name.as_str(), org]).await?
             }
-            Self::Any(id) => {
-                tx.query(&format!("{select} id = ?1"), values![id]).await?
-            }
+            Self::Any(id) => tx.query(&format!("{select} id = ?1"), values![id]).await?,
         };
         rows.first().map(record).transpose()
     }
@@ -204,7 +202,12 @@ impl Op for List {
             sql += &format!(" AND name = {}", bind(name.as_str().into()));
         }
         if !self.filter.states.is_empty() {
-            let states: Vec<_> = self.filter.states.iter().map(|s| bind(s.as_str().into())).collect();
+            let states: Vec<_> = self
+                .filter
+                .states
+                .iter()
+                .map(|s| bind(s.as_str().into()))
+                .collect();
             sql += &format!(" AND state IN ({})", states.join(", "));
         }
         for (label, value) in &self.filter.labels {

@@ -153,7 +153,9 @@ fn usage(row: &Row, first: usize) -> Result<Usage, StoreError> {
 fn hours(period: &Period) -> (i64, i64) {
     let first = micros(period.from).div_euclid(HOUR_MICROS);
     // An hour that has begun before `to` belongs to the period.
-    let end = micros(period.to).saturating_add(HOUR_MICROS - 1).div_euclid(HOUR_MICROS);
+    let end = micros(period.to)
+        .saturating_add(HOUR_MICROS - 1)
+        .div_euclid(HOUR_MICROS);
     (first, end)
 }
 
@@ -166,7 +168,8 @@ impl Op for OfOrganisation {
         let sql =
             format!("SELECT {SUMS} FROM usage_hours WHERE org = ?1 AND hour >= ?2 AND hour < ?3");
         let rows = tx.query(&sql, values![&self.0, from, to]).await?;
-        rows.first().map_or(Ok(Usage::default()), |row| usage(row, 0))
+        rows.first()
+            .map_or(Ok(Usage::default()), |row| usage(row, 0))
     }
 }
 
@@ -211,6 +214,7 @@ impl Op for OfSandbox {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Usage, StoreError> {
         let sql = format!("SELECT {SUMS} FROM usage_hours WHERE sandbox = ?1");
         let rows = tx.query(&sql, values![&self.0]).await?;
-        rows.first().map_or(Ok(Usage::default()), |row| usage(row, 0))
+        rows.first()
+            .map_or(Ok(Usage::default()), |row| usage(row, 0))
     }
 }

@@ -33,12 +33,21 @@ impl Cluster {
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
         let made = command(&programs.join("initdb"), owner)
-            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"])
+            .args([
+                "--auth=trust",
+                "--username=postgres",
+                "--encoding=UTF8",
+                "--locale=C",
+            ])
             .arg("--pgdata")
             .arg(folder.path().join("data"))
             .output()
             .unwrap();
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        assert!(
+            made.status.success(),
+            "initdb: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         let server = serve(&programs, folder.path(), owner);
         Self {
             folder,
@@ -51,7 +60,8 @@ impl Cluster {
     /// A new, empty database; answers its address.
     pub async fn database(&self, name: &str) -> String {
         let name = short(name);
-        self.run_sql("postgres", &format!("CREATE DATABASE \"{name}\"")).await;
+        self.run_sql("postgres", &format!("CREATE DATABASE \"{name}\""))
+            .await;
         self.address(&name)
     }
 
@@ -93,7 +103,14 @@ fn serve(programs: &Path, folder: &Path, owner: Option<(u32, u32)>) -> Child {
         .arg(folder.join("data"))
         .arg("-k")
         .arg(folder)
-        .args(["-c", "listen_addresses=", "-c", "max_connections=300", "-c", "fsync=on"])
+        .args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "max_connections=300",
+            "-c",
+            "fsync=on",
+        ])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -144,7 +161,10 @@ fn command(program: &Path, owner: Option<(u32, u32)>) -> Command {
             .arg(format!("--regid={gid}"))
             .arg("--clear-groups");
     }
-    command.args(["--pdeathsig", "QUIT"]).arg(program).current_dir("/");
+    command
+        .args(["--pdeathsig", "QUIT"])
+        .arg(program)
+        .current_dir("/");
     command
 }
 

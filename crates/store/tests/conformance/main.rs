@@ -81,7 +81,10 @@ async fn an_sqlite_file_of_a_newer_program_is_refused() {
     raw.execute("UPDATE schema_version SET version = 1000", [])
         .unwrap();
     let refused = cove_store::open_sqlite(&path).await.err().unwrap();
-    assert!(matches!(refused, StoreError::Newer { found: 1000, .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Newer { found: 1000, .. }),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -100,7 +103,10 @@ async fn a_postgres_database_of_a_newer_program_is_refused_and_migrations_do_not
         .run_sql("versions", "UPDATE schema_version SET version = 1000")
         .await;
     let refused = cove_store::open(&address).await.err().unwrap();
-    assert!(matches!(refused, StoreError::Newer { found: 1000, .. }), "{refused}");
+    assert!(
+        matches!(refused, StoreError::Newer { found: 1000, .. }),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -118,8 +124,15 @@ async fn postgres_survives_a_restart_of_the_server() {
 
 #[tokio::test]
 async fn addresses_that_cannot_be_honoured_are_refused() {
-    for address in ["mysql://x/y", "postgres://localhost/x?sslmode=require", "postgres://a b/?port=x"] {
+    for address in [
+        "mysql://x/y",
+        "postgres://localhost/x?sslmode=require",
+        "postgres://a b/?port=x",
+    ] {
         let refused = cove_store::open(address).await.err().unwrap();
-        assert!(matches!(refused, StoreError::Address(_)), "{address}: {refused}");
+        assert!(
+            matches!(refused, StoreError::Address(_)),
+            "{address}: {refused}"
+        );
     }
 }

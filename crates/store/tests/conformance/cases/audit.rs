@@ -25,7 +25,10 @@ pub async fn records_page_newest_first(store: Arc<dyn Store>) {
     store.append_audit(&records[..3]).await.unwrap();
     store.append_audit(&records[3..]).await.unwrap();
     store.append_audit(&[]).await.unwrap();
-    let mut page = PageRequest { limit: 3, cursor: None };
+    let mut page = PageRequest {
+        limit: 3,
+        cursor: None,
+    };
     let mut seen = Vec::new();
     loop {
         let found = store.audit(&ours, &page).await.unwrap();
@@ -38,7 +41,10 @@ pub async fn records_page_newest_first(store: Arc<dyn Store>) {
     seen.reverse();
     let numbers: Vec<_> = seen.iter().map(|record| record.sequence).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
-    let without: Vec<_> = seen.into_iter().map(|r| AuditRecord { sequence: 0, ..r }).collect();
+    let without: Vec<_> = seen
+        .into_iter()
+        .map(|r| AuditRecord { sequence: 0, ..r })
+        .collect();
     assert_eq!(without, records);
     let other = store.audit(&theirs, &PageRequest::default()).await.unwrap();
     assert!(other.items.is_empty());

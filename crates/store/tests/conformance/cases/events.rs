@@ -12,7 +12,10 @@ fn event(org: &OrgId, sandbox: &SandboxId) -> NewEvent {
         org: org.clone(),
         sandbox: sandbox.clone(),
         at: at(1),
-        kind: EventKind::State { state: State::Running, reason: Some("because".into()) },
+        kind: EventKind::State {
+            state: State::Running,
+            reason: Some("because".into()),
+        },
     }
 }
 
@@ -66,7 +69,24 @@ pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
 
     let mine = store.events(&ours, None, 0, 10).await.unwrap();
     assert_eq!(mine, [stored[0].clone(), stored[2].clone()]);
-    assert_eq!(store.events(&ours, None, stored[0].sequence, 10).await.unwrap().len(), 1);
-    assert_eq!(store.events(&ours, Some(&one), 0, 10).await.unwrap().len(), 1);
-    assert_eq!(store.events(&theirs, Some(&one), 0, 10).await.unwrap().len(), 0);
+    assert_eq!(
+        store
+            .events(&ours, None, stored[0].sequence, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        store.events(&ours, Some(&one), 0, 10).await.unwrap().len(),
+        1
+    );
+    assert_eq!(
+        store
+            .events(&theirs, Some(&one), 0, 10)
+            .await
+            .unwrap()
+            .len(),
+        0
+    );
 }

@@ -18,11 +18,27 @@ pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn S
     store.grant_image(Some(&ours), "private/x").await.unwrap();
     let mut mine = store.image_grants(&ours).await.unwrap();
     mine.sort();
-    assert_eq!(mine, [("debian".to_owned(), true), ("private/x".to_owned(), false)]);
-    assert_eq!(store.image_grants(&theirs).await.unwrap(), [("debian".to_owned(), true)]);
+    assert_eq!(
+        mine,
+        [("debian".to_owned(), true), ("private/x".to_owned(), false)]
+    );
+    assert_eq!(
+        store.image_grants(&theirs).await.unwrap(),
+        [("debian".to_owned(), true)]
+    );
     assert_eq!(store.image_grant_count("private/x").await.unwrap(), 1);
-    assert!(!store.withdraw_image(Some(&theirs), "private/x").await.unwrap());
-    assert!(store.withdraw_image(Some(&ours), "private/x").await.unwrap());
+    assert!(
+        !store
+            .withdraw_image(Some(&theirs), "private/x")
+            .await
+            .unwrap()
+    );
+    assert!(
+        store
+            .withdraw_image(Some(&ours), "private/x")
+            .await
+            .unwrap()
+    );
     assert_eq!(store.image_grant_count("private/x").await.unwrap(), 0);
 }
 
@@ -35,7 +51,10 @@ pub async fn settings_are_replaced(store: Arc<dyn Store>) {
 
 pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
-    let key = IdempotencyKey { key: "k".into(), request_hash: "h".into() };
+    let key = IdempotencyKey {
+        key: "k".into(),
+        request_hash: "h".into(),
+    };
     let (dead, alive) = (sandbox(&ours, None), sandbox(&ours, None));
     store.create_sandbox(&dead, Some(&key)).await.unwrap();
     store.create_sandbox(&alive, None).await.unwrap();
@@ -62,24 +81,76 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
         tombstones_before: at(0),
     };
     assert_eq!(store.sweep(&keep).await.unwrap(), 0);
-    assert_eq!(store.sweep(&Retention { events_before: at(3), ..keep.clone() }).await.unwrap(), 3);
-    assert_eq!(store.sweep(&Retention { events_max: 2, ..keep.clone() }).await.unwrap(), 5);
+    assert_eq!(
+        store
+            .sweep(&Retention {
+                events_before: at(3),
+                ..keep.clone()
+            })
+            .await
+            .unwrap(),
+        3
+    );
+    assert_eq!(
+        store
+            .sweep(&Retention {
+                events_max: 2,
+                ..keep.clone()
+            })
+            .await
+            .unwrap(),
+        5
+    );
     assert_eq!(store.event_bounds().await.unwrap(), (Some(9), 10));
-    let removed = store.sweep(&Retention { tombstones_before: at(21), ..keep.clone() }).await.unwrap();
+    let removed = store
+        .sweep(&Retention {
+            tombstones_before: at(21),
+            ..keep.clone()
+        })
+        .await
+        .unwrap();
     assert_eq!(removed, 1);
     assert!(store.any_sandbox(&dead.id).await.unwrap().is_none());
     assert!(store.any_sandbox(&alive.id).await.unwrap().is_some());
-    let removed = store.sweep(&Retention { idempotency_before: at(11), ..keep }).await.unwrap();
+    let removed = store
+        .sweep(&Retention {
+            idempotency_before: at(11),
+            ..keep
+        })
+        .await
+        .unwrap();
     assert_eq!(removed, 1);
-    let again = store.create_sandbox(&sandbox(&ours, None), Some(&key)).await.unwrap();
+    let again = store
+        .create_sandbox(&sandbox(&ours, None), Some(&key))
+        .await
+        .unwrap();
     assert_eq!(again, Created::New);
 }
 
 pub async fn odd_texts_find_nothing_and_break_nothing(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
-    store.create_sandbox(&sandbox(&ours, Some("agent")), None).await.unwrap();
-    for odd in ["", "\0", "a\0b", "'; DROP TABLE sandboxes; --", "?1", "$1", "\u{10ffff}", "%", "_"] {
-        assert!(store.sandbox(&ours, SandboxRef::Name(odd)).await.unwrap().is_none());
+    store
+        .create_sandbox(&sandbox(&ours, Some("agent")), None)
+        .await
+        .unwrap();
+    for odd in [
+        "",
+        "\0",
+        "a\0b",
+        "'; DROP TABLE sandboxes; --",
+        "?1",
+        "$1",
+        "\u{10ffff}",
+        "%",
+        "_",
+    ] {
+        assert!(
+            store
+                .sandbox(&ours, SandboxRef::Name(odd))
+                .await
+                .unwrap()
+                .is_none()
+        );
         assert!(store.key_by_hash(odd).await.unwrap().is_none());
         assert!(store.organisation_by_name(odd).await.unwrap().is_none());
         let filter = SandboxFilter {
@@ -87,9 +158,15 @@ pub async fn odd_texts_find_nothing_and_break_nothing(store: Arc<dyn Store>) {
             labels: BTreeMap::from([(odd.into(), odd.into())]),
             ..SandboxFilter::default()
         };
-        let found = store.sandboxes(&ours, &filter, &PageRequest::default()).await.unwrap();
+        let found = store
+            .sandboxes(&ours, &filter, &PageRequest::default())
+            .await
+            .unwrap();
         assert!(found.items.is_empty());
     }
-    let none = store.events(&ours, Some(&SandboxId::random()), u64::MAX, u32::MAX).await.unwrap();
+    let none = store
+        .events(&ours, Some(&SandboxId::random()), u64::MAX, u32::MAX)
+        .await
+        .unwrap();
     assert!(none.is_empty());
 }

@@ -24,7 +24,10 @@ fn deleted() -> SandboxChange {
 pub async fn names_are_unique_among_the_living_of_one_organisation(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     let first = sandbox(&ours, Some("agent"));
-    assert_eq!(store.create_sandbox(&first, None).await.unwrap(), Created::New);
+    assert_eq!(
+        store.create_sandbox(&first, None).await.unwrap(),
+        Created::New
+    );
     let used = store.organisation(&ours).await.unwrap().unwrap().used;
     let second = sandbox(&ours, Some("agent"));
     let refused = store.create_sandbox(&second, None).await.unwrap_err();
@@ -32,23 +35,45 @@ pub async fn names_are_unique_among_the_living_of_one_organisation(store: Arc<dy
     let after = store.organisation(&ours).await.unwrap().unwrap().used;
     assert_eq!(used, after, "a refused create holds nothing");
 
-    store.create_sandbox(&sandbox(&theirs, Some("agent")), None).await.unwrap();
+    store
+        .create_sandbox(&sandbox(&theirs, Some("agent")), None)
+        .await
+        .unwrap();
     let unnamed = (sandbox(&ours, None), sandbox(&ours, None));
     store.create_sandbox(&unnamed.0, None).await.unwrap();
     store.create_sandbox(&unnamed.1, None).await.unwrap();
 
     let rename = SandboxChange {
-        spec: Some(SandboxSpec { name: Some("agent".into()), ..unnamed.0.spec.clone() }),
+        spec: Some(SandboxSpec {
+            name: Some("agent".into()),
+            ..unnamed.0.spec.clone()
+        }),
         ..SandboxChange::default()
     };
-    let refused = store.change_sandbox(&unnamed.0.id, &rename, at(20)).await.unwrap_err();
+    let refused = store
+        .change_sandbox(&unnamed.0.id, &rename, at(20))
+        .await
+        .unwrap_err();
     assert!(matches!(refused, StoreError::Exists { .. }), "{refused}");
 
-    store.change_sandbox(&first.id, &deleted(), at(50)).await.unwrap();
+    store
+        .change_sandbox(&first.id, &deleted(), at(50))
+        .await
+        .unwrap();
     store.create_sandbox(&second, None).await.unwrap();
-    let found = store.sandbox(&ours, SandboxRef::Name("agent")).await.unwrap().unwrap();
+    let found = store
+        .sandbox(&ours, SandboxRef::Name("agent"))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(found, second);
-    assert!(store.sandbox(&ours, SandboxRef::Id(&first.id)).await.unwrap().is_none());
+    assert!(
+        store
+            .sandbox(&ours, SandboxRef::Id(&first.id))
+            .await
+            .unwrap()
+            .is_none()
+    );
     let tombstone = store.any_sandbox(&first.id).await.unwrap().unwrap();
     assert_eq!(tombstone.deleted_at, Some(at(50)));
 }
@@ -57,8 +82,20 @@ pub async fn another_organisation_sees_nothing(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     let made = sandbox(&ours, Some("agent"));
     store.create_sandbox(&made, None).await.unwrap();
-    assert!(store.sandbox(&theirs, SandboxRef::Id(&made.id)).await.unwrap().is_none());
-    assert!(store.sandbox(&theirs, SandboxRef::Name("agent")).await.unwrap().is_none());
+    assert!(
+        store
+            .sandbox(&theirs, SandboxRef::Id(&made.id))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        store
+            .sandbox(&theirs, SandboxRef::Name("agent"))
+            .await
+            .unwrap()
+            .is_none()
+    );
     let listed = store
         .sandboxes(&theirs, &SandboxFilter::default(), &PageRequest::default())
         .await
@@ -66,14 +103,30 @@ pub async fn another_organisation_sees_nothing(store: Arc<dyn Store>) {
     assert!(listed.items.is_empty());
     // A cursor of one list shows nothing of another organisation either.
     for _ in 0..3 {
-        store.create_sandbox(&sandbox(&ours, None), None).await.unwrap();
+        store
+            .create_sandbox(&sandbox(&ours, None), None)
+            .await
+            .unwrap();
     }
     let ours_page = store
-        .sandboxes(&ours, &SandboxFilter::default(), &PageRequest { limit: 1, cursor: None })
+        .sandboxes(
+            &ours,
+            &SandboxFilter::default(),
+            &PageRequest {
+                limit: 1,
+                cursor: None,
+            },
+        )
         .await
         .unwrap();
-    let borrowed = PageRequest { limit: 10, cursor: ours_page.next_cursor };
-    let listed = store.sandboxes(&theirs, &SandboxFilter::default(), &borrowed).await.unwrap();
+    let borrowed = PageRequest {
+        limit: 10,
+        cursor: ours_page.next_cursor,
+    };
+    let listed = store
+        .sandboxes(&theirs, &SandboxFilter::default(), &borrowed)
+        .await
+        .unwrap();
     assert!(listed.items.is_empty());
 }
 
@@ -85,7 +138,11 @@ pub async fn lists_filter_and_page_while_rows_come_and_go(store: Arc<dyn Store>)
             ("team".to_owned(), format!("t{}", number % 2)),
             ("task".to_owned(), format!("{}", number % 5)),
         ]);
-        let spec = SandboxSpec { labels, name: Some(format!("s{number}")), ..SandboxSpec::default() };
+        let spec = SandboxSpec {
+            labels,
+            name: Some(format!("s{number}")),
+            ..SandboxSpec::default()
+        };
         // Several share a moment, so that ids have to break ties.
         let record = sandbox_of(&ours, spec, at(number / 4));
         store.create_sandbox(&record, None).await.unwrap();
@@ -95,28 +152,53 @@ pub async fn lists_filter_and_page_while_rows_come_and_go(store: Arc<dyn Store>)
         labels: BTreeMap::from([("team".into(), "t1".into()), ("task".into(), "3".into())]),
         ..SandboxFilter::default()
     };
-    let found = store.sandboxes(&ours, &filter, &PageRequest::default()).await.unwrap();
-    let names: HashSet<_> = found.items.iter().map(|s| s.spec.name.clone().unwrap()).collect();
+    let found = store
+        .sandboxes(&ours, &filter, &PageRequest::default())
+        .await
+        .unwrap();
+    let names: HashSet<_> = found
+        .items
+        .iter()
+        .map(|s| s.spec.name.clone().unwrap())
+        .collect();
     assert_eq!(names, HashSet::from(["s3".to_owned(), "s13".to_owned()]));
 
-    let running = SandboxChange { state: Some(State::Running), ..SandboxChange::default() };
-    store.change_sandbox(&made[7].id, &running, at(30)).await.unwrap();
+    let running = SandboxChange {
+        state: Some(State::Running),
+        ..SandboxChange::default()
+    };
+    store
+        .change_sandbox(&made[7].id, &running, at(30))
+        .await
+        .unwrap();
     let filter = SandboxFilter {
         states: vec![State::Running, State::Stopped],
         name: Some("s7".into()),
         ..SandboxFilter::default()
     };
-    let found = store.sandboxes(&ours, &filter, &PageRequest::default()).await.unwrap();
+    let found = store
+        .sandboxes(&ours, &filter, &PageRequest::default())
+        .await
+        .unwrap();
     assert_eq!(found.items.len(), 1);
 
-    let mut page = PageRequest { limit: 6, cursor: None };
+    let mut page = PageRequest {
+        limit: 6,
+        cursor: None,
+    };
     let mut seen = Vec::new();
     loop {
-        let found = store.sandboxes(&ours, &SandboxFilter::default(), &page).await.unwrap();
+        let found = store
+            .sandboxes(&ours, &SandboxFilter::default(), &page)
+            .await
+            .unwrap();
         seen.extend(found.items.iter().map(|s| (s.created_at, s.id.clone())));
         if page.cursor.is_none() {
             // Between pages one that was shown goes and a newer one comes.
-            store.change_sandbox(&found.items[5].id, &deleted(), at(50)).await.unwrap();
+            store
+                .change_sandbox(&found.items[5].id, &deleted(), at(50))
+                .await
+                .unwrap();
             store
                 .create_sandbox(&sandbox_of(&ours, SandboxSpec::default(), at(40)), None)
                 .await
@@ -128,9 +210,18 @@ pub async fn lists_filter_and_page_while_rows_come_and_go(store: Arc<dyn Store>)
         }
     }
     assert_eq!(seen.len(), 20, "each of the first twenty once");
-    assert!(seen.windows(2).all(|pair| pair[0] > pair[1]), "newest first");
-    let bad = PageRequest { limit: 5, cursor: Some("%%%".into()) };
-    let refused = store.sandboxes(&ours, &SandboxFilter::default(), &bad).await.unwrap_err();
+    assert!(
+        seen.windows(2).all(|pair| pair[0] > pair[1]),
+        "newest first"
+    );
+    let bad = PageRequest {
+        limit: 5,
+        cursor: Some("%%%".into()),
+    };
+    let refused = store
+        .sandboxes(&ours, &SandboxFilter::default(), &bad)
+        .await
+        .unwrap_err();
     assert!(matches!(refused, StoreError::BadCursor));
     let all = store.all_sandboxes(&PageRequest::default()).await.unwrap();
     assert_eq!(all.items.len(), 20);
@@ -186,14 +277,26 @@ pub async fn changes_are_complete_and_only_what_was_asked(store: Arc<dyn Store>)
         started_at: Some(Some(at(11))),
         ..SandboxChange::default()
     };
-    let changed = store.change_sandbox(&made.id, &change, at(12)).await.unwrap();
+    let changed = store
+        .change_sandbox(&made.id, &change, at(12))
+        .await
+        .unwrap();
     assert_eq!(store.any_sandbox(&made.id).await.unwrap().unwrap(), changed);
     assert_eq!(changed.facts, facts);
     assert_eq!(changed.spec, made.spec);
     assert_eq!(changed.desired, Desired::Running);
-    assert_eq!((changed.updated_at, changed.created_at), (at(12), made.created_at));
-    let cleared = SandboxChange { reason: Some(None), ..SandboxChange::default() };
-    let changed = store.change_sandbox(&made.id, &cleared, at(13)).await.unwrap();
+    assert_eq!(
+        (changed.updated_at, changed.created_at),
+        (at(12), made.created_at)
+    );
+    let cleared = SandboxChange {
+        reason: Some(None),
+        ..SandboxChange::default()
+    };
+    let changed = store
+        .change_sandbox(&made.id, &cleared, at(13))
+        .await
+        .unwrap();
     assert_eq!((changed.reason, changed.state), (None, State::Running));
 }
 
@@ -201,9 +304,18 @@ pub async fn activity_only_moves_forward(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
     let made = sandbox(&ours, None);
     store.create_sandbox(&made, None).await.unwrap();
-    store.touch_sandboxes(&[(made.id.clone(), at(100))]).await.unwrap();
-    store.touch_sandboxes(&[(made.id.clone(), at(90))]).await.unwrap();
+    store
+        .touch_sandboxes(&[(made.id.clone(), at(100))])
+        .await
+        .unwrap();
+    store
+        .touch_sandboxes(&[(made.id.clone(), at(90))])
+        .await
+        .unwrap();
     let found = store.any_sandbox(&made.id).await.unwrap().unwrap();
     assert_eq!(found.last_active_at, at(100));
-    assert_eq!(found.generation, made.generation, "being used is not a change");
+    assert_eq!(
+        found.generation, made.generation,
+        "being used is not a change"
+    );
 }

@@ -23,7 +23,10 @@ pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
     assert!(store.organisation(&twice.id).await.unwrap().is_none());
 
     let mut seen = Vec::new();
-    let mut page = PageRequest { limit: 2, cursor: None };
+    let mut page = PageRequest {
+        limit: 2,
+        cursor: None,
+    };
     loop {
         let found = store.organisations(&page).await.unwrap();
         assert!(found.items.len() <= 2);
@@ -37,10 +40,16 @@ pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
     assert_eq!(seen, ["org-0", "org-1", "org-2", "org-3", "org-4"]);
 
     let found = store.organisation_by_name("org-1").await.unwrap().unwrap();
-    let quota = Quota { sandboxes: 3, ..found.quota };
+    let quota = Quota {
+        sandboxes: 3,
+        ..found.quota
+    };
     let changed = store.set_quota(&found.id, quota).await.unwrap();
     assert_eq!(changed.quota, quota);
-    assert_eq!(store.organisation(&found.id).await.unwrap().unwrap(), changed);
+    assert_eq!(
+        store.organisation(&found.id).await.unwrap().unwrap(),
+        changed
+    );
     let missing = store.set_quota(&OrgId::random(), quota).await.unwrap_err();
     assert!(matches!(missing, StoreError::NotFound { .. }));
 }
@@ -51,38 +60,88 @@ pub async fn keys_are_found_by_hash_and_revoked_for_good(store: Arc<dyn Store>) 
     store.create_key(&made, "aa").await.unwrap();
     assert_eq!(store.key_by_hash("aa").await.unwrap().unwrap(), made);
     assert!(store.key_by_hash("ab").await.unwrap().is_none());
-    let again = Key { name: "thief".into(), ..key(&theirs) };
+    let again = Key {
+        name: "thief".into(),
+        ..key(&theirs)
+    };
     assert!(matches!(
         store.create_key(&again, "aa").await.unwrap_err(),
         StoreError::Exists { .. }
     ));
 
-    assert!(store.keys(&theirs, &PageRequest::default()).await.unwrap().items.is_empty());
-    let wrong_org = store.revoke_key(&theirs, &made.id, at(5)).await.unwrap_err();
+    assert!(
+        store
+            .keys(&theirs, &PageRequest::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    let wrong_org = store
+        .revoke_key(&theirs, &made.id, at(5))
+        .await
+        .unwrap_err();
     assert!(matches!(wrong_org, StoreError::NotFound { .. }));
     let revoked = store.revoke_key(&ours, &made.id, at(5)).await.unwrap();
     assert_eq!(revoked.revoked_at, Some(at(5)));
     let repeated = store.revoke_key(&ours, &made.id, at(9)).await.unwrap();
-    assert_eq!(repeated.revoked_at, Some(at(5)), "the first revocation stands");
+    assert_eq!(
+        repeated.revoked_at,
+        Some(at(5)),
+        "the first revocation stands"
+    );
 
     store.touch_keys(&[(made.id.clone(), at(7))]).await.unwrap();
     store.touch_keys(&[(made.id.clone(), at(6))]).await.unwrap();
-    let listed = store.keys(&ours, &PageRequest::default()).await.unwrap().items;
+    let listed = store
+        .keys(&ours, &PageRequest::default())
+        .await
+        .unwrap()
+        .items;
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].last_used_at, Some(at(7)));
 }
 
 pub async fn a_new_root_key_replaces_the_old_one(store: Arc<dyn Store>) {
     let home = org(&store, "default").await;
-    let root = |second| Key { root: true, created_at: at(second), expires_at: None, ..key(&home) };
+    let root = |second| Key {
+        root: true,
+        created_at: at(second),
+        expires_at: None,
+        ..key(&home)
+    };
     let first = store.put_root_key(&root(1), "one").await.unwrap();
     let same = store.put_root_key(&root(2), "one").await.unwrap();
     assert_eq!(first.id, same.id);
     let second = store.put_root_key(&root(3), "two").await.unwrap();
     assert_ne!(first.id, second.id);
-    assert!(store.key_by_hash("one").await.unwrap().unwrap().revoked_at.is_some());
-    assert!(store.key_by_hash("two").await.unwrap().unwrap().revoked_at.is_none());
+    assert!(
+        store
+            .key_by_hash("one")
+            .await
+            .unwrap()
+            .unwrap()
+            .revoked_at
+            .is_some()
+    );
+    assert!(
+        store
+            .key_by_hash("two")
+            .await
+            .unwrap()
+            .unwrap()
+            .revoked_at
+            .is_none()
+    );
     let back = store.put_root_key(&root(4), "one").await.unwrap();
     assert_eq!((back.id, back.revoked_at), (first.id, None));
-    assert!(store.key_by_hash("two").await.unwrap().unwrap().revoked_at.is_some());
+    assert!(
+        store
+            .key_by_hash("two")
+            .await
+            .unwrap()
+            .unwrap()
+            .revoked_at
+            .is_some()
+    );
 }

@@ -11,7 +11,10 @@ use proptest::test_runner::TestRunner;
 use crate::rows::{at, org};
 
 fn ever() -> Period {
-    Period { from: at(-1_000_000), to: at(100_000_000) }
+    Period {
+        from: at(-1_000_000),
+        to: at(100_000_000),
+    }
 }
 
 fn sample(sandbox: &SandboxId, org: &OrgId, second: i64) -> UsageSample {
@@ -32,7 +35,14 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
     let ours = org(&store, "ours").await;
     let mut runner = TestRunner::deterministic();
     let steps = proptest::collection::vec(
-        (0u64..7_200_000_000, proptest::bool::ANY, 0u64..5_000_000, 0u64..1 << 34, 0u64..1 << 36, 0u64..1_000_000),
+        (
+            0u64..7_200_000_000,
+            proptest::bool::ANY,
+            0u64..5_000_000,
+            0u64..1 << 34,
+            0u64..1 << 36,
+            0u64..1_000_000,
+        ),
         1..25,
     );
     let (mut total, mut rests) = (Usage::default(), 0u64);
@@ -40,8 +50,14 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
         let sandbox = SandboxId::random();
         let series = steps.new_tree(&mut runner).unwrap().current();
         let (mut memory, mut disk) = (0u128, 0u128);
-        let mut last = UsageSample { running: false, ..sample(&sandbox, &ours, 0) };
-        store.apply_samples(std::slice::from_ref(&last)).await.unwrap();
+        let mut last = UsageSample {
+            running: false,
+            ..sample(&sandbox, &ours, 0)
+        };
+        store
+            .apply_samples(std::slice::from_ref(&last))
+            .await
+            .unwrap();
         for (passed, running, cpu, memory_bytes, disk_bytes, egress) in series {
             let next = UsageSample {
                 at: last.at + Duration::from_micros(passed),
@@ -80,27 +96,43 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
     }
     assert_eq!(store.usage(&ours, ever()).await.unwrap(), total);
     let listed = store
-        .usage_by_sandbox(&ours, ever(), &PageRequest { limit: 1000, cursor: None })
+        .usage_by_sandbox(
+            &ours,
+            ever(),
+            &PageRequest {
+                limit: 1000,
+                cursor: None,
+            },
+        )
         .await
         .unwrap();
     assert!(listed.items.len() as u64 <= rests);
     let sum: u64 = listed.items.iter().map(|item| item.usage.cpu_usec).sum();
     assert_eq!(sum, total.cpu_usec);
     let theirs = org(&store, "theirs").await;
-    assert_eq!(store.usage(&theirs, ever()).await.unwrap(), Usage::default());
+    assert_eq!(
+        store.usage(&theirs, ever()).await.unwrap(),
+        Usage::default()
+    );
 }
 
 pub async fn periods_count_whole_hours(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
     let sandbox = SandboxId::random();
     for (hour, cpu) in [(0, 10), (1, 30), (2, 60)] {
-        let told = UsageSample { cpu_usec: cpu, ..sample(&sandbox, &ours, hour * 3600) };
+        let told = UsageSample {
+            cpu_usec: cpu,
+            ..sample(&sandbox, &ours, hour * 3600)
+        };
         store.apply_samples(&[told]).await.unwrap();
     }
     let cpu = |from: i64, to: i64| {
         let (store, ours) = (Arc::clone(&store), ours.clone());
         async move {
-            let period = Period { from: at(from), to: at(to) };
+            let period = Period {
+                from: at(from),
+                to: at(to),
+            };
             store.usage(&ours, period).await.unwrap().cpu_usec
         }
     };

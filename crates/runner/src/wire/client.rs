@@ -1,0 +1,207 @@
+//! The unprivileged side: a [`RunnerApi`] that asks over the socket.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_model::{ResourcesPatch, SandboxId};
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::frame::{self, Kind, LIST_BYTES_MAX};
+use super::{Request, descriptor};
+use crate::{
+    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView,
+    RunnerApi, RunnerError, Sample, SandboxView,
+};
+
+/// How long the socket may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a question may take.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a change may take.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A runner behind a unix socket. Holds no connection between calls.
+#[derive(Debug, Clone)]
+pub struct Client {
+    path: PathBuf,
+}
+
+fn unreachable(error: &io::Error) -> RunnerError {
+    RunnerError::Unreachable {
+        message: error.to_string(),
+    }
+}
+
+fn out_of_turn() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer of the wrong kind")
+}
+
+impl Client {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    async fn open(&self, request: &Request) -> io::Result<UnixStream> {
+        let connect = UnixStream::connect(&self.path);
+        let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
+        frame::write(&mut stream, Kind::Request, request).await?;
+        Ok(stream)
+    }
+
+    async fn within<T>(
+        limit: Duration,
+        call: impl Future<Output = io::Result<Result<T, RunnerError>>>,
+    ) -> Result<T, RunnerError> {
+        let outcome = timeout(limit, call).await.unwrap_or_else(|_| {
+            let text = format!("no answer within {} s", limit.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        });
+        outcome.map_err(|error| unreachable(&error))?
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: Request,
+        limit: Duration,
+    ) -> Result<T, RunnerError> {
+        Self::within(limit, async {
+            let mut stream = self.open(&request).await?;
+            let (kind, content) = frame::read(&mut stream).await?;
+            match kind {
+                Kind::Done => Ok(Ok(frame::parse(&content)?)),
+                Kind::Error => Ok(Err(frame::parse(&content)?)),
+                _ => Err(out_of_turn()),
+            }
+        })
+        .await
+    }
+
+    async fn question<T: DeserializeOwned>(&self, request: Request) -> Result<T, RunnerError> {
+        self.ask(request, QUESTION_TIMEOUT).await
+    }
+
+    async fn change<T: DeserializeOwned>(&self, request: Request) -> Result<T, RunnerError> {
+        self.ask(request, CHANGE_TIMEOUT).await
+    }
+
+    async fn collect<T: DeserializeOwned>(&self, request: Request) -> Result<Vec<T>, RunnerError> {
+        Self::within(QUESTION_TIMEOUT, async {
+            let mut stream = self.open(&request).await?;
+            let (mut all, mut bytes) = (Vec::new(), 0);
+            loop {
+                let (kind, content) = frame::read(&mut stream).await?;
+                bytes += content.len();
+                if bytes > LIST_BYTES_MAX {
+                    return Err(io::Error::other("the list is too long"));
+                }
+                match kind {
+                    Kind::More | Kind::Done => all.extend(frame::parse::<Vec<T>>(&content)?),
+                    Kind::Error => return Ok(Err(frame::parse(&content)?)),
+                    _ => return Err(out_of_turn()),
+                }
+                if kind == Kind::Done {
+                    return Ok(Ok(all));
+                }
+            }
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl RunnerApi for Client {
+    async fn create(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
+        let request = Box::new(request);
+        self.change(Request::Create { request }).await
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.question(Request::Get { id: id.clone() }).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxView>, RunnerError> {
+        self.collect(Request::List).await
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.change(Request::Start { id: id.clone() }).await
+    }
+
+    async fn stop(&self, id: &SandboxId, grace_ms: u64) -> Result<SandboxView, RunnerError> {
+        let limit = CHANGE_TIMEOUT.saturating_add(Duration::from_millis(grace_ms));
+        let id = id.clone();
+        self.ask(Request::Stop { id, grace_ms }, limit).await
+    }
+
+    async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        self.change(Request::Delete { id: id.clone() }).await
+    }
+
+    async fn resize(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let id = id.clone();
+        self.change(Request::Resize { id, patch }).await
+    }
+
+    async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError> {
+        self.question(Request::Sample { id: id.clone() }).await
+    }
+
+    async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
+        self.collect(Request::Samples).await
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        let request = Request::Connect { id: id.clone() };
+        Self::within(QUESTION_TIMEOUT, async {
+            let mut stream = self.open(&request).await?;
+            let (header, received) = descriptor::receive_header(&mut stream).await?;
+            let (kind, length) = frame::header(header)?;
+            let content = frame::content(&mut stream, length).await?;
+            match (kind, received) {
+                (Kind::Descriptor, Some(received)) => {
+                    let guest = std::os::unix::net::UnixStream::from(received);
+                    guest.set_nonblocking(true)?;
+                    Ok(Ok(GuestStream::Unix(UnixStream::from_std(guest)?)))
+                }
+                (Kind::Relay, _) => Ok(Ok(GuestStream::Unix(stream))),
+                (Kind::Error, _) => Ok(Err(frame::parse(&content)?)),
+                _ => Err(out_of_turn()),
+            }
+        })
+        .await
+    }
+
+    async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
+        let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
+        self.ask(Request::Events { after, wait_ms }, limit).await
+    }
+
+    async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
+        self.collect(Request::Images).await
+    }
+
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        self.change(Request::AddImage { source }).await
+    }
+
+    async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        self.question(Request::ImageJob { id: id.to_owned() }).await
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
+        self.change(Request::RemoveImage { id: id.to_owned() })
+            .await
+    }
+
+    async fn host(&self) -> Result<HostReport, RunnerError> {
+        self.question(Request::Host).await
+    }
+}

@@ -1,0 +1,249 @@
+//! The privileged side: accepts calls and hands them to the host's [`RunnerApi`].
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::frame::{self, Kind};
+use super::{Request, descriptor};
+use crate::{GuestStream, RunnerApi, RunnerError};
+
+/// Calls under way at once; further connections wait in the socket's own queue.
+pub const CALLS_MAX: usize = 4096;
+/// How long a caller has to say what it wants.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a caller has to take an answer in.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long calls that change something may go on after a shutdown was asked for.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after a failed accept (no descriptors left, say), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The longest a caller may ask to wait for events.
+const EVENTS_WAIT_MAX_MS: u64 = 60_000;
+
+/// Listens at `path`, for the owner alone: `owner` if given, else this process's own uid. A socket
+/// that is left from before is replaced; anything else at that place is not touched.
+pub fn bind(path: &Path, owner: Option<u32>) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "something that is not a socket is in the way",
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    if owner.is_some() {
+        chown(path, owner, None)?;
+    }
+    Ok(listener)
+}
+
+/// Serves calls of the given uids until `shutdown`, then lets changes under way come to their end.
+pub async fn serve(
+    listener: UnixListener,
+    api: Arc<dyn RunnerApi>,
+    allowed_uids: Vec<u32>,
+    shutdown: CancellationToken,
+) {
+    let permits = Arc::new(Semaphore::new(CALLS_MAX));
+    let calls = TaskTracker::new();
+    loop {
+        let permit = tokio::select! {
+            () = shutdown.cancelled() => break,
+            permit = Arc::clone(&permits).acquire_owned() => permit,
+        };
+        let Ok(permit) = permit else { break };
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a call");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        match stream.peer_cred() {
+            Ok(peer) if allowed_uids.contains(&peer.uid()) => {}
+            Ok(peer) => {
+                tracing::warn!(uid = peer.uid(), "refused a call: this uid may not");
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "refused a call: the peer is unknown");
+                continue;
+            }
+        }
+        let (api, tracker, shutdown) = (Arc::clone(&api), calls.clone(), shutdown.clone());
+        calls.spawn(async move {
+            let _permit = permit;
+            if let Err(error) = answer(stream, api, &tracker, shutdown).await {
+                tracing::debug!(%error, "a call broke off");
+            }
+        });
+    }
+    calls.close();
+    if timeout(DRAIN_TIMEOUT, calls.wait()).await.is_err() {
+        tracing::warn!(left = calls.len(), "calls were cut off at shutdown");
+    }
+}
+
+async fn answer(
+    mut stream: UnixStream,
+    api: Arc<dyn RunnerApi>,
+    calls: &TaskTracker,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let (kind, content) = timeout(REQUEST_TIMEOUT, frame::read(&mut stream)).await??;
+    let request = match kind {
+        Kind::Request => frame::parse::<Request>(&content),
+        _ => Err(io::Error::other("the first frame must be a request")),
+    };
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => {
+            let message = format!("the request could not be read: {error}");
+            return send_error(&mut stream, &RunnerError::Invalid { message }).await;
+        }
+    };
+    if let Request::Connect { id } = &request {
+        let connected = tokio::select! {
+            connected = api.connect(id) => connected,
+            () = hung_up(&mut stream) => return Ok(()),
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        return match connected {
+            Ok(guest) => hand_over(stream, guest, shutdown).await,
+            Err(error) => send_error(&mut stream, &error).await,
+        };
+    }
+    let sent = if request.changes_something() {
+        // In a task of its own: it ends when the change does, whoever is still listening.
+        let call = calls.spawn(async move { perform(&*api, request).await });
+        call.await.map_err(io::Error::other)?
+    } else {
+        tokio::select! {
+            outcome = perform(&*api, request) => outcome,
+            () = hung_up(&mut stream) => return Ok(()),
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    };
+    match sent {
+        Ok(answer) => timeout(ANSWER_TIMEOUT, answer.send(&mut stream)).await?,
+        Err(error) => send_error(&mut stream, &error).await,
+    }
+}
+
+async fn send_error(stream: &mut UnixStream, error: &RunnerError) -> io::Result<()> {
+    timeout(ANSWER_TIMEOUT, frame::write(stream, Kind::Error, error)).await?
+}
+
+/// Callers say nothing after their request, so anything readable is the end.
+async fn hung_up(stream: &mut UnixStream) {
+    let mut byte = [0];
+    let _ = stream.read(&mut byte).await;
+}
+
+async fn hand_over(
+    mut stream: UnixStream,
+    guest: GuestStream,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    match guest {
+        GuestStream::Unix(guest) => {
+            let guest = guest.into_std()?;
+            let frame = frame::encode(Kind::Descriptor, &())?;
+            let send = descriptor::send(&mut stream, &frame, std::os::fd::AsFd::as_fd(&guest));
+            timeout(ANSWER_TIMEOUT, send).await?
+        }
+        GuestStream::Other(mut guest) => {
+            let announce = frame::write(&mut stream, Kind::Relay, &());
+            timeout(ANSWER_TIMEOUT, announce).await??;
+            tokio::select! {
+                copied = tokio::io::copy_bidirectional(&mut stream, &mut guest) => copied.map(drop),
+                () = shutdown.cancelled() => Ok(()),
+            }
+        }
+    }
+}
+
+/// An answer that is ready to be sent.
+enum Answer {
+    Frame(Vec<u8>),
+    List(Box<dyn SendList>),
+}
+
+impl Answer {
+    async fn send(self, stream: &mut UnixStream) -> io::Result<()> {
+        match self {
+            Self::Frame(frame) => tokio::io::AsyncWriteExt::write_all(stream, &frame).await,
+            Self::List(list) => list.send(stream).await,
+        }
+    }
+}
+
+#[async_trait::async_trait]
+trait SendList: Send {
+    async fn send(self: Box<Self>, stream: &mut UnixStream) -> io::Result<()>;
+}
+
+#[async_trait::async_trait]
+impl<T: Serialize + Send + Sync> SendList for Vec<T> {
+    async fn send(self: Box<Self>, stream: &mut UnixStream) -> io::Result<()> {
+        frame::write_list(stream, &self).await
+    }
+}
+
+fn whole(content: &impl Serialize) -> Result<Answer, RunnerError> {
+    frame::encode(Kind::Done, content)
+        .map(Answer::Frame)
+        .map_err(|error| RunnerError::Internal {
+            message: format!("the answer could not be written: {error}"),
+        })
+}
+
+fn list<T: Serialize + Send + Sync + 'static>(items: Vec<T>) -> Result<Answer, RunnerError> {
+    Ok(Answer::List(Box::new(items)))
+}
+
+async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, RunnerError> {
+    match request {
+        Request::Create { request } => whole(&api.create(*request).await?),
+        Request::Get { id } => whole(&api.get(&id).await?),
+        Request::List => list(api.list().await?),
+        Request::Start { id } => whole(&api.start(&id).await?),
+        Request::Stop { id, grace_ms } => whole(&api.stop(&id, grace_ms).await?),
+        Request::Delete { id } => whole(&api.delete(&id).await?),
+        Request::Resize { id, patch } => whole(&api.resize(&id, patch).await?),
+        Request::Sample { id } => whole(&api.sample(&id).await?),
+        Request::Samples => list(api.samples().await?),
+        Request::Events { after, wait_ms } => {
+            whole(&api.events(after, wait_ms.min(EVENTS_WAIT_MAX_MS)).await?)
+        }
+        Request::Images => list(api.images().await?),
+        Request::AddImage { source } => whole(&api.add_image(source).await?),
+        Request::ImageJob { id } => whole(&api.image_job(&id).await?),
+        Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
+        Request::Host => whole(&api.host().await?),
+        Request::Connect { .. } => Err(RunnerError::Internal {
+            message: "connections are handed over, not answered".into(),
+        }),
+    }
+}

@@ -1,0 +1,278 @@
+//! A runner that answers from memory, so that the socket between is what is tested.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_model::{
+    Event, EventKind, ImageId, Resources, ResourcesPatch, SandboxId, SandboxSpec, State,
+};
+use cove_runner::*;
+use time::OffsetDateTime;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+pub struct Fake {
+    pub sandboxes: Mutex<Vec<SandboxView>>,
+    /// Creates wait for a permit when this is set.
+    pub gate: Option<Semaphore>,
+    pub entered: Semaphore,
+    pub cancelled: Semaphore,
+    /// Guests are reached by something that is not a socket.
+    pub relayed: bool,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            sandboxes: Mutex::default(),
+            gate: None,
+            entered: Semaphore::new(0),
+            cancelled: Semaphore::new(0),
+            relayed: false,
+        }
+    }
+}
+
+pub fn view(id: SandboxId, spec: SandboxSpec) -> SandboxView {
+    SandboxView {
+        id,
+        state: State::Running,
+        reason: Some("asked for".into()),
+        limits: spec.resources.clone(),
+        spec,
+        image: ImageId::random(),
+        image_env: vec![("PATH".into(), "/bin".into())],
+        image_user: None,
+        image_workdir: Some("/srv".into()),
+        created_at: OffsetDateTime::UNIX_EPOCH,
+        started_at: Some(OffsetDateTime::UNIX_EPOCH),
+    }
+}
+
+pub fn sample() -> Sample {
+    Sample {
+        at: OffsetDateTime::UNIX_EPOCH,
+        running: true,
+        cpu_usec: u64::MAX,
+        memory_bytes: 2,
+        memory_peak_bytes: 3,
+        memory_limit_bytes: 4,
+        pids: 5,
+        oom_kills: 6,
+        disk_bytes: 7,
+        disk_limit_bytes: 8,
+        network_sent_bytes: 9,
+        network_received_bytes: 10,
+    }
+}
+
+pub fn job(name: &str) -> ImageJob {
+    ImageJob {
+        id: "job-1".into(),
+        name: name.into(),
+        state: JobState::Failed,
+        stage: "pulling".into(),
+        done_bytes: 1,
+        total_bytes: None,
+        warnings: vec!["slow".into()],
+        image: None,
+        error: Some(RunnerError::NoCapacity {
+            resource: "disk".into(),
+            message: "full".into(),
+        }),
+    }
+}
+
+fn missing(id: &str) -> RunnerError {
+    RunnerError::NotFound {
+        what: "sandbox".into(),
+        id: id.into(),
+    }
+}
+
+/// Told when a call was dropped before its end.
+struct Canceller<'a>(&'a Semaphore);
+
+impl Drop for Canceller<'_> {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+impl Fake {
+    fn find(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let all = self.sandboxes.lock().unwrap();
+        all.iter()
+            .find(|view| view.id == *id)
+            .cloned()
+            .ok_or(missing(id.as_str()))
+    }
+
+    fn change(
+        &self,
+        id: &SandboxId,
+        change: impl FnOnce(&mut SandboxView),
+    ) -> Result<SandboxView, RunnerError> {
+        let mut all = self.sandboxes.lock().unwrap();
+        let found = all
+            .iter_mut()
+            .find(|view| view.id == *id)
+            .ok_or(missing(id.as_str()))?;
+        change(found);
+        Ok(found.clone())
+    }
+}
+
+#[async_trait]
+impl RunnerApi for Fake {
+    async fn create(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
+        self.entered.add_permits(1);
+        if let Some(gate) = &self.gate {
+            gate.acquire().await.unwrap().forget();
+        }
+        let made = view(request.id, request.spec);
+        self.sandboxes.lock().unwrap().push(made.clone());
+        Ok(made)
+    }
+    async fn get(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.find(id)
+    }
+    async fn list(&self) -> Result<Vec<SandboxView>, RunnerError> {
+        Ok(self.sandboxes.lock().unwrap().clone())
+    }
+    async fn start(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let state = self.find(id)?.state;
+        if state == State::Running {
+            return Err(RunnerError::Conflict {
+                request: "start".into(),
+                state,
+            });
+        }
+        self.change(id, |view| view.state = State::Running)
+    }
+    async fn stop(&self, id: &SandboxId, grace_ms: u64) -> Result<SandboxView, RunnerError> {
+        self.change(id, |view| {
+            view.state = State::Stopped;
+            view.reason = Some(format!("after {grace_ms}"));
+        })
+    }
+    async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        self.sandboxes.lock().unwrap().retain(|view| view.id != *id);
+        Ok(())
+    }
+    async fn resize(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let old: Resources = self.find(id)?.limits;
+        let new = patch.apply(&old).map_err(|e| RunnerError::Invalid {
+            message: e.to_string(),
+        })?;
+        self.change(id, |view| view.limits = new)
+    }
+    async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError> {
+        self.find(id).map(|_| sample())
+    }
+    async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
+        let all = self.sandboxes.lock().unwrap();
+        Ok(all.iter().map(|view| (view.id.clone(), sample())).collect())
+    }
+    async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.find(id)?;
+        let greeting = format!("hello from {id}\n");
+        // The guest: greets, then echoes until its input ends.
+        if self.relayed {
+            let (ours, guest) = tokio::io::duplex(64 * 1024);
+            tokio::spawn(echo(guest, greeting));
+            return Ok(GuestStream::Other(Box::new(ours)));
+        }
+        let (ours, guest) = UnixStream::pair().unwrap();
+        tokio::spawn(echo(guest, greeting));
+        Ok(ours.into())
+    }
+    async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
+        self.entered.add_permits(1);
+        let _canceller = Canceller(&self.cancelled);
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        let event = Event {
+            sequence: after + 1,
+            at: OffsetDateTime::UNIX_EPOCH,
+            sandbox: SandboxId::random(),
+            kind: EventKind::Oom {
+                kills: 1,
+                limit_mb: 2,
+                peak_mb: 3,
+            },
+        };
+        Ok(EventBatch {
+            events: vec![event],
+            next: after + 1,
+            lost: after == 7,
+        })
+    }
+    async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
+        Ok(vec![ImageView {
+            id: ImageId::random(),
+            names: vec!["debian".into()],
+            digest: None,
+            size_bytes: 1,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            source: "bootstrap".into(),
+            in_use_by: 0,
+        }])
+    }
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        match source {
+            ImageSource::Registry { reference, .. } => Ok(job(&reference)),
+            ImageSource::Debian => Ok(job("debian")),
+            ImageSource::Local { .. } => Err(RunnerError::Unsupported {
+                message: "no".into(),
+            }),
+        }
+    }
+    async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        Ok(job(id))
+    }
+    async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
+        Err(RunnerError::InUse {
+            message: format!("{id} is in use"),
+        })
+    }
+    async fn host(&self) -> Result<HostReport, RunnerError> {
+        Ok(HostReport {
+            cpus: 2,
+            memory_bytes: 1,
+            disk_bytes: 2,
+            disk_free_bytes: 3,
+            promised_cpu: 0.5,
+            promised_memory_bytes: 4,
+            promised_disk_bytes: 5,
+            sandboxes: 6,
+            running: 7,
+            tiers: vec![TierReport {
+                name: "container".into(),
+                usable: true,
+                capabilities: vec![],
+            }],
+            findings: vec![Finding {
+                name: "kernel".into(),
+                level: Level::Warning,
+                message: "old".into(),
+                fix: Some("upgrade".into()),
+            }],
+        })
+    }
+}
+
+async fn echo(mut guest: impl ByteStream, greeting: String) {
+    let _ = guest.write_all(greeting.as_bytes()).await;
+    let mut buffer = vec![0; 8192];
+    while let Ok(count @ 1..) = guest.read(&mut buffer).await {
+        if guest.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The runner interface over a real socket.
+
+mod fake;
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove_model::{ResourcesPatch, SandboxId, SandboxSpec, State};
+use cove_runner::wire::{self, Client, FRAME_MAX};
+use cove_runner::*;
+use fake::{Fake, job, sample};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Served {
+    folder: TempDir,
+    fake: Arc<Fake>,
+    shutdown: CancellationToken,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Served {
+    fn new(fake: Fake) -> Self {
+        Self::for_uids(fake, vec![rustix::process::getuid().as_raw()])
+    }
+
+    fn for_uids(fake: Fake, uids: Vec<u32>) -> Self {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let fake = Arc::new(fake);
+        let shutdown = CancellationToken::new();
+        let listener = wire::bind(&folder.path().join("runner.sock"), None).unwrap();
+        let server = tokio::spawn(wire::serve(listener, fake.clone(), uids, shutdown.clone()));
+        Self {
+            folder,
+            fake,
+            shutdown,
+            server,
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.path())
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("runner.sock")
+    }
+
+    async fn create(&self) -> SandboxId {
+        let id = SandboxId::random();
+        let request = CreateRequest {
+            id: id.clone(),
+            spec: SandboxSpec::default(),
+        };
+        self.client().create(request).await.unwrap();
+        id
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn every_call_comes_through_whole() {
+    let served = Served::new(Fake::default());
+    let client = served.client();
+    let spec = SandboxSpec {
+        name: Some("agent".into()),
+        ..SandboxSpec::default()
+    };
+    let request = CreateRequest {
+        id: SandboxId::random(),
+        spec,
+    };
+    let made = client.create(request.clone()).await.unwrap();
+    assert_eq!((&made.id, &made.spec), (&request.id, &request.spec));
+    assert_eq!(client.get(&made.id).await.unwrap(), made);
+    assert_eq!(client.list().await.unwrap(), [made.clone()]);
+    let refused = client.start(&made.id).await.unwrap_err();
+    assert_eq!(
+        refused,
+        RunnerError::Conflict {
+            request: "start".into(),
+            state: State::Running
+        }
+    );
+    let stopped = client.stop(&made.id, 1234).await.unwrap();
+    assert_eq!(stopped.reason.as_deref(), Some("after 1234"));
+    assert_eq!(client.start(&made.id).await.unwrap().state, State::Running);
+    let patch = ResourcesPatch {
+        cpu: Some(2.5),
+        ..ResourcesPatch::default()
+    };
+    assert_eq!(
+        client.resize(&made.id, patch).await.unwrap().limits.cpu,
+        2.5
+    );
+    assert_eq!(client.sample(&made.id).await.unwrap(), sample());
+    assert_eq!(
+        client.samples().await.unwrap(),
+        [(made.id.clone(), sample())]
+    );
+    let batch = client.events(7, 0).await.unwrap();
+    assert_eq!((batch.next, batch.lost, batch.events.len()), (8, true, 1));
+    assert_eq!(client.images().await.unwrap()[0].names, ["debian"]);
+    assert_eq!(
+        client.add_image(ImageSource::Debian).await.unwrap(),
+        job("debian")
+    );
+    let local = ImageSource::Local {
+        name: "x".into(),
+        path: "/x".into(),
+    };
+    let refused = client.add_image(local).await.unwrap_err();
+    assert!(matches!(refused, RunnerError::Unsupported { .. }));
+    assert_eq!(client.image_job("abc").await.unwrap(), job("abc"));
+    assert!(matches!(
+        client.remove_image("abc").await.unwrap_err(),
+        RunnerError::InUse { .. }
+    ));
+    assert_eq!(
+        client.host().await.unwrap(),
+        served.fake.host().await.unwrap()
+    );
+    client.delete(&made.id).await.unwrap();
+    assert!(matches!(
+        client.get(&made.id).await.unwrap_err(),
+        RunnerError::NotFound { .. }
+    ));
+    assert!(matches!(
+        client.connect(&made.id).await.unwrap_err(),
+        RunnerError::NotFound { .. }
+    ));
+}
+
+async fn converse(stream: GuestStream, id: &SandboxId) {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = BufReader::new(reader);
+    let mut line = String::new();
+    reader.read_line(&mut line).await.unwrap();
+    assert_eq!(line, format!("hello from {id}\n"));
+    let sent: Vec<u8> = (0..1_000_000u32)
+        .flat_map(|n| (n as u16).to_le_bytes())
+        .collect();
+    let expected = sent.clone();
+    let write = tokio::spawn(async move {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    });
+    let mut back = Vec::new();
+    timeout(DEADLINE, reader.read_to_end(&mut back))
+        .await
+        .unwrap()
+        .unwrap();
+    write.await.unwrap();
+    assert!(back == expected, "the echo differs");
+}
+
+#[tokio::test]
+async fn a_guests_socket_is_passed_itself_and_outlives_the_server() {
+    let served = Served::new(Fake::default());
+    let id = served.create().await;
+    let stream = served.client().connect(&id).await.unwrap();
+    assert!(matches!(stream, GuestStream::Unix(_)));
+    served.shutdown.cancel();
+    let deadline = std::time::Instant::now() + DEADLINE;
+    while !served.server.is_finished() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the server did not end"
+        );
+        tokio::task::yield_now().await;
+    }
+    converse(stream, &id).await;
+}
+
+#[tokio::test]
+async fn a_guest_that_is_no_socket_is_relayed() {
+    let served = Served::new(Fake {
+        relayed: true,
+        ..Fake::default()
+    });
+    let id = served.create().await;
+    converse(served.client().connect(&id).await.unwrap(), &id).await;
+}
+
+#[tokio::test]
+async fn connections_do_not_leak_descriptors() {
+    let served = Served::new(Fake::default());
+    let id = served.create().await;
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    drop(served.client().connect(&id).await.unwrap());
+    let before = count();
+    for _ in 0..200 {
+        drop(served.client().connect(&id).await.unwrap());
+    }
+    let deadline = std::time::Instant::now() + DEADLINE;
+    // Other tests of this process open descriptors too; a leak would be 200 or more.
+    while count() > before + 100 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{} then, {} now",
+            before,
+            count()
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_at_once_each_get_their_own_answer() {
+    let served = Served::new(Fake::default());
+    let calls: Vec<_> = (0..200)
+        .map(|number| {
+            let client = served.client();
+            tokio::spawn(async move {
+                let name = Some(format!("n{number}"));
+                let spec = SandboxSpec {
+                    name: name.clone(),
+                    ..SandboxSpec::default()
+                };
+                let id = SandboxId::random();
+                let made = client
+                    .create(CreateRequest {
+                        id: id.clone(),
+                        spec,
+                    })
+                    .await
+                    .unwrap();
+                assert_eq!((made.id, made.spec.name), (id, name));
+            })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap();
+    }
+    assert_eq!(served.client().list().await.unwrap().len(), 200);
+}
+
+#[tokio::test]
+async fn lists_longer_than_a_frame_arrive_whole() {
+    let served = Served::new(Fake::default());
+    let text = "x".repeat(100_000);
+    for _ in 0..100 {
+        let mut spec = SandboxSpec::default();
+        spec.env.insert("LONG".into(), text.clone());
+        served
+            .fake
+            .create(CreateRequest {
+                id: SandboxId::random(),
+                spec,
+            })
+            .await
+            .unwrap();
+    }
+    let listed = served.client().list().await.unwrap();
+    assert!(listed.len() * text.len() > FRAME_MAX);
+    assert_eq!(listed, served.fake.list().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_change_goes_on_when_its_caller_goes_away() {
+    let gate = tokio::sync::Semaphore::new(0);
+    let served = Served::new(Fake {
+        gate: Some(gate),
+        ..Fake::default()
+    });
+    let id = SandboxId::random();
+    let request = CreateRequest {
+        id: id.clone(),
+        spec: SandboxSpec::default(),
+    };
+    let client = served.client();
+    let call = tokio::spawn(async move { client.create(request).await });
+    served.fake.entered.acquire().await.unwrap().forget();
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    served.fake.gate.as_ref().unwrap().add_permits(1);
+    let found = async {
+        while served.client().get(&id).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, found).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_question_ends_when_its_caller_goes_away() {
+    let served = Served::new(Fake::default());
+    let client = served.client();
+    let call = tokio::spawn(async move { client.events(0, 60_000).await });
+    served.fake.entered.acquire().await.unwrap().forget();
+    call.abort();
+    let cancelled = served.fake.cancelled.acquire();
+    timeout(DEADLINE, cancelled)
+        .await
+        .unwrap()
+        .unwrap()
+        .forget();
+}
+
+#[tokio::test]
+async fn shutting_down_waits_for_changes_and_drops_questions() {
+    let gate = tokio::sync::Semaphore::new(0);
+    let mut served = Served::new(Fake {
+        gate: Some(gate),
+        ..Fake::default()
+    });
+    let (waiting, creating) = (served.client(), served.client());
+    let question = tokio::spawn(async move { waiting.events(0, 60_000).await });
+    served.fake.entered.acquire().await.unwrap().forget();
+    let request = CreateRequest {
+        id: SandboxId::random(),
+        spec: SandboxSpec::default(),
+    };
+    let change = tokio::spawn(async move { creating.create(request).await });
+    served.fake.entered.acquire().await.unwrap().forget();
+    served.shutdown.cancel();
+    let cut = timeout(DEADLINE, question)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
+    assert!(matches!(cut, RunnerError::Unreachable { .. }));
+    served.fake.gate.as_ref().unwrap().add_permits(1);
+    timeout(DEADLINE, change).await.unwrap().unwrap().unwrap();
+    timeout(DEADLINE, &mut served.server)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn strangers_are_refused_and_only_the_owner_may_open_the_socket() {
+    let served = Served::for_uids(Fake::default(), vec![4_000_000]);
+    let refused = served.client().list().await.unwrap_err();
+    assert!(
+        matches!(refused, RunnerError::Unreachable { .. }),
+        "{refused}"
+    );
+    let mode = std::fs::metadata(served.path())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn garbage_is_answered_or_cut_off_and_harms_nobody_else() {
+    let served = Served::new(Fake::default());
+    let oversized = ((FRAME_MAX + 1) as u32).to_le_bytes();
+    let mut nonsense = 9u32.to_le_bytes().to_vec();
+    nonsense.extend_from_slice(b"\0not json!");
+    let mut unknown = br#"{"call":"reboot"}"#.to_vec();
+    unknown.splice(0..0, [unknown.len() as u8, 0, 0, 0, 0]);
+    for bytes in [
+        &oversized[..],
+        b"\0",
+        &nonsense,
+        &unknown,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut stream = UnixStream::connect(served.path()).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(DEADLINE, stream.read_to_end(&mut answer))
+            .await
+            .unwrap();
+        assert!(answer.len() < 1000);
+    }
+    // An open connection that says nothing holds nobody up.
+    let _silent = UnixStream::connect(served.path()).await.unwrap();
+    served.create().await;
+}
+
+#[tokio::test]
+async fn a_runner_that_is_not_there_is_unreachable() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let client = Client::new(folder.path().join("nobody.sock"));
+    assert!(matches!(
+        client.list().await.unwrap_err(),
+        RunnerError::Unreachable { .. }
+    ));
+}
+
+#[tokio::test]
+async fn binding_replaces_an_old_socket_and_nothing_else() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("runner.sock");
+    drop(wire::bind(&path, None).unwrap());
+    drop(wire::bind(&path, None).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(wire::bind(&path, None).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
