@@ -147,7 +147,7 @@ pub struct ExecResult {
 pub enum OutputEvent {
     /// The command runs.
     Started {
-        process: Process,
+        process: Box<Process>,
     },
     Stdout(OutputChunk),
     Stderr(OutputChunk),

@@ -75,7 +75,7 @@ impl Connections {
         &self.url
     }
 
-    pub fn host(&self) -> &str {
+    pub fn authority(&self) -> &str {
         &self.authority
     }
 

@@ -110,7 +110,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(self.connections.target(path_and_query))
-            .header(header::HOST, self.connections.host())
+            .header(header::HOST, self.connections.authority())
             .header(header::USER_AGENT, self.agent.clone());
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization.clone());

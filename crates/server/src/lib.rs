@@ -1,1 +1,26 @@
+//! HTTP over the control plane.
+//!
+//! Strangers' bytes are parsed here and nowhere deeper: a request is bounded, authenticated, turned
+//! into a call of [`cove_control::Control`], and its answer or refusal written back in the contract of
+//! `cove-api`. The router is built from that crate's route table, so a route cannot exist in one
+//! place only. Nothing here needs a privilege.
+#![forbid(unsafe_code)]
 
+mod config;
+mod convert;
+mod extract;
+mod failure;
+mod guard;
+mod handler;
+mod listen;
+mod metrics;
+mod router;
+mod stalling;
+mod state;
+mod streaming;
+mod tls;
+
+pub use config::{ServerConfig, TlsFiles};
+pub use listen::{ServeError, serve};
+pub use router::router;
+pub use state::App;

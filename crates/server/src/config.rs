@@ -1,0 +1,43 @@
+//! What an operator may set about the HTTP side.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Connections served at once; further ones wait in the kernel's queue.
+    pub connections_max: usize,
+    /// For a request's headers, and for a TLS handshake.
+    pub header_timeout: Duration,
+    /// For the whole of a JSON body.
+    pub body_timeout: Duration,
+    /// Between two pieces of an upload.
+    pub upload_idle: Duration,
+    /// How long a client may leave an answer unread before its connection is closed. Long, because
+    /// somebody may be paging through it.
+    pub write_stall: Duration,
+    /// What requests and streams get to end by themselves when the server stops.
+    pub shutdown_grace: Duration,
+    pub tls: Option<TlsFiles>,
+}
+
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// PEM, the server's certificate first.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 8192,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            upload_idle: Duration::from_secs(60),
+            write_stall: Duration::from_secs(15 * 60),
+            shutdown_grace: Duration::from_secs(10),
+            tls: None,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! From what the control plane, the host and the guests say to the words of the contract.
+
+use cove_api::file::{ChangeKind, FileChange, FileInfo, FileKind, format_mode};
+use cove_api::host::{Finding, Level, Metrics, Port, Runner, Tier};
+use cove_api::image::{Image, ImageJob, JobError, JobState};
+use cove_api::process::{Exit, Process, TerminalSize};
+use cove_api::sandbox::Sandbox;
+use cove_api::tenancy::{Amount, AuditRecord, Key, Org, Scope, UsageFigures};
+use cove_api::{ErrorCode, Page, Timestamp, event};
+use cove_control as control;
+use cove_protocol::message as guest;
+use cove_runner::RunnerError;
+
+pub fn page<T, U>(page: control::Page<T>, convert: impl FnMut(T) -> U) -> Page<U> {
+    let page = page.map(convert);
+    Page {
+        items: page.items,
+        next_cursor: page.next_cursor,
+    }
+}
+
+pub fn everything<T>(items: Vec<T>) -> Page<T> {
+    Page {
+        items,
+        next_cursor: None,
+    }
+}
+
+pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
+    let spec = sandbox.spec;
+    Sandbox {
+        id: sandbox.id.to_string(),
+        name: spec.name,
+        state: sandbox.state.into(),
+        reason: sandbox.reason,
+        image: spec.image,
+        image_id: sandbox.image.map(|image| image.to_string()),
+        isolation: spec.isolation,
+        resources: (&sandbox.limits).into(),
+        env: spec.env,
+        network: (&spec.network).into(),
+        lifecycle: (&spec.lifecycle).into(),
+        labels: spec.labels,
+        user: spec.user,
+        workdir: spec.workdir,
+        no_new_privs: spec.no_new_privs,
+        created_at: sandbox.created_at.into(),
+        updated_at: sandbox.updated_at.into(),
+        started_at: sandbox.started_at.map(Timestamp),
+        last_active_at: sandbox.last_active_at.into(),
+        generation: sandbox.generation,
+    }
+}
+
+pub fn exit(exit: &guest::Exit) -> Exit {
+    Exit {
+        exit_code: exit.code,
+        signal: (exit.signal != 0).then_some(exit.signal),
+        oom: exit.oom,
+        timed_out: exit.timed_out,
+        duration_ms: exit.duration_ms,
+        memory_limit_bytes: exit.oom.then_some(exit.memory_limit_bytes),
+        memory_peak_bytes: exit.oom.then_some(exit.memory_peak_bytes),
+        stdout_bytes: exit.stdout_bytes,
+        stderr_bytes: exit.stderr_bytes,
+    }
+}
+
+pub fn process(process: guest::Process) -> Process {
+    Process {
+        id: process.id,
+        pid: process.pid,
+        argv: process.argv,
+        cwd: process.cwd,
+        user: process.user,
+        pty: process.pty.map(|pty| TerminalSize {
+            cols: pty.cols,
+            rows: pty.rows,
+        }),
+        started_at: Timestamp::from_unix_ms(process.started_unix_ms),
+        exit: process.exit.as_ref().map(exit),
+        stdout_bytes: process.stdout_bytes,
+        stderr_bytes: process.stderr_bytes,
+        stdout_oldest: process.stdout_oldest,
+        stderr_oldest: process.stderr_oldest,
+        tag: Some(process.tag).filter(|tag| !tag.is_empty()),
+        viewers: process.viewers,
+        cpu_ms: process.cpu_ms,
+        memory_bytes: process.memory_bytes,
+    }
+}
+
+pub fn file(file: guest::FileInfo) -> FileInfo {
+    let kind = match guest::FileType::try_from(file.r#type) {
+        Ok(guest::FileType::File) => FileKind::File,
+        Ok(guest::FileType::Directory) => FileKind::Directory,
+        Ok(guest::FileType::Symlink) => FileKind::Symlink,
+        Ok(guest::FileType::Socket) => FileKind::Socket,
+        Ok(guest::FileType::Fifo) => FileKind::Fifo,
+        Ok(guest::FileType::Device) => FileKind::Device,
+        Ok(guest::FileType::Other) | Err(_) => FileKind::Other,
+    };
+    FileInfo {
+        name: file.name,
+        path: file.path,
+        kind,
+        size: file.size,
+        mode: format_mode(file.mode),
+        uid: file.uid,
+        gid: file.gid,
+        owner: file.owner,
+        group: file.group,
+        modified_at: Timestamp::from_unix_ms(file.modified_unix_ms),
+        symlink_target: Some(file.symlink_target).filter(|target| !target.is_empty()),
+    }
+}
+
+/// `None` for a kind of change this server does not know.
+pub fn change(change: guest::Change) -> Option<FileChange> {
+    let kind = match guest::ChangeKind::try_from(change.kind).ok()? {
+        guest::ChangeKind::Ready => ChangeKind::Ready,
+        guest::ChangeKind::Created => ChangeKind::Created,
+        guest::ChangeKind::Written => ChangeKind::Written,
+        guest::ChangeKind::Removed => ChangeKind::Removed,
+        guest::ChangeKind::Renamed => ChangeKind::Renamed,
+        guest::ChangeKind::Attributes => ChangeKind::Attributes,
+        guest::ChangeKind::Overflow => ChangeKind::Overflow,
+    };
+    Some(FileChange {
+        kind,
+        path: change.path,
+        from: Some(change.from).filter(|from| !from.is_empty()),
+        directory: change.directory,
+    })
+}
+
+pub fn port(port: guest::Port) -> Port {
+    Port {
+        port: port.port,
+        address: port.address,
+        pid: (port.pid != 0).then_some(port.pid),
+        process: Some(port.process).filter(|process| !process.is_empty()),
+    }
+}
+
+pub fn image(image: control::ImageView) -> Image {
+    Image {
+        id: image.id.to_string(),
+        names: image.names,
+        digest: image.digest,
+        size_bytes: image.size_bytes,
+        created_at: image.created_at.into(),
+        source: image.source,
+        in_use_by: image.in_use_by,
+    }
+}
+
+pub fn image_job(job: control::ImageJob) -> ImageJob {
+    ImageJob {
+        id: job.id,
+        name: job.name,
+        state: match job.state {
+            control::JobState::Running => JobState::Running,
+            control::JobState::Done => JobState::Done,
+            control::JobState::Failed => JobState::Failed,
+        },
+        stage: job.stage,
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        warnings: job.warnings,
+        image: job.image.map(image),
+        error: job.error.map(|error| JobError {
+            code: runner_code(&error),
+            message: error.to_string(),
+        }),
+    }
+}
+
+fn runner_code(error: &RunnerError) -> ErrorCode {
+    match error {
+        RunnerError::NotFound { .. } => ErrorCode::NotFound,
+        RunnerError::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+        RunnerError::Invalid { .. } => ErrorCode::InvalidRequest,
+        RunnerError::Conflict { .. } => ErrorCode::Conflict,
+        RunnerError::InUse { .. } => ErrorCode::InUse,
+        RunnerError::NoCapacity { .. } => ErrorCode::NoCapacity,
+        RunnerError::Unsupported { .. } => ErrorCode::Unsupported,
+        RunnerError::GuestUnreachable { .. } => ErrorCode::GuestUnreachable,
+        RunnerError::Unreachable { .. } => ErrorCode::RunnerUnreachable,
+        RunnerError::Internal { .. } => ErrorCode::Internal,
+    }
+}
+
+pub fn metrics(sample: control::Sample) -> Metrics {
+    Metrics {
+        at: sample.at.into(),
+        running: sample.running,
+        cpu_usec: sample.cpu_usec,
+        memory_bytes: sample.memory_bytes,
+        memory_peak_bytes: sample.memory_peak_bytes,
+        memory_limit_bytes: sample.memory_limit_bytes,
+        pids: sample.pids,
+        oom_kills: sample.oom_kills,
+        disk_bytes: sample.disk_bytes,
+        disk_limit_bytes: sample.disk_limit_bytes,
+        network_sent_bytes: sample.network_sent_bytes,
+        network_received_bytes: sample.network_received_bytes,
+    }
+}
+
+pub fn runner(host: control::HostReport) -> Runner {
+    Runner {
+        name: "local".into(),
+        cpus: host.cpus,
+        memory_bytes: host.memory_bytes,
+        disk_bytes: host.disk_bytes,
+        disk_free_bytes: host.disk_free_bytes,
+        promised_cpu: host.promised_cpu,
+        promised_memory_bytes: host.promised_memory_bytes,
+        promised_disk_bytes: host.promised_disk_bytes,
+        sandboxes: host.sandboxes,
+        running: host.running,
+        tiers: host
+            .tiers
+            .into_iter()
+            .map(|tier| Tier {
+                name: tier.name,
+                usable: tier.usable,
+                capabilities: tier.capabilities,
+            })
+            .collect(),
+        findings: host.findings.into_iter().map(finding).collect(),
+    }
+}
+
+fn finding(finding: cove_runner::Finding) -> Finding {
+    Finding {
+        name: finding.name,
+        level: match finding.level {
+            cove_runner::Level::Ok => Level::Ok,
+            cove_runner::Level::Warning => Level::Warning,
+            cove_runner::Level::Error => Level::Error,
+        },
+        message: finding.message,
+        fix: finding.fix,
+    }
+}
+
+pub fn event(stored: control::StoredEvent) -> event::Event {
+    use cove_model::EventKind as Kind;
+    let kind = match stored.kind {
+        Kind::State { state, reason } => event::EventKind::State {
+            state: state.into(),
+            reason,
+        },
+        Kind::Oom {
+            kills,
+            limit_mb,
+            peak_mb,
+        } => event::EventKind::Oom {
+            kills,
+            limit_mb,
+            peak_mb,
+        },
+        Kind::MemoryGrown { from_mb, to_mb } => event::EventKind::MemoryGrown { from_mb, to_mb },
+        Kind::Resized => event::EventKind::Resized,
+        Kind::Adopted => event::EventKind::Adopted,
+    };
+    let sandbox = stored.sandbox.to_string();
+    event::Event {
+        id: stored.sequence,
+        at: stored.at.into(),
+        sandbox,
+        kind,
+    }
+}
+
+pub fn scope(scope: control::Scope) -> Scope {
+    match scope {
+        control::Scope::Read => Scope::Read,
+        control::Scope::Use => Scope::Use,
+        control::Scope::Manage => Scope::Manage,
+        control::Scope::Admin => Scope::Admin,
+    }
+}
+
+pub fn scope_asked(scope: Scope) -> control::Scope {
+    match scope {
+        Scope::Read => control::Scope::Read,
+        Scope::Use => control::Scope::Use,
+        Scope::Manage => control::Scope::Manage,
+        Scope::Admin => control::Scope::Admin,
+    }
+}
+
+pub fn key(key: control::Key) -> Key {
+    Key {
+        id: key.id.to_string(),
+        org: key.org.to_string(),
+        name: key.name,
+        scopes: key.scopes.into_iter().map(scope).collect(),
+        created_at: key.created_at.into(),
+        expires_at: key.expires_at.map(Timestamp),
+        revoked_at: key.revoked_at.map(Timestamp),
+        last_used_at: key.last_used_at.map(Timestamp),
+        root: key.root,
+    }
+}
+
+pub fn org(org: control::Organisation) -> Org {
+    Org {
+        id: org.id.to_string(),
+        name: org.name,
+        quota: Amount {
+            sandboxes: org.quota.sandboxes,
+            cpu: org.quota.cpu_milli as f64 / 1e3,
+            memory_mb: org.quota.memory_mb,
+            disk_mb: org.quota.disk_mb,
+        },
+        used: Amount {
+            sandboxes: org.used.sandboxes,
+            cpu: org.used.cpu_milli as f64 / 1e3,
+            memory_mb: org.used.memory_mb,
+            disk_mb: org.used.disk_mb,
+        },
+        created_at: org.created_at.into(),
+    }
+}
+
+pub fn usage(usage: &control::Usage) -> UsageFigures {
+    const MS_PER_HOUR: f64 = 3_600_000.0;
+    UsageFigures {
+        cpu_seconds: usage.cpu_usec as f64 / 1e6,
+        memory_gb_seconds: usage.memory_mib_ms as f64 / 1024.0 / 1e3,
+        disk_gb_hours: usage.disk_mib_ms as f64 / 1024.0 / MS_PER_HOUR,
+        egress_bytes: usage.egress_bytes,
+    }
+}
+
+pub fn audit(record: control::AuditRecord) -> AuditRecord {
+    AuditRecord {
+        id: record.sequence,
+        at: record.at.into(),
+        key: record.key.map(|key| key.to_string()),
+        action: record.action,
+        target: record.target,
+        source: record.source,
+        result: record.result,
+        request_id: record.request_id,
+        detail: record.detail,
+    }
+}

@@ -1,0 +1,268 @@
+//! From requests to typed values: who asks, the query, the body. Everything refused here is refused
+//! in the contract's own form.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use cove_api::ErrorCode;
+use cove_api::route::{Body as RouteBody, Route};
+use cove_control::{Origin, Principal};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::guard::{Peer, RequestId, Seen, too_large};
+use crate::state::App;
+
+/// The authenticated caller.
+pub struct Caller {
+    pub principal: Principal,
+    pub request_id: String,
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        let request_id = match parts.extensions.get::<RequestId>() {
+            Some(RequestId(id)) => id.clone(),
+            None => return Err(Failure::new(ErrorCode::Internal, "the request has no id")),
+        };
+        let token = bearer(&parts.headers)?;
+        let origin = Origin {
+            source: parts
+                .extensions
+                .get::<Peer>()
+                .map(|peer| peer.0.to_string()),
+            request_id: Some(request_id.clone()),
+        };
+        let principal = app.control.authenticate(token, origin).await?;
+        if let Some(seen) = parts.extensions.get::<Seen>() {
+            let key = principal.key.as_ref().map_or("-", |key| key.as_str());
+            seen.0.set(format!("{}/{key}", principal.org)).ok();
+        }
+        Ok(Self {
+            principal,
+            request_id,
+        })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str, Failure> {
+    let refuse = |message: &str| {
+        Failure::new(ErrorCode::Unauthenticated, message)
+            .hint("send `Authorization: Bearer <key>`; the command line takes COVE_API_KEY")
+    };
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values
+        .next()
+        .ok_or_else(|| refuse("this route needs an API key"))?;
+    if values.next().is_some() {
+        return Err(refuse("there is more than one Authorization header"));
+    }
+    let text = value
+        .to_str()
+        .map_err(|_| refuse("the Authorization header is not text"))?;
+    match text.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
+        _ => Err(refuse("the Authorization header is not a bearer token")),
+    }
+}
+
+/// The query string, every field of it known.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Failure> {
+        let query = parts.uri.query().unwrap_or("");
+        serde_urlencoded::from_str(query)
+            .map(Self)
+            .map_err(|error| Failure::invalid(format!("the query is not understood: {error}")))
+    }
+}
+
+/// The names in a path. One that is not even text names nothing.
+pub struct Names<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Names<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        match Path::<T>::from_request_parts(parts, app).await {
+            Ok(Path(names)) => Ok(Self(names)),
+            Err(_) => Err(Failure::new(
+                ErrorCode::NotFound,
+                "there is nothing of that name",
+            )),
+        }
+    }
+}
+
+/// A JSON body; nothing at all where the route allows that.
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for JsonOr<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
+        let route = table_row(&request)?;
+        let headers = request.headers().clone();
+        let bytes = whole(request.into_body(), route, app.config.body_timeout).await?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        is_json(&headers)?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// A JSON body or its default.
+pub struct JsonOr<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
+        let route = table_row(&request)?;
+        is_json(request.headers())?;
+        let bytes = whole(request.into_body(), route, app.config.body_timeout).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// The whole of a raw body.
+pub struct Raw(pub Bytes);
+
+impl FromRequest<App> for Raw {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
+        let route = table_row(&request)?;
+        whole(request.into_body(), route, app.config.body_timeout)
+            .await
+            .map(Self)
+    }
+}
+
+/// A raw body, piece by piece at the pace of whoever takes the pieces.
+pub struct Pieces {
+    stream: BodyDataStream,
+    route: &'static Route,
+    idle: Duration,
+    taken: u64,
+}
+
+impl FromRequest<App> for Pieces {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
+        let route = table_row(&request)?;
+        debug_assert!(matches!(route.body, RouteBody::Raw(_)));
+        let stream = request.into_body().into_data_stream();
+        Ok(Self {
+            stream,
+            route,
+            idle: app.config.upload_idle,
+            taken: 0,
+        })
+    }
+}
+
+impl Pieces {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let piece = timeout(self.idle, self.stream.next())
+            .await
+            .map_err(|_| too_slow())?;
+        match piece {
+            None => Ok(None),
+            Some(Err(error)) => Err(broken(&error)),
+            Some(Ok(bytes)) => {
+                self.taken += bytes.len() as u64;
+                if self.taken > self.route.body_max as u64 {
+                    return Err(too_large(self.route));
+                }
+                Ok(Some(bytes))
+            }
+        }
+    }
+}
+
+async fn whole(body: Body, route: &Route, limit: Duration) -> Result<Bytes, Failure> {
+    let read = async {
+        let mut stream = body.into_data_stream();
+        let Some(first) = stream.next().await else {
+            return Ok(Bytes::new());
+        };
+        let first = first.map_err(|error| broken(&error))?;
+        let mut all = BytesMut::from(first);
+        while all.len() <= route.body_max {
+            match stream.next().await {
+                None => return Ok(all.freeze()),
+                Some(Err(error)) => return Err(broken(&error)),
+                Some(Ok(more)) => all.extend_from_slice(&more),
+            }
+        }
+        Err(too_large(route))
+    };
+    timeout(limit, read).await.map_err(|_| too_slow())?
+}
+
+fn table_row(request: &Request) -> Result<&'static Route, Failure> {
+    request
+        .extensions()
+        .get::<&'static Route>()
+        .copied()
+        .ok_or_else(|| Failure::new(ErrorCode::Internal, "the route is not in the table"))
+}
+
+fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
+    let media_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .map(str::trim);
+    match media_type {
+        Some(given) if given.eq_ignore_ascii_case("application/json") => Ok(()),
+        _ => Err(
+            Failure::new(ErrorCode::UnsupportedMediaType, "the body must be JSON")
+                .hint("send `Content-Type: application/json`"),
+        ),
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let message = format!("the body is not understood: {error}");
+        match error.classify() {
+            serde_json::error::Category::Data => Failure::invalid(message),
+            _ => Failure::new(ErrorCode::MalformedRequest, message),
+        }
+    })
+}
+
+fn too_slow() -> Failure {
+    Failure::new(ErrorCode::RequestTimeout, "the body did not arrive in time")
+}
+
+fn broken(error: &axum::Error) -> Failure {
+    Failure::new(ErrorCode::MalformedRequest, "the body broke off").because(error)
+}
+
+/// Whether `Accept` asks for this media type by name.
+pub fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    headers.get_all(header::ACCEPT).iter().any(|value| {
+        value.to_str().is_ok_and(|text| {
+            text.split(',').any(|part| {
+                let name = part.split(';').next().unwrap_or("").trim();
+                name.eq_ignore_ascii_case(media_type)
+            })
+        })
+    })
+}

@@ -1,0 +1,240 @@
+//! Refusals and failures on their way out: one form, whatever layer they come from.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use cove_api::{ErrorBody, ErrorCode, ErrorDetail};
+use cove_control::ControlError;
+use cove_protocol::client::GuestError;
+use cove_protocol::message::ErrorCode as GuestCode;
+
+/// Bytes of a message shown to a caller; what a guest says may be long.
+const MESSAGE_MAX: usize = 2048;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub code: ErrorCode,
+    pub message: String,
+    pub hint: Option<String>,
+    pub retry_after_s: Option<u64>,
+    /// For the log only.
+    pub cause: Option<String>,
+}
+
+/// Left in a response that is a failure, so that the outermost layer can give it its request id and
+/// log its cause.
+#[derive(Clone)]
+pub struct Told {
+    pub code: ErrorCode,
+    pub message: String,
+    pub hint: Option<String>,
+    pub cause: Option<String>,
+}
+
+impl Failure {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > MESSAGE_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+        }
+        Self {
+            code,
+            message,
+            hint: None,
+            retry_after_s: None,
+            cause: None,
+        }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn because(mut self, cause: &dyn std::error::Error) -> Self {
+        self.cause = Some(chain(cause));
+        self
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message)
+    }
+
+    pub fn detail(self, request_id: &str) -> ErrorDetail {
+        ErrorDetail {
+            code: self.code,
+            message: self.message,
+            hint: self.hint,
+            request_id: request_id.to_owned(),
+        }
+    }
+}
+
+/// An error and everything below it, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        below = error.source();
+    }
+    text
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        response.extensions_mut().insert(Told {
+            code: self.code,
+            message: self.message,
+            hint: self.hint,
+            cause: self.cause,
+        });
+        response
+    }
+}
+
+impl Told {
+    /// The body, once the request id is known.
+    pub fn body(self, request_id: &str) -> Response {
+        Json(ErrorBody {
+            error: ErrorDetail {
+                code: self.code,
+                message: self.message,
+                hint: self.hint,
+                request_id: request_id.to_owned(),
+            },
+        })
+        .into_response()
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        use cove_control::ErrorCode as Control;
+        let code = match error.code {
+            Control::InvalidRequest => ErrorCode::InvalidRequest,
+            Control::Unauthenticated => ErrorCode::Unauthenticated,
+            Control::Forbidden => ErrorCode::Forbidden,
+            Control::NotFound => ErrorCode::NotFound,
+            Control::AlreadyExists => ErrorCode::AlreadyExists,
+            Control::Conflict => ErrorCode::Conflict,
+            Control::Stale => ErrorCode::Stale,
+            Control::IdempotencyKeyReused => ErrorCode::IdempotencyKeyReused,
+            Control::QuotaExceeded => ErrorCode::QuotaExceeded,
+            Control::NoCapacity => ErrorCode::NoCapacity,
+            Control::RateLimited => ErrorCode::RateLimited,
+            Control::Unsupported => ErrorCode::Unsupported,
+            Control::LimitReached => ErrorCode::LimitReached,
+            Control::PermissionDenied => ErrorCode::PermissionDenied,
+            Control::DiskFull => ErrorCode::DiskFull,
+            Control::GuestUnreachable => ErrorCode::GuestUnreachable,
+            Control::RunnerUnreachable => ErrorCode::RunnerUnreachable,
+            Control::TimedOut => ErrorCode::TimedOut,
+            Control::Internal => ErrorCode::Internal,
+        };
+        let cause = error.source.as_deref().map(|source| chain(source));
+        let retry_after_s = error.retry_after_s;
+        let hint = error.hint;
+        Self {
+            hint,
+            retry_after_s,
+            cause,
+            ..Self::new(code, error.message)
+        }
+    }
+}
+
+/// What a guest's "not found" and "exists" are about.
+#[derive(Debug, Clone, Copy)]
+pub enum About {
+    Path,
+    Process,
+}
+
+/// A refusal of a guest. Its words are bounded but not trusted: they are shown, never acted on.
+pub fn guest(error: GuestError, about: About) -> Failure {
+    let failure = match &error {
+        GuestError::Refused { code, message } => {
+            Failure::new(guest_code(*code, about), message.clone())
+        }
+        GuestError::TimedOut(_) => {
+            Failure::new(ErrorCode::TimedOut, "the sandbox did not answer in time")
+        }
+        GuestError::Quiesced => {
+            let message = "the sandbox is being captured; try again";
+            Failure {
+                retry_after_s: Some(1),
+                ..Failure::new(ErrorCode::Unavailable, message)
+            }
+        }
+        GuestError::Connect(_) | GuestError::Frame(_) | GuestError::Unexpected(_) => {
+            Failure::new(ErrorCode::GuestUnreachable, "the sandbox does not answer")
+                .hint(
+                    "see its state and events; `cove stop` and `cove start` give it a fresh guest",
+                )
+                .because(&error)
+        }
+    };
+    match failure.code {
+        ErrorCode::DiskFull => failure.hint("remove files, or raise disk_mb"),
+        ErrorCode::TooManyProcesses => failure.hint("end processes, or raise pids"),
+        _ => failure,
+    }
+}
+
+fn guest_code(code: GuestCode, about: About) -> ErrorCode {
+    match (code, about) {
+        (GuestCode::NotFound, About::Path) => ErrorCode::PathNotFound,
+        (GuestCode::NotFound, About::Process) => ErrorCode::NotFound,
+        (GuestCode::AlreadyExists, About::Path) => ErrorCode::PathExists,
+        (GuestCode::AlreadyExists, About::Process) => ErrorCode::AlreadyExists,
+        (GuestCode::Internal | GuestCode::VersionMismatch, _) => ErrorCode::GuestUnreachable,
+        (GuestCode::Invalid, _) => ErrorCode::InvalidRequest,
+        (GuestCode::PermissionDenied, _) => ErrorCode::PermissionDenied,
+        (GuestCode::NotADirectory, _) => ErrorCode::NotADirectory,
+        (GuestCode::IsADirectory, _) => ErrorCode::IsADirectory,
+        (GuestCode::NotEmpty, _) => ErrorCode::DirectoryNotEmpty,
+        (GuestCode::DiskFull, _) => ErrorCode::DiskFull,
+        (GuestCode::TooManyProcesses, _) => ErrorCode::TooManyProcesses,
+        (GuestCode::Gone, _) => ErrorCode::ProcessGone,
+        (GuestCode::Unsupported, _) => ErrorCode::Unsupported,
+        (GuestCode::ConnectionRefused, _) => ErrorCode::PortClosed,
+        (GuestCode::Limit, _) => ErrorCode::LimitReached,
+        (GuestCode::NoSuchUser, _) => ErrorCode::NoSuchUser,
+        (GuestCode::CommandNotFound, _) => ErrorCode::CommandNotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_control_plane_keeps_its_name() {
+        for code in cove_control::ErrorCode::ALL {
+            let failure = Failure::from(ControlError::new(code, "x"));
+            assert_eq!(failure.code.as_str(), code.as_str());
+        }
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let failure = Failure::invalid("ü".repeat(5000));
+        assert!(failure.message.len() <= MESSAGE_MAX);
+    }
+}

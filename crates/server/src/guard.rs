@@ -1,0 +1,203 @@
+//! What happens around every request, before and after its handler: an id, bounds, one log line,
+//! figures, and the promise that a panic stays one request's problem.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cove_api::ErrorCode;
+use cove_api::bounds::{HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
+use cove_api::route::{Body as RouteBody, Route};
+use futures_util::FutureExt;
+
+use crate::failure::{Failure, Told};
+use crate::state::App;
+
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const ID_CHARS: usize = 20;
+
+/// Given by the server, never taken from a caller.
+#[derive(Clone, Debug)]
+pub struct RequestId(pub String);
+
+/// Where the connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+/// Who turned out to be asking; put into the request's log line.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(pub std::sync::Arc<std::sync::OnceLock<String>>);
+
+fn new_request_id() -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let bits: u128 = rand::random();
+    let random = (0..ID_CHARS).map(|i| ALPHABET[((bits >> (5 * i)) & 31) as usize] as char);
+    "req_".chars().chain(random).collect()
+}
+
+/// The outermost layer.
+pub async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = new_request_id();
+    let method = request.method().clone();
+    let path: String = request.uri().path().chars().take(256).collect();
+    let seen = Seen::default();
+    request.extensions_mut().insert(RequestId(id.clone()));
+    request.extensions_mut().insert(seen.clone());
+    let in_flight = app.metrics.begin();
+
+    let mut response = match bounded(&request) {
+        Err(failure) => failure.into_response(),
+        Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+            Ok(response) => response,
+            Err(panic) => panicked(&id, &*panic).into_response(),
+        },
+    };
+    let route = response.extensions_mut().remove::<Of>().map(|of| of.0);
+    if let Some(told) = response.extensions_mut().remove::<Told>() {
+        response = told_response(response, told, &id, &method);
+    }
+    let value = HeaderValue::from_str(&id).expect("ids are letters and digits");
+    response.headers_mut().insert(REQUEST_ID, value);
+
+    let status = response.status().as_u16();
+    let elapsed = started.elapsed();
+    app.metrics.end(
+        in_flight,
+        route.map(|route| route.operation),
+        status,
+        elapsed,
+    );
+    tracing::info!(
+        target: "cove::http",
+        request_id = id, %method, path, status,
+        operation = route.map_or("", |route| route.operation.as_str()),
+        caller = seen.0.get().map_or("", String::as_str),
+        ms = format_args!("{:.2}", elapsed.as_secs_f64() * 1e3),
+        "request"
+    );
+    response
+}
+
+/// Fills in the body of a failure and logs what its caller is not told.
+fn told_response(empty: Response, told: Told, id: &str, method: &Method) -> Response {
+    if empty.status().is_server_error() && told.code != ErrorCode::Unsupported {
+        tracing::warn!(
+            request_id = id,
+            code = told.code.as_str(),
+            message = told.message,
+            cause = told.cause.as_deref().unwrap_or(""),
+            "request failed"
+        );
+    }
+    let (parts, _) = empty.into_parts();
+    let mut response = told.body(id);
+    *response.status_mut() = parts.status;
+    response.headers_mut().extend(parts.headers);
+    if *method == Method::HEAD {
+        *response.body_mut() = Body::empty();
+    }
+    response
+}
+
+fn panicked(id: &str, panic: &(dyn Any + Send)) -> Failure {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default();
+    tracing::error!(request_id = id, panic = text, "a handler panicked");
+    Failure::new(ErrorCode::Internal, "something went wrong in the server")
+        .hint("the server's log has more under this request id")
+}
+
+fn bounded(request: &Request) -> Result<(), Failure> {
+    let uri = request.uri();
+    let length = uri.path().len() + uri.query().map_or(0, |query| query.len() + 1);
+    if length > URI_MAX {
+        let message = format!("the path and query have {length} bytes, the limit is {URI_MAX}");
+        return Err(Failure::new(ErrorCode::UriTooLong, message));
+    }
+    let headers = request.headers();
+    let bytes: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    if headers.len() > HEADERS_MAX || bytes > HEADERS_MAX_BYTES {
+        let message = format!(
+            "the request has {} headers with {bytes} bytes, the limits are {HEADERS_MAX} and {HEADERS_MAX_BYTES}",
+            headers.len()
+        );
+        return Err(Failure::new(ErrorCode::HeadersTooLarge, message));
+    }
+    Ok(())
+}
+
+/// The route a response came from, on its way to the outermost layer.
+#[derive(Clone, Copy)]
+struct Of(&'static Route);
+
+/// The layer of one route: holds the request to what the table says of it.
+pub async fn route(
+    State(route): State<&'static Route>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match fits(route, request.headers()) {
+        Err(failure) => failure.into_response(),
+        Ok(()) => {
+            request.extensions_mut().insert(route);
+            next.run(request).await
+        }
+    };
+    response.extensions_mut().insert(Of(route));
+    response
+}
+
+fn fits(route: &Route, headers: &HeaderMap) -> Result<(), Failure> {
+    let length = match headers.get(header::CONTENT_LENGTH) {
+        None => 0,
+        Some(value) => value
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+            .ok_or_else(|| {
+                Failure::new(
+                    ErrorCode::MalformedRequest,
+                    "Content-Length is not a number",
+                )
+            })?,
+    };
+    if matches!(route.body, RouteBody::None) {
+        if length > 0 || headers.contains_key(header::TRANSFER_ENCODING) {
+            return Err(Failure::invalid("this route takes no body"));
+        }
+    } else if length > route.body_max as u64 {
+        return Err(too_large(route));
+    }
+    if headers.contains_key(IDEMPOTENCY_KEY) && route.mutates() && !route.idempotent {
+        return Err(Failure::invalid("this route takes no Idempotency-Key")
+            .hint("repeating this request is not recognised as a repeat; leave the header out"));
+    }
+    if headers.contains_key(header::CONTENT_ENCODING) && !matches!(route.body, RouteBody::None) {
+        let message = "encoded bodies are not understood";
+        return Err(Failure::new(ErrorCode::UnsupportedMediaType, message)
+            .hint("send the body as it is, without Content-Encoding"));
+    }
+    Ok(())
+}
+
+pub fn too_large(route: &Route) -> Failure {
+    let message = format!(
+        "the body is over this route's limit of {} bytes",
+        route.body_max
+    );
+    Failure::new(ErrorCode::PayloadTooLarge, message)
+}

@@ -1,0 +1,58 @@
+//! What the routes do, by concern. Each handler converts, asks the control plane, and converts back.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use cove_api::PageQuery;
+use cove_api::bounds::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX};
+use cove_control::PageRequest;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+pub mod attach;
+pub mod events;
+pub mod exec;
+pub mod files;
+pub mod host;
+pub mod images;
+pub mod processes;
+pub mod sandboxes;
+pub mod tenancy;
+pub mod tree;
+
+/// What a handler answers.
+type Answer = Result<Response, Failure>;
+
+fn ok(value: impl Serialize) -> Answer {
+    Ok(axum::Json(value).into_response())
+}
+
+fn with_status(status: StatusCode, value: impl Serialize) -> Answer {
+    Ok((status, axum::Json(value)).into_response())
+}
+
+fn nothing() -> Answer {
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn page_request(query: PageQuery) -> Result<PageRequest, Failure> {
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(Failure::invalid(format!(
+            "limit must be between 1 and {PAGE_MAX}"
+        )));
+    }
+    if query
+        .cursor
+        .as_ref()
+        .is_some_and(|cursor| cursor.is_empty() || cursor.len() > CURSOR_MAX)
+    {
+        return Err(Failure::invalid(
+            "cursor must be the next_cursor of an earlier page",
+        ));
+    }
+    Ok(PageRequest {
+        limit,
+        cursor: query.cursor,
+    })
+}

@@ -1,0 +1,253 @@
+//! Processes that run: their records, output, input and signals; and the ports they listen on.
+
+use axum::extract::State;
+use cove_api::NoQuery;
+use cove_api::process::{
+    OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
+};
+use cove_control::{GuestAccess, GuestAction, GuestError};
+use cove_model::ProcessId;
+use cove_protocol::client::Follow;
+use cove_protocol::message::{OutputFrom, PtySize, Resize, Signal};
+use futures_util::Stream;
+use tokio_util::sync::CancellationToken;
+
+use super::exec::{output_event, terminal};
+use super::{Answer, nothing, ok};
+use crate::convert;
+use crate::extract::{Caller, Json, Names, Query, Raw};
+use crate::failure::{self, About, Failure};
+use crate::state::App;
+use crate::streaming::ndjson;
+
+pub fn process_failure(error: GuestError) -> Failure {
+    failure::guest(error, About::Process)
+}
+
+/// The guest's table is keyed by our ids; anything else names no process.
+pub fn process_id(text: &str) -> Result<String, Failure> {
+    if ProcessId::matches(text) {
+        return Ok(text.to_owned());
+    }
+    let shown: String = text.chars().take(64).collect();
+    let message = format!("there is no process '{}'", shown.escape_debug());
+    Err(Failure::new(cove_api::ErrorCode::NotFound, message))
+}
+
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessRead)
+        .await?;
+    let all = access.guest().processes().await.map_err(process_failure)?;
+    ok(convert::everything(
+        all.into_iter().map(convert::process).collect(),
+    ))
+}
+
+pub async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names((id, process)): Names<(String, String)>,
+) -> Answer {
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessRead)
+        .await?;
+    let process = process_id(&process)?;
+    ok(convert::process(
+        access
+            .guest()
+            .process(process)
+            .await
+            .map_err(process_failure)?,
+    ))
+}
+
+pub async fn output(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<OutputQuery>,
+    Names((id, process)): Names<(String, String)>,
+) -> Answer {
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessRead)
+        .await?;
+    let id = process_id(&process)?;
+    // Following alone would tell of a missing process only inside the stream.
+    access
+        .guest()
+        .process(id.clone())
+        .await
+        .map_err(process_failure)?;
+    let from = OutputFrom {
+        id,
+        stdout_from: query.stdout_from,
+        stderr_from: query.stderr_from,
+        follow: query.follow,
+    };
+    let follow = access.guest().follow(from).await.map_err(process_failure)?;
+    let ending = Ending {
+        until: app.draining.clone(),
+        request_id: caller.request_id,
+    };
+    Ok(ndjson(&app, follow_lines(access, follow, None, ending)))
+}
+
+/// When a live answer is cut short, and the id to tell the client with it.
+pub struct Ending {
+    pub until: CancellationToken,
+    pub request_id: String,
+}
+
+/// A process's output as lines. The sandbox counts as used for as long as they are read.
+pub fn follow_lines(
+    access: GuestAccess,
+    follow: Follow,
+    first: Option<OutputEvent>,
+    ending: Ending,
+) -> impl Stream<Item = OutputEvent> + Send + 'static {
+    let state = (access, follow, first, ending, false);
+    futures_util::stream::unfold(
+        state,
+        |(access, mut follow, mut first, ending, over)| async move {
+            if over {
+                return None;
+            }
+            if let Some(event) = first.take() {
+                return Some((event, (access, follow, first, ending, false)));
+            }
+            let next = tokio::select! {
+                biased;
+                next = follow.next() => next.map_err(process_failure),
+                () = ending.until.cancelled() => Err(leaving()),
+            };
+            let (event, over) = match next {
+                Ok(None) => return None,
+                Ok(Some(event)) => (output_event(event), false),
+                Err(failure) => (
+                    OutputEvent::Error {
+                        error: failure.detail(&ending.request_id),
+                    },
+                    true,
+                ),
+            };
+            Some((event, (access, follow, first, ending, over)))
+        },
+    )
+}
+
+/// What the last line of a stream says when the server ends before the stream does.
+pub fn leaving() -> Failure {
+    Failure::new(
+        cove_api::ErrorCode::Unavailable,
+        "the server is restarting; the command goes on",
+    )
+    .hint("follow it again from the offsets you have")
+}
+
+pub async fn stdin(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<StdinQuery>,
+    Names((id, process)): Names<(String, String)>,
+    Raw(bytes): Raw,
+) -> Answer {
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessInput)
+        .await?;
+    let mut writer = access
+        .guest()
+        .stdin(process_id(&process)?)
+        .await
+        .map_err(process_failure)?;
+    if !bytes.is_empty() {
+        writer.write(bytes).await.map_err(process_failure)?;
+    }
+    if query.close {
+        writer.close().await.map_err(process_failure)?;
+    } else {
+        writer.flush().await.map_err(process_failure)?;
+    }
+    nothing()
+}
+
+pub async fn signal(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names((id, process)): Names<(String, String)>,
+    Json(body): Json<SignalProcess>,
+) -> Answer {
+    let signal = parse_signal(&body.signal).ok_or_else(|| {
+        Failure::invalid("signal must be a name like TERM or a number from 1 to 64")
+    })?;
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessSignal)
+        .await?;
+    let id = process_id(&process)?;
+    let request = Signal {
+        id,
+        signal,
+        only_leader: body.only_leader,
+    };
+    access
+        .guest()
+        .signal(request)
+        .await
+        .map_err(process_failure)?;
+    nothing()
+}
+
+pub async fn resize(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names((id, process)): Names<(String, String)>,
+    Json(body): Json<TerminalSize>,
+) -> Answer {
+    let (cols, rows) = terminal(body)?;
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::ProcessResize)
+        .await?;
+    let size = Some(PtySize {
+        cols: cols.into(),
+        rows: rows.into(),
+    });
+    let request = Resize {
+        id: process_id(&process)?,
+        size,
+    };
+    access
+        .guest()
+        .resize(request)
+        .await
+        .map_err(process_failure)?;
+    nothing()
+}
+
+pub async fn ports(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    let access = app
+        .control
+        .guest(&caller.principal, &id, GuestAction::PortList)
+        .await?;
+    let ports = access.guest().ports().await.map_err(process_failure)?;
+    ok(convert::everything(
+        ports.into_iter().map(convert::port).collect(),
+    ))
+}

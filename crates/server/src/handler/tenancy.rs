@@ -1,0 +1,227 @@
+//! Keys, organisations, usage and the audit trail.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use cove_api::tenancy::{
+    CreateKey, CreateOrg, NewKey, PatchOrg, QUOTA_CPU_MAX, QUOTA_MB_MAX, QUOTA_SANDBOXES_MAX,
+    QuotaRequest, SandboxUsage, Usage, UsageQuery,
+};
+use cove_api::{NoQuery, PageQuery};
+use cove_control::{Period, Quota};
+use cove_model::spec::SECONDS_MAX;
+use cove_model::{KeyId, OrgId};
+use time::{Duration, OffsetDateTime};
+
+use super::{Answer, nothing, ok, page_request, with_status};
+use crate::convert;
+use crate::extract::{Caller, Json, Names, Query};
+use crate::failure::Failure;
+use crate::state::App;
+
+pub async fn list_keys(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<PageQuery>,
+) -> Answer {
+    let page = page_request(query)?;
+    ok(convert::page(
+        app.control.list_keys(&caller.principal, &page).await?,
+        convert::key,
+    ))
+}
+
+pub async fn create_key(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Json(body): Json<CreateKey>,
+) -> Answer {
+    let expires_at = match body.expires_in_s {
+        None => None,
+        Some(seconds) if (1..=SECONDS_MAX).contains(&seconds) => {
+            Some(OffsetDateTime::now_utc() + Duration::seconds(seconds.cast_signed()))
+        }
+        Some(_) => {
+            return Err(Failure::invalid(format!(
+                "expires_in_s must be between 1 and {SECONDS_MAX}"
+            )));
+        }
+    };
+    let request = cove_control::CreateKey {
+        name: body.name,
+        scopes: body.scopes.into_iter().map(convert::scope_asked).collect(),
+        expires_at,
+        org: body.org.map(|org| org_id(&org)).transpose()?,
+    };
+    let new = app.control.create_key(&caller.principal, request).await?;
+    let token = new.token.reveal().to_owned();
+    with_status(
+        StatusCode::CREATED,
+        NewKey {
+            key: convert::key(new.key),
+            token,
+        },
+    )
+}
+
+pub async fn revoke_key(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(key): Names<String>,
+) -> Answer {
+    let id: KeyId = key.parse().map_err(|_| missing("key", &key))?;
+    app.control.revoke_key(&caller.principal, &id).await?;
+    nothing()
+}
+
+pub async fn list_orgs(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<PageQuery>,
+) -> Answer {
+    let page = page_request(query)?;
+    ok(convert::page(
+        app.control
+            .list_organisations(&caller.principal, &page)
+            .await?,
+        convert::org,
+    ))
+}
+
+pub async fn create_org(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Json(body): Json<CreateOrg>,
+) -> Answer {
+    let quota = body
+        .quota
+        .map(|asked| quota(asked, Quota::default()))
+        .transpose()?;
+    let org = app
+        .control
+        .create_organisation(&caller.principal, &body.name, quota)
+        .await?;
+    with_status(StatusCode::CREATED, convert::org(org))
+}
+
+pub async fn patch_org(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(org): Names<String>,
+    Json(body): Json<PatchOrg>,
+) -> Answer {
+    let id = org_id(&org)?;
+    let now = app
+        .control
+        .organisation(&caller.principal, Some(&id))
+        .await?;
+    let quota = quota(body.quota, now.quota)?;
+    ok(convert::org(
+        app.control.set_quota(&caller.principal, &id, quota).await?,
+    ))
+}
+
+fn quota(asked: QuotaRequest, base: Quota) -> Result<Quota, Failure> {
+    let cpu_milli = match asked.cpu {
+        None => base.cpu_milli,
+        Some(cpu) if cpu.is_finite() && (0.0..=QUOTA_CPU_MAX).contains(&cpu) => {
+            (cpu * 1000.0).round() as u64
+        }
+        Some(_) => return Err(Failure::invalid("cpu is out of range")),
+    };
+    let quota = Quota {
+        sandboxes: asked.sandboxes.unwrap_or(base.sandboxes),
+        cpu_milli,
+        memory_mb: asked.memory_mb.unwrap_or(base.memory_mb),
+        disk_mb: asked.disk_mb.unwrap_or(base.disk_mb),
+    };
+    if quota.sandboxes > QUOTA_SANDBOXES_MAX
+        || quota.memory_mb > QUOTA_MB_MAX
+        || quota.disk_mb > QUOTA_MB_MAX
+    {
+        return Err(Failure::invalid("the quota is out of range"));
+    }
+    Ok(quota)
+}
+
+fn org_id(text: &str) -> Result<OrgId, Failure> {
+    text.parse().map_err(|_| missing("organisation", text))
+}
+
+fn missing(what: &str, given: &str) -> Failure {
+    cove_control::ControlError::not_found(what, given).into()
+}
+
+pub async fn usage(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<UsageQuery>,
+) -> Answer {
+    if let Some(which) = &query.sandbox {
+        if query.from.is_some()
+            || query.to.is_some()
+            || query.cursor.is_some()
+            || query.limit.is_some()
+        {
+            return Err(Failure::invalid(
+                "a sandbox's usage is of its whole life; leave the rest out",
+            ));
+        }
+        let usage = app.control.sandbox_usage(&caller.principal, which).await?;
+        let figures = convert::usage(&usage);
+        let one = SandboxUsage {
+            sandbox: which.clone(),
+            figures: figures.clone(),
+        };
+        return ok(Usage {
+            total: figures,
+            items: vec![one],
+            next_cursor: None,
+        });
+    }
+    let page = page_request(PageQuery {
+        limit: query.limit,
+        cursor: query.cursor,
+    })?;
+    let from = query.from.map_or(OffsetDateTime::UNIX_EPOCH, |from| from.0);
+    // The hour that is not over counts as well.
+    let to = query
+        .to
+        .map_or_else(|| OffsetDateTime::now_utc() + Duration::HOUR, |to| to.0);
+    if to <= from {
+        return Err(Failure::invalid("to must be after from"));
+    }
+    let period = Period { from, to };
+    let total = app.control.usage(&caller.principal, period).await?;
+    let items = app
+        .control
+        .usage_by_sandbox(&caller.principal, period, &page)
+        .await?;
+    ok(Usage {
+        total: convert::usage(&total),
+        items: items
+            .items
+            .iter()
+            .map(|item| SandboxUsage {
+                sandbox: item.sandbox.to_string(),
+                figures: convert::usage(&item.usage),
+            })
+            .collect(),
+        next_cursor: items.next_cursor,
+    })
+}
+
+pub async fn audit(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<PageQuery>,
+) -> Answer {
+    let page = page_request(query)?;
+    ok(convert::page(
+        app.control.audit(&caller.principal, &page).await?,
+        convert::audit,
+    ))
+}

@@ -1,0 +1,260 @@
+//! Figures about requests, in the text form Prometheus reads.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use cove_api::route::Operation;
+use cove_control::HostReport;
+
+/// Upper bounds of the duration histogram, in milliseconds.
+const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
+/// Statuses by their first digit, 1xx to 5xx.
+const CLASSES: usize = 5;
+
+#[derive(Default)]
+struct PerOperation {
+    by_class: [AtomicU64; CLASSES],
+    buckets: [AtomicU64; BUCKETS_MS.len()],
+    count: AtomicU64,
+    total_us: AtomicU64,
+}
+
+pub struct Metrics {
+    operations: Vec<PerOperation>,
+    /// Requests that matched no route.
+    unmatched: AtomicU64,
+    in_flight: AtomicI64,
+    pub connections: AtomicI64,
+    pub streams: AtomicI64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            operations: Operation::ALL
+                .iter()
+                .map(|_| PerOperation::default())
+                .collect(),
+            unmatched: AtomicU64::new(0),
+            in_flight: AtomicI64::new(0),
+            connections: AtomicI64::new(0),
+            streams: AtomicI64::new(0),
+        }
+    }
+}
+
+/// A request that has begun; give it back to [`Metrics::end`].
+#[must_use]
+pub struct Begun(());
+
+impl Metrics {
+    pub fn begin(&self) -> Begun {
+        self.in_flight.fetch_add(1, Relaxed);
+        Begun(())
+    }
+
+    pub fn end(&self, _: Begun, operation: Option<Operation>, status: u16, elapsed: Duration) {
+        self.in_flight.fetch_sub(1, Relaxed);
+        let Some(of) = operation.and_then(|operation| self.operations.get(operation as usize))
+        else {
+            self.unmatched.fetch_add(1, Relaxed);
+            return;
+        };
+        let class = usize::from(status / 100).clamp(1, CLASSES) - 1;
+        of.by_class[class].fetch_add(1, Relaxed);
+        of.count.fetch_add(1, Relaxed);
+        of.total_us.fetch_add(
+            u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            Relaxed,
+        );
+        if let Some(at) = BUCKETS_MS
+            .iter()
+            .position(|bound| elapsed <= Duration::from_millis(*bound))
+        {
+            of.buckets[at].fetch_add(1, Relaxed);
+        }
+    }
+
+    pub fn render(&self, host: Option<&HostReport>) -> String {
+        let mut out = String::new();
+        gauge(
+            &mut out,
+            "cove_http_requests_in_flight",
+            "Requests being answered",
+            self.in_flight.load(Relaxed) as f64,
+        );
+        gauge(
+            &mut out,
+            "cove_http_connections",
+            "Open connections",
+            self.connections.load(Relaxed) as f64,
+        );
+        gauge(
+            &mut out,
+            "cove_http_streams",
+            "Live answers under way",
+            self.streams.load(Relaxed) as f64,
+        );
+        head(
+            &mut out,
+            "cove_http_unmatched_total",
+            "counter",
+            "Requests that matched no route",
+        );
+        line(
+            &mut out,
+            "cove_http_unmatched_total",
+            "",
+            self.unmatched.load(Relaxed) as f64,
+        );
+
+        head(
+            &mut out,
+            "cove_http_requests_total",
+            "counter",
+            "Requests answered",
+        );
+        self.each(|name, of| {
+            for (class, count) in of.by_class.iter().enumerate() {
+                let count = count.load(Relaxed);
+                if count > 0 {
+                    let labels = format!("operation=\"{name}\",status=\"{}xx\"", class + 1);
+                    line(&mut out, "cove_http_requests_total", &labels, count as f64);
+                }
+            }
+        });
+        head(
+            &mut out,
+            "cove_http_request_seconds",
+            "histogram",
+            "Time to the answer's head",
+        );
+        self.each(|name, of| {
+            let mut below = 0;
+            for (bound, bucket) in BUCKETS_MS.iter().zip(&of.buckets) {
+                below += bucket.load(Relaxed);
+                let labels = format!("operation=\"{name}\",le=\"{}\"", *bound as f64 / 1e3);
+                line(
+                    &mut out,
+                    "cove_http_request_seconds_bucket",
+                    &labels,
+                    below as f64,
+                );
+            }
+            let count = of.count.load(Relaxed) as f64;
+            line(
+                &mut out,
+                "cove_http_request_seconds_bucket",
+                &format!("operation=\"{name}\",le=\"+Inf\""),
+                count,
+            );
+            let labels = format!("operation=\"{name}\"");
+            let total = of.total_us.load(Relaxed) as f64 / 1e6;
+            line(&mut out, "cove_http_request_seconds_sum", &labels, total);
+            line(&mut out, "cove_http_request_seconds_count", &labels, count);
+        });
+        if let Some(host) = host {
+            host_figures(&mut out, host);
+        }
+        out
+    }
+
+    fn each(&self, mut visit: impl FnMut(&str, &PerOperation)) {
+        for (operation, of) in Operation::ALL.iter().zip(&self.operations) {
+            if of.count.load(Relaxed) > 0 {
+                visit(operation.as_str(), of);
+            }
+        }
+    }
+}
+
+fn host_figures(out: &mut String, host: &HostReport) {
+    for (name, help, value) in [
+        (
+            "cove_sandboxes",
+            "Sandboxes on the host",
+            host.sandboxes as f64,
+        ),
+        (
+            "cove_sandboxes_running",
+            "Sandboxes that run",
+            host.running as f64,
+        ),
+        ("cove_host_cpus", "CPUs of the host", f64::from(host.cpus)),
+        (
+            "cove_host_memory_bytes",
+            "Memory of the host",
+            host.memory_bytes as f64,
+        ),
+        (
+            "cove_host_disk_bytes",
+            "Size of the storage pool",
+            host.disk_bytes as f64,
+        ),
+        (
+            "cove_host_disk_free_bytes",
+            "Free in the storage pool",
+            host.disk_free_bytes as f64,
+        ),
+        (
+            "cove_promised_cpus",
+            "CPUs promised to sandboxes",
+            host.promised_cpu,
+        ),
+        (
+            "cove_promised_memory_bytes",
+            "Memory promised to sandboxes",
+            host.promised_memory_bytes as f64,
+        ),
+        (
+            "cove_promised_disk_bytes",
+            "Disk promised to sandboxes",
+            host.promised_disk_bytes as f64,
+        ),
+    ] {
+        gauge(out, name, help, value);
+    }
+}
+
+fn gauge(out: &mut String, name: &str, help: &str, value: f64) {
+    head(out, name, "gauge", help);
+    line(out, name, "", value);
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn line(out: &mut String, name: &str, labels: &str, value: f64) {
+    let _ = match labels {
+        "" => writeln!(out, "{name} {value}"),
+        labels => writeln!(out, "{name}{{{labels}}} {value}"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_counted_once_in_each_place() {
+        let metrics = Metrics::default();
+        let begun = metrics.begin();
+        metrics.end(begun, Some(Operation::Exec), 200, Duration::from_millis(7));
+        let begun = metrics.begin();
+        metrics.end(begun, None, 404, Duration::ZERO);
+        let text = metrics.render(None);
+        for expected in [
+            "cove_http_requests_total{operation=\"exec\",status=\"2xx\"} 1",
+            "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.005\"} 0",
+            "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.01\"} 1",
+            "cove_http_request_seconds_count{operation=\"exec\"} 1",
+            "cove_http_unmatched_total 1",
+            "cove_http_requests_in_flight 0",
+        ] {
+            assert!(text.contains(expected), "{expected} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The router, built from the table of routes.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use cove_api::ErrorCode;
+use cove_api::route::{Operation as Op, PLANNED, ROUTES, Route, Verb};
+
+use crate::extract::Caller;
+use crate::failure::Failure;
+use crate::guard;
+use crate::handler::{
+    attach, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
+};
+use crate::state::App;
+
+/// Everything the server answers, errors of routing included.
+pub fn router(app: App) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let layer = from_fn_with_state(route, guard::route);
+        router = router.route(route.path, handler(route).layer(layer));
+    }
+    for (verb, path, what) in PLANNED {
+        let refuse = move |_: Caller| async move { planned(what) };
+        router = router.route(path, on(filter(*verb), refuse));
+    }
+    router
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), guard::around))
+        .with_state(app)
+}
+
+fn filter(verb: Verb) -> MethodFilter {
+    match verb {
+        Verb::Get => MethodFilter::GET,
+        Verb::Post => MethodFilter::POST,
+        Verb::Put => MethodFilter::PUT,
+        Verb::Patch => MethodFilter::PATCH,
+        Verb::Delete => MethodFilter::DELETE,
+    }
+}
+
+fn handler(route: &Route) -> MethodRouter<App> {
+    let verb = filter(route.verb);
+    match route.operation {
+        Op::CreateSandbox => on(verb, sandboxes::create),
+        Op::ListSandboxes => on(verb, sandboxes::list),
+        Op::GetSandbox => on(verb, sandboxes::get),
+        Op::PatchSandbox => on(verb, sandboxes::patch),
+        Op::DeleteSandbox => on(verb, sandboxes::delete),
+        Op::StartSandbox => on(verb, sandboxes::start),
+        Op::StopSandbox => on(verb, sandboxes::stop),
+        Op::SandboxMetrics => on(verb, sandboxes::metrics),
+        Op::SandboxEvents => on(verb, events::of_sandbox),
+        Op::Exec => on(verb, exec::exec),
+        Op::StartProcess => on(verb, exec::start),
+        Op::ListProcesses => on(verb, processes::list),
+        Op::GetProcess => on(verb, processes::get),
+        Op::ProcessOutput => on(verb, processes::output),
+        Op::ProcessStdin => on(verb, processes::stdin),
+        Op::SignalProcess => on(verb, processes::signal),
+        Op::ResizeProcess => on(verb, processes::resize),
+        Op::AttachProcess => on(verb, attach::attach),
+        Op::ReadFile => on(verb, files::read),
+        Op::WriteFile => on(verb, files::write),
+        Op::ReadArchive => on(verb, files::read_archive),
+        Op::WriteArchive => on(verb, files::write_archive),
+        Op::RemoveFile => on(verb, tree::remove),
+        Op::ListFiles => on(verb, tree::list),
+        Op::StatFile => on(verb, tree::stat),
+        Op::WatchFiles => on(verb, tree::watch),
+        Op::MakeDirectory => on(verb, tree::mkdir),
+        Op::MoveFile => on(verb, tree::rename),
+        Op::ChangeMode => on(verb, tree::chmod),
+        Op::ListPorts => on(verb, processes::ports),
+        Op::ListImages => on(verb, images::list),
+        Op::AddImage => on(verb, images::add),
+        Op::GetImage => on(verb, images::get),
+        Op::RemoveImage => on(verb, images::remove),
+        Op::GetImageJob => on(verb, images::job),
+        Op::ListKeys => on(verb, tenancy::list_keys),
+        Op::CreateKey => on(verb, tenancy::create_key),
+        Op::RevokeKey => on(verb, tenancy::revoke_key),
+        Op::ListOrgs => on(verb, tenancy::list_orgs),
+        Op::CreateOrg => on(verb, tenancy::create_org),
+        Op::PatchOrg => on(verb, tenancy::patch_org),
+        Op::Usage => on(verb, tenancy::usage),
+        Op::Audit => on(verb, tenancy::audit),
+        Op::Events => on(verb, events::of_all),
+        Op::ListRunners => on(verb, host::runners),
+        Op::PrometheusMetrics => on(verb, host::prometheus),
+        Op::Health => on(verb, host::health),
+        Op::Ready => on(verb, host::ready),
+        Op::OpenApi => on(verb, host::openapi),
+    }
+}
+
+fn planned(what: &str) -> Failure {
+    Failure::new(
+        ErrorCode::Unsupported,
+        format!("{what}: this server cannot do that yet"),
+    )
+}
+
+async fn nowhere(State(_): State<App>, uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(128).collect();
+    Failure::new(
+        ErrorCode::NotFound,
+        format!("there is no route '{}'", path.escape_debug()),
+    )
+    .hint("GET /openapi.json lists all routes")
+    .into_response()
+}
+
+async fn wrong_method() -> Response {
+    Failure::new(
+        ErrorCode::MethodNotAllowed,
+        "this route does not take this method",
+    )
+    .hint("GET /openapi.json lists what each route takes")
+    .into_response()
+}

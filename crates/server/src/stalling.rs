@@ -1,0 +1,122 @@
+//! A connection that gives up on a peer that no longer reads.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Writes that make no progress for `limit` fail; the connection's task then ends.
+pub struct Stalling<S> {
+    inner: S,
+    limit: Duration,
+    /// Runs while a write waits.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Stalling<S> {
+    pub fn new(inner: S, limit: Duration) -> Self {
+        Self {
+            inner,
+            limit,
+            timer: None,
+        }
+    }
+
+    fn judge<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.timer = None;
+            return poll;
+        }
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        if timer.as_mut().poll(cx).is_ready() {
+            timer.as_mut().reset(Instant::now() + limit);
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.judge(cx, poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write_vectored(cx, parts);
+        self.judge(cx, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.inner).poll_flush(cx);
+        self.judge(cx, poll)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.judge(cx, poll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_never_reads_is_given_up() {
+        let (here, _there) = tokio::io::duplex(16);
+        let mut stalling = Stalling::new(here, Duration::from_secs(60));
+        let error = stalling.write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_is_served_as_long_as_it_reads() {
+        use tokio::io::AsyncReadExt;
+        let (here, mut there) = tokio::io::duplex(16);
+        let mut stalling = Stalling::new(here, Duration::from_secs(60));
+        let reader = tokio::spawn(async move {
+            let mut all = Vec::new();
+            let mut byte = [0; 8];
+            while let Ok(count @ 1..) = there.read(&mut byte).await {
+                all.extend_from_slice(&byte[..count]);
+                // The clock is the test's own: nothing really waits here.
+                tokio::time::sleep(Duration::from_secs(50)).await;
+            }
+            all.len()
+        });
+        stalling.write_all(&[0; 64]).await.unwrap();
+        stalling.shutdown().await.unwrap();
+        drop(stalling);
+        assert_eq!(reader.await.unwrap(), 64);
+    }
+}

@@ -1,0 +1,51 @@
+//! What every handler shares.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cove_control::Control;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ServerConfig;
+use crate::metrics::Metrics;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub control: Control,
+    pub config: ServerConfig,
+    pub metrics: Metrics,
+    /// The contract, written once.
+    pub openapi: Bytes,
+    /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
+    pub draining: CancellationToken,
+    /// Cancelled when everything else must end too.
+    pub closing: CancellationToken,
+    /// Conversations that left HTTP behind.
+    pub sessions: TaskTracker,
+}
+
+impl App {
+    pub fn new(control: Control, config: ServerConfig) -> Self {
+        let document = cove_api::openapi::document(env!("CARGO_PKG_VERSION"));
+        Self(Arc::new(Shared {
+            control,
+            config,
+            metrics: Metrics::default(),
+            openapi: document.to_string().into(),
+            draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            sessions: TaskTracker::new(),
+        }))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
