@@ -1,1 +1,34 @@
+//! One host's sandboxes, as a library: no HTTP, no authentication, no globals, no prints.
+//!
+//! [`Engine`] owns the pool, the images, the isolation tiers and every sandbox's record. It offers
+//! itself as a [`cove_runner::RunnerApi`], and to embedders as [`Engine::guest`]. An engine may die
+//! at any instruction: sandboxes live on, and the next [`Engine::open`] over the same data directory
+//! adopts the running ones and sweeps what was half made.
+//!
+//! ```text
+//! <data-dir>/instance          this engine's name on the host
+//! <data-dir>/pool.img, pool/   volumes (see cove-pool); pool/base the layer with device nodes
+//! <data-dir>/records/          a record per sandbox (see `record`)
+//! <data-dir>/runtime/          the guest program, by content
+//! <data-dir>/images/           image records and half-downloaded layers
+//! /run/cove/                   what engines of one host claim from each other
+//! ```
+#![forbid(unsafe_code)]
 
+mod api;
+mod books;
+mod config;
+mod doctor;
+mod engine;
+mod error;
+mod events;
+mod images;
+mod instance;
+mod monitor;
+mod record;
+mod sandbox;
+
+pub use config::{EngineConfig, Overcommit};
+pub use cove_pool::BackendChoice;
+pub use engine::Engine;
+pub use error::EngineError;

@@ -128,6 +128,7 @@ impl Seat {
         self.expect("start the guest", |reply| {
             matches!(reply, ChildReply::Ready)
         })?;
+        self.expect_exec()?;
         let Parts {
             range,
             group,
@@ -139,6 +140,21 @@ impl Seat {
             pid: child.pid,
             pidfd: child.pidfd,
         })
+    }
+
+    /// The child's end of the socket closes when it becomes the guest; a failure to do so is told.
+    fn expect_exec(&self) -> Result<(), IsolationError> {
+        match spawner::receive::<ChildReply>(&self.parts().child.socket) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(IsolationError::failed("run the guest")(error)),
+            Ok((ChildReply::Failed(failure), _)) => Err(IsolationError::Failed {
+                step: failure.step,
+                source: std::io::Error::from_raw_os_error(failure.errno),
+            }),
+            Ok(_) => Err(IsolationError::failed("run the guest")(
+                std::io::Error::other("the child answered out of turn"),
+            )),
+        }
     }
 
     fn expect(&self, step: &str, wanted: fn(&ChildReply) -> bool) -> Result<(), IsolationError> {

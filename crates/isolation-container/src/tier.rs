@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use cove_isolation::claims::{UidRange, UidRanges};
-use cove_isolation::{Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Root};
+use cove_isolation::{
+    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Root,
+};
 use cove_model::Resources;
 use cove_spawner::message::Start;
 use tokio::task::spawn_blocking;
@@ -350,27 +352,24 @@ impl Isolation for ContainerTier {
         Ok(Box::new(container))
     }
 
-    async fn adopt(
-        &self,
-        record: &MachineRecord,
-    ) -> Result<Option<Box<dyn Machine>>, IsolationError> {
+    async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError> {
         let detail: Detail = serde_json::from_value(record.detail.clone()).map_err(|error| {
             IsolationError::failed("read the machine's record")(io::Error::other(error))
         })?;
         let shared = Arc::clone(&self.shared);
+        // A reboot empties the claims; then nothing of it is left either.
         let Some(range) = shared.maker.ranges.retake(detail.uid_base) else {
-            return Ok(None);
+            return Ok(Adopted::Gone(None));
         };
         let group = shared.cgroups.existing(&seat::group_name(&range));
         let Some(pidfd) =
             machine::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
         else {
-            remove_remains(group, range).await?;
-            return Ok(None);
+            return remove_remains(group, range).await;
         };
         shared.cpus.retake(&detail.cpus, detail.cpu);
         let container = Container::new(detail, pidfd, group, range, Arc::clone(&shared.cpus))?;
-        Ok(Some(Box::new(container)))
+        Ok(Adopted::Running(Box::new(container)))
     }
 
     async fn sweep(&self) -> Result<u64, IsolationError> {
@@ -432,11 +431,12 @@ impl Shared {
 async fn remove_remains(
     group: crate::cgroup::Group,
     range: UidRange,
-) -> Result<(), IsolationError> {
+) -> Result<Adopted, IsolationError> {
     blocking(move || {
+        let usage = group.usage().ok();
         seat::remove_when_empty(&group).map_err(IsolationError::failed("remove the cgroup"))?;
         drop(range);
-        Ok(())
+        Ok(Adopted::Gone(usage))
     })
     .await
 }

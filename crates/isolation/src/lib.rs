@@ -78,6 +78,13 @@ pub struct Usage {
     pub oom_kills: u64,
 }
 
+/// What became of a machine while no engine watched.
+pub enum Adopted {
+    Running(Box<dyn Machine>),
+    /// It ended; its last figures, when the host still had them.
+    Gone(Option<Usage>),
+}
+
 /// What the kernel tells about a machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryEvent {
@@ -124,11 +131,8 @@ pub trait Isolation: Send + Sync {
     /// Boots PID 1. When this returns, the guest's socket accepts connections.
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError>;
 
-    /// Finds a machine again; `None` when it is gone.
-    async fn adopt(
-        &self,
-        record: &MachineRecord,
-    ) -> Result<Option<Box<dyn Machine>>, IsolationError>;
+    /// Finds a machine again, or clears away what is left of it.
+    async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError>;
 
     /// Removes what no adopted machine owns. Called once, after every adoption.
     async fn sweep(&self) -> Result<u64, IsolationError>;

@@ -1,0 +1,58 @@
+//! What an embedder chooses.
+
+use std::path::PathBuf;
+
+use cove_pool::BackendChoice;
+
+/// How many seats wait ready by default: enough for a burst of one agent's forks, little memory.
+const DEFAULT_WARM: usize = 4;
+
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    pub data_dir: PathBuf,
+    /// Shared by all engines of the host; emptied by a reboot.
+    pub host_dir: PathBuf,
+    /// Shared by all engines of the host; kept.
+    pub host_cache: PathBuf,
+    /// A pool that cannot limit disks is accepted only when it is asked for as `Directory`.
+    pub backend: BackendChoice,
+    pub pool_bytes: Option<u64>,
+    pub reserve_bytes: Option<u64>,
+    /// Sandboxes prepared ahead of need.
+    pub warm: usize,
+    pub overcommit: Overcommit,
+}
+
+/// How much may be promised for each unit the host has. Sandboxes are mostly idle and rarely use
+/// what they may; 1.0 promises only what is there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Overcommit {
+    pub cpu: f64,
+    pub memory: f64,
+    pub disk: f64,
+}
+
+impl Default for Overcommit {
+    fn default() -> Self {
+        Self {
+            cpu: 16.0,
+            memory: 4.0,
+            disk: 8.0,
+        }
+    }
+}
+
+impl EngineConfig {
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            host_dir: "/run/cove".into(),
+            host_cache: "/var/cache/cove".into(),
+            backend: BackendChoice::Auto,
+            pool_bytes: None,
+            reserve_bytes: None,
+            warm: DEFAULT_WARM,
+            overcommit: Overcommit::default(),
+        }
+    }
+}

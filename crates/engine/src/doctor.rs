@@ -1,0 +1,186 @@
+//! What the host offers and lacks, each line with the fix.
+
+use std::fs;
+
+use cove_isolation::Isolation;
+use cove_pool::Pool;
+use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
+
+use crate::engine::Inner;
+use crate::error::from_pool;
+
+/// Overlays take their layers as descriptors since this kernel.
+const KERNEL_NEEDED: (u32, u32) = (6, 13);
+
+pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
+    let space = inner.pool.space().map_err(from_pool)?;
+    let (capacity, promised) = (inner.books.capacity(), inner.books.promised());
+    let sandboxes = inner.all();
+    let tier = &inner.container;
+    Ok(HostReport {
+        cpus: capacity.cpus,
+        memory_bytes: capacity.memory_bytes,
+        disk_bytes: capacity.disk_bytes,
+        disk_free_bytes: space.free,
+        promised_cpu: promised.cpu,
+        promised_memory_bytes: promised.memory_bytes,
+        promised_disk_bytes: promised.disk_bytes,
+        running: sandboxes
+            .iter()
+            .filter(|sandbox| sandbox.machine().is_some())
+            .count() as u64,
+        sandboxes: sandboxes.len() as u64,
+        tiers: vec![TierReport {
+            name: tier.name().into(),
+            usable: true,
+            capabilities: tier.capabilities().names(),
+        }],
+        findings: findings(inner),
+    })
+}
+
+fn findings(inner: &Inner) -> Vec<Finding> {
+    let mut found = host_findings(inner.container.cgroup_version());
+    found.extend(
+        Pool::probe(&inner.config.data_dir)
+            .into_iter()
+            .map(|finding| Finding {
+                name: finding.check.into(),
+                level: match finding.status {
+                    cove_pool::Status::Good => Level::Ok,
+                    cove_pool::Status::Degraded => Level::Warning,
+                    cove_pool::Status::Missing => Level::Error,
+                },
+                message: finding.detail,
+                fix: finding.fix.map(str::to_owned),
+            }),
+    );
+    found
+}
+
+fn host_findings(cgroup_version: u8) -> Vec<Finding> {
+    vec![
+        kernel(),
+        cgroups(cgroup_version),
+        user_namespaces(),
+        bootstrap_tool(),
+        open_files(),
+    ]
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = KERNEL_NEEDED;
+    if version >= KERNEL_NEEDED {
+        good("kernel", format!("Linux {release}"))
+    } else {
+        bad(
+            "kernel",
+            format!("Linux {release} is too old"),
+            format!("run Linux {major}.{minor} or newer"),
+        )
+    }
+}
+
+fn cgroups(version: u8) -> Finding {
+    match version {
+        2 => good("cgroups", "version 2, all limits can be enforced".into()),
+        _ => warning(
+            "cgroups",
+            "version 1: limits on writing (io_write_mb_s) cannot be enforced and are refused"
+                .into(),
+            "boot with systemd.unified_cgroup_hierarchy=1".into(),
+        ),
+    }
+}
+
+fn user_namespaces() -> Finding {
+    match fs::read_to_string("/proc/sys/user/max_user_namespaces")
+        .map(|text| text.trim().parse::<u64>())
+    {
+        Ok(Ok(0)) => bad(
+            "user namespaces",
+            "the host allows none".into(),
+            "set the sysctl user.max_user_namespaces above the number of sandboxes".into(),
+        ),
+        Ok(Ok(count)) => good("user namespaces", format!("up to {count}")),
+        _ => bad(
+            "user namespaces",
+            "this kernel has none".into(),
+            "run a kernel with CONFIG_USER_NS".into(),
+        ),
+    }
+}
+
+fn bootstrap_tool() -> Finding {
+    let found = ["mmdebstrap", "debootstrap"].into_iter().find(|name| {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|dir| dir.join(name).exists())
+    });
+    match found {
+        Some(name) => good(
+            "image bootstrap",
+            format!("{name} can build the default image"),
+        ),
+        None => warning(
+            "image bootstrap",
+            "neither mmdebstrap nor debootstrap was found: the default image cannot be built here"
+                .into(),
+            "apt-get install mmdebstrap, or pull an image from a registry".into(),
+        ),
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    // About three descriptors stay open for each running sandbox.
+    let sandboxes = limit.map_or(u64::MAX, |limit| limit / 4);
+    if sandboxes >= 1000 {
+        good(
+            "open files",
+            limit.map_or("no limit".into(), |limit| {
+                format!("{limit}, enough for about {sandboxes} sandboxes")
+            }),
+        )
+    } else {
+        warning(
+            "open files",
+            format!("the limit allows about {sandboxes} running sandboxes"),
+            "raise LimitNOFILE of the service".into(),
+        )
+    }
+}
+
+fn good(name: &str, message: String) -> Finding {
+    Finding {
+        name: name.into(),
+        level: Level::Ok,
+        message,
+        fix: None,
+    }
+}
+
+fn warning(name: &str, message: String, fix: String) -> Finding {
+    Finding {
+        name: name.into(),
+        level: Level::Warning,
+        message,
+        fix: Some(fix),
+    }
+}
+
+fn bad(name: &str, message: String, fix: String) -> Finding {
+    Finding {
+        name: name.into(),
+        level: Level::Error,
+        message,
+        fix: Some(fix),
+    }
+}

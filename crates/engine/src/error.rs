@@ -1,0 +1,84 @@
+//! What opening an engine can fail with. What a sandbox's operations fail with is
+//! [`cove_runner::RunnerError`], because it crosses a socket; the conversions are here.
+
+use std::io;
+use std::path::PathBuf;
+
+use cove_image::ImageError;
+use cove_isolation::IsolationError;
+use cove_pool::PoolError;
+use cove_runner::RunnerError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("the storage pool cannot be used{}", .0.hint().map(|hint| format!(" ({hint})")).unwrap_or_default())]
+    Pool(#[from] PoolError),
+    #[error("images cannot be used")]
+    Images(#[from] ImageError),
+    #[error("containers cannot be made on this host")]
+    Isolation(#[from] IsolationError),
+    #[error("{action} {}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the host has no uid range left for this engine")]
+    NoUidRange,
+}
+
+/// An error with everything below it in one line: what crosses the socket has no source.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+pub fn from_isolation(error: IsolationError) -> RunnerError {
+    match error {
+        IsolationError::Unsupported(message) => RunnerError::Unsupported { message },
+        error @ IsolationError::LimitBelowUse { .. } => RunnerError::Invalid {
+            message: error.to_string(),
+        },
+        error @ IsolationError::Exhausted(_) => RunnerError::NoCapacity {
+            resource: "uid ranges".into(),
+            message: error.to_string(),
+        },
+        error => RunnerError::Internal {
+            message: chain(&error),
+        },
+    }
+}
+
+pub fn from_pool(error: PoolError) -> RunnerError {
+    match error {
+        error @ PoolError::Full { .. } => {
+            let hint = error.hint().unwrap_or_default();
+            RunnerError::NoCapacity {
+                resource: "disk".into(),
+                message: format!("{error}; {hint}"),
+            }
+        }
+        error @ PoolError::LimitBelowUse { .. } => RunnerError::Invalid {
+            message: error.to_string(),
+        },
+        error @ PoolError::Unsupported { .. } => RunnerError::Unsupported {
+            message: error.to_string(),
+        },
+        error => RunnerError::Internal {
+            message: chain(&error),
+        },
+    }
+}
+
+pub fn internal(error: impl std::fmt::Display) -> RunnerError {
+    RunnerError::Internal {
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,228 @@
+//! Images and the jobs that add them. A job outlives the call that started it; two calls for the
+//! same image share one job.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cove_image::{Image, ImageStore, Progress, RegistryAuth, Source};
+use cove_runner::{ImageJob, ImageSource, ImageView, JobState, RunnerError};
+
+use crate::error::chain;
+
+/// Finished jobs kept so that a slow poller still learns the end.
+const FINISHED_MAX: usize = 100;
+/// Warnings kept of one job; an image can cause millions.
+const WARNINGS_MAX: usize = 20;
+
+pub struct Images {
+    pub store: ImageStore,
+    jobs: Arc<Mutex<Jobs>>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    next: u64,
+    by_id: BTreeMap<u64, ImageJob>,
+    /// The job that is adding a name now.
+    running: BTreeMap<String, u64>,
+    /// Bytes done and in all of each layer of a running job.
+    layers: BTreeMap<u64, BTreeMap<String, (u64, u64)>>,
+}
+
+impl Images {
+    pub fn new(store: ImageStore) -> Self {
+        Self {
+            store,
+            jobs: Arc::default(),
+        }
+    }
+
+    pub fn add(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        let name = match &source {
+            ImageSource::Registry { reference, .. } => reference.clone(),
+            ImageSource::Debian => cove_model::spec::DEFAULT_IMAGE.to_owned(),
+            ImageSource::Local { name, .. } => name.clone(),
+        };
+        let mut jobs = self.lock();
+        if let Some(job) = jobs.running.get(&name).and_then(|id| jobs.by_id.get(id)) {
+            return Ok(job.clone());
+        }
+        jobs.next += 1;
+        let number = jobs.next;
+        let job = ImageJob {
+            id: format!("job{number}"),
+            name: name.clone(),
+            state: JobState::Running,
+            stage: "starting".into(),
+            done_bytes: 0,
+            total_bytes: None,
+            warnings: Vec::new(),
+            image: None,
+            error: None,
+        };
+        jobs.by_id.insert(number, job.clone());
+        jobs.running.insert(name.clone(), number);
+        while jobs.by_id.len() > FINISHED_MAX {
+            let Some(oldest) = jobs
+                .by_id
+                .iter()
+                .find(|(_, job)| job.state != JobState::Running)
+                .map(|(id, _)| *id)
+            else {
+                break;
+            };
+            jobs.by_id.remove(&oldest);
+        }
+        drop(jobs);
+        let (store, jobs) = (self.store.clone(), Arc::clone(&self.jobs));
+        tokio::spawn(async move {
+            let progress = {
+                let jobs = Arc::clone(&jobs);
+                move |progress| on_progress(&jobs, number, progress)
+            };
+            let result = run(&store, source, progress).await;
+            finish(&jobs, number, &name, result);
+        });
+        Ok(job)
+    }
+
+    pub fn job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        id.strip_prefix("job")
+            .and_then(|number| number.parse::<u64>().ok())
+            .and_then(|number| self.lock().by_id.get(&number).cloned())
+            .ok_or_else(|| RunnerError::NotFound {
+                what: "image job".into(),
+                id: id.to_owned(),
+            })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn run(
+    store: &ImageStore,
+    source: ImageSource,
+    progress: impl Fn(Progress) + Send + Sync + 'static,
+) -> Result<Image, RunnerError> {
+    let result = match source {
+        ImageSource::Registry {
+            reference,
+            username,
+            password,
+        } => {
+            let auth = match (username, password) {
+                (Some(username), Some(password)) => {
+                    Some(RegistryAuth::Basic { username, password })
+                }
+                (None, None) => None,
+                _ => {
+                    return Err(RunnerError::Invalid {
+                        message: "a registry login needs both username and password".into(),
+                    });
+                }
+            };
+            store.pull(&reference, auth, progress).await
+        }
+        ImageSource::Debian => store.bootstrap_debian(progress).await,
+        ImageSource::Local { name, path } => {
+            let unreadable = |error| RunnerError::Invalid {
+                message: format!("cannot read {path}: {error}"),
+            };
+            let found = tokio::fs::metadata(&path).await.map_err(unreadable)?;
+            if found.is_dir() {
+                store.import_dir(&name, Path::new(&path), progress).await
+            } else {
+                let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
+                store.import_tar(&name, file, progress).await
+            }
+        }
+    };
+    result.map_err(|error| RunnerError::Invalid {
+        message: chain(&error),
+    })
+}
+
+fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
+    let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(job) = jobs.by_id.get_mut(&number) else {
+        return;
+    };
+    if let Progress::Warning(text) = progress {
+        if job.warnings.len() < WARNINGS_MAX {
+            job.warnings.push(text);
+        }
+        return;
+    }
+    match progress {
+        Progress::Resolving => job.stage = "asking the registry".into(),
+        Progress::Layer {
+            digest,
+            done_bytes,
+            total_bytes,
+        } => {
+            let layers = jobs.layers.entry(number).or_default();
+            layers.insert(digest, (done_bytes, total_bytes));
+            let sum = |part: fn(&(u64, u64)) -> u64| layers.values().map(part).sum::<u64>();
+            let (done, total) = (sum(|layer| layer.0), sum(|layer| layer.1));
+            let Some(job) = jobs.by_id.get_mut(&number) else {
+                return;
+            };
+            job.stage = "downloading layers".into();
+            job.done_bytes = done;
+            job.total_bytes = Some(total);
+        }
+        Progress::Unpacking {
+            done_bytes,
+            entries,
+            ..
+        } => {
+            job.stage = format!("unpacking, {entries} files");
+            job.done_bytes = done_bytes;
+            job.total_bytes = None;
+        }
+        Progress::Bootstrapping { stage, percent } => job.stage = format!("{stage} ({percent} %)"),
+        // The end is told by the result; what later versions add is shown by their own stage.
+        _ => {}
+    }
+}
+
+fn finish(jobs: &Mutex<Jobs>, number: u64, name: &str, result: Result<Image, RunnerError>) {
+    let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    jobs.running.remove(name);
+    jobs.layers.remove(&number);
+    let Some(job) = jobs.by_id.get_mut(&number) else {
+        return;
+    };
+    match result {
+        Ok(image) => {
+            job.state = JobState::Done;
+            job.stage = "done".into();
+            job.image = Some(view(&image, 0));
+        }
+        Err(error) => {
+            job.state = JobState::Failed;
+            job.stage = "failed".into();
+            job.error = Some(error);
+        }
+    }
+}
+
+pub fn view(image: &Image, in_use_by: u64) -> ImageView {
+    ImageView {
+        id: image.id.clone(),
+        names: image.names.clone(),
+        digest: image.digest.clone(),
+        size_bytes: image.size_bytes,
+        created_at: image.created,
+        source: match image.source {
+            Source::Registry => "registry",
+            Source::Bootstrap => "bootstrap",
+            Source::Import => "import",
+        }
+        .into(),
+        in_use_by,
+    }
+}

@@ -1,0 +1,129 @@
+//! Watches one running machine: its end, and what the kernel says about its memory.
+
+use std::sync::Arc;
+
+use cove_isolation::{IsolationError, Machine, MemoryEvent, Usage};
+use cove_model::EventKind;
+use cove_model::lifecycle::Step;
+
+use crate::record::Durability;
+use crate::sandbox::Sandbox;
+
+/// Elastic memory grows by a quarter of what it is, at least this much.
+const GROWTH_MIN_MB: u64 = 64;
+/// How often a machine's remains are tried to be removed before that is left to the next sweep.
+const DISPOSE_TRIES: u32 = 3;
+
+/// Runs until the machine has ended and is cleared away.
+pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
+    let mut listening = true;
+    loop {
+        tokio::select! {
+            () = machine.exited() => break,
+            event = machine.memory_event(), if listening => match event {
+                Ok(event) => on_memory(&sandbox, machine.as_ref(), event),
+                Err(error) => {
+                    // The group goes with the machine, and its files can vanish first.
+                    tracing::debug!(sandbox = %sandbox.id, %error, "memory is no longer watched");
+                    listening = false;
+                }
+            },
+        }
+    }
+    on_exit(&sandbox, machine.as_ref()).await;
+}
+
+fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
+    let record = sandbox.record();
+    let now_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
+    match event {
+        MemoryEvent::OomKilled { kills } => {
+            let peak = machine.usage().map_or(0, |usage| usage.memory_peak_bytes);
+            sandbox.emit(EventKind::Oom {
+                kills,
+                limit_mb: now_mb,
+                peak_mb: peak >> 20,
+            });
+        }
+        MemoryEvent::Pressure => {
+            let ceiling = record.limits.memory_ceiling_mb();
+            if now_mb >= ceiling {
+                return;
+            }
+            let wanted = (now_mb + (now_mb / 4).max(GROWTH_MIN_MB)).min(ceiling);
+            if let Err(error) = grow(sandbox, machine, now_mb, wanted) {
+                tracing::warn!(sandbox = %sandbox.id, %error, "memory could not grow");
+            }
+        }
+    }
+}
+
+fn grow(
+    sandbox: &Sandbox,
+    machine: &dyn Machine,
+    now_mb: u64,
+    wanted_mb: u64,
+) -> Result<(), IsolationError> {
+    let record = sandbox.record();
+    let admitted = match sandbox
+        .run_promise
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .as_mut()
+    {
+        Some(promise) => promise.change(record.limits.cpu, wanted_mb).is_ok(),
+        None => false,
+    };
+    if !admitted {
+        // The host has no more to give: the kernel must be allowed to kill again, or tasks that wait
+        // for memory would wait for ever.
+        let mut settled = record.limits.clone();
+        settled.memory_max_mb = Some(now_mb);
+        settled.memory_mb = settled.memory_mb.min(now_mb);
+        return machine.grow_memory(&settled, now_mb);
+    }
+    machine.grow_memory(&record.limits, wanted_mb)?;
+    if let Err(error) = sandbox.update(Durability::Written, |record| {
+        record.grown_mb = Some(wanted_mb)
+    }) {
+        tracing::warn!(sandbox = %sandbox.id, %error, "growth was not written down");
+    }
+    sandbox.emit(EventKind::MemoryGrown {
+        from_mb: now_mb,
+        to_mb: wanted_mb,
+    });
+    Ok(())
+}
+
+async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
+    let usage = machine.usage().unwrap_or_default();
+    for attempt in 1..=DISPOSE_TRIES {
+        match machine.dispose().await {
+            Ok(()) => break,
+            Err(error) => {
+                tracing::warn!(sandbox = %sandbox.id, attempt, %error, "the machine's remains could not be removed")
+            }
+        }
+    }
+    sandbox.set_machine(None);
+    sandbox
+        .run_promise
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .take();
+    let asked = sandbox.record().reason;
+    let reason = asked.or_else(|| Some("PID 1 ended".into()));
+    let stepped = sandbox.advance(Step::Exited, reason, Durability::Written, |record| {
+        record.machine = None;
+        record.grown_mb = None;
+        add_past(record, &usage);
+    });
+    if let Err(error) = stepped {
+        tracing::error!(sandbox = %sandbox.id, %error, "the end of a machine could not be recorded");
+    }
+}
+
+pub fn add_past(record: &mut crate::record::Record, usage: &Usage) {
+    record.past_cpu_usec += usage.cpu_usec;
+    record.past_oom_kills += usage.oom_kills;
+}

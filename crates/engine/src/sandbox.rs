@@ -1,0 +1,156 @@
+//! One sandbox in memory: its record, its machine while it runs, its promises.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cove_isolation::Machine;
+use cove_model::lifecycle::{Step, step};
+use cove_model::{EventKind, Refusal, SandboxId, State};
+use cove_pool::{Kind, VolumeId};
+use cove_runner::{RunnerError, SandboxView};
+use tokio::sync::watch;
+
+use crate::books::{DiskPromise, RunPromise};
+use crate::error::internal;
+use crate::events::Events;
+use crate::record::{Durability, Record, Records};
+
+pub struct Sandbox {
+    pub id: SandboxId,
+    /// One lifecycle operation at a time; the monitor does not take it, since it only reports facts.
+    pub operation: tokio::sync::Mutex<()>,
+    record: Mutex<Record>,
+    machine: RwLock<Option<Arc<dyn Machine>>>,
+    pub run_promise: Mutex<Option<RunPromise>>,
+    pub disk_promise: Mutex<Option<DiskPromise>>,
+    state: watch::Sender<State>,
+    events: Arc<Events>,
+    records: Records,
+}
+
+impl Sandbox {
+    pub fn new(record: Record, events: Arc<Events>, records: Records) -> Self {
+        Self {
+            id: record.id.clone(),
+            operation: tokio::sync::Mutex::default(),
+            state: watch::Sender::new(record.state),
+            record: Mutex::new(record),
+            machine: RwLock::default(),
+            run_promise: Mutex::default(),
+            disk_promise: Mutex::default(),
+            events,
+            records,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    pub fn watch_state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    pub fn record(&self) -> Record {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn machine(&self) -> Option<Arc<dyn Machine>> {
+        self.machine
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn set_machine(&self, machine: Option<Arc<dyn Machine>>) {
+        *self.machine.write().unwrap_or_else(PoisonError::into_inner) = machine;
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        volume_of(&self.id)
+    }
+
+    /// Whether a step is allowed now, without taking it.
+    pub fn check(&self, wanted: Step) -> Result<State, Refusal> {
+        step(self.state(), wanted)
+    }
+
+    /// Takes a step of the lifecycle: in memory, on disk, and as an event. `change` adds what goes
+    /// with it to the record.
+    pub fn advance(
+        &self,
+        wanted: Step,
+        reason: Option<String>,
+        durability: Durability,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<State, RunnerError> {
+        let mut record = self.lock();
+        let before = record.state;
+        let next = step(before, wanted)?;
+        record.state = next;
+        record.reason.clone_from(&reason);
+        change(&mut record);
+        if next != State::Gone {
+            self.records
+                .write(&record, durability)
+                .map_err(|error| internal(format!("write the sandbox's record: {error}")))?;
+        }
+        drop(record);
+        // Told after it is written, so that whoever hears of it finds it on disk.
+        if next != before || wanted == Step::Booted {
+            self.events.emit(
+                &self.id,
+                EventKind::State {
+                    state: next,
+                    reason,
+                },
+            );
+        }
+        self.state.send_replace(next);
+        Ok(next)
+    }
+
+    /// Changes the record without moving the lifecycle.
+    pub fn update(
+        &self,
+        durability: Durability,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<(), RunnerError> {
+        let mut record = self.lock();
+        change(&mut record);
+        self.records
+            .write(&record, durability)
+            .map_err(|error| internal(format!("write the sandbox's record: {error}")))
+    }
+
+    pub fn emit(&self, kind: EventKind) {
+        self.events.emit(&self.id, kind);
+    }
+
+    pub fn view(&self) -> SandboxView {
+        let record = self.lock();
+        let mut limits = record.limits.clone();
+        limits.memory_mb = record.grown_mb.unwrap_or(limits.memory_mb);
+        SandboxView {
+            id: record.id.clone(),
+            state: record.state,
+            reason: record.reason.clone(),
+            spec: record.spec.clone(),
+            limits,
+            image: record.image.clone(),
+            image_env: record.image_env.clone(),
+            image_user: record.image_user.clone(),
+            image_workdir: record.image_workdir.clone(),
+            created_at: record.created_at,
+            started_at: record.started_at,
+        }
+    }
+}
+
+pub fn volume_of(id: &SandboxId) -> VolumeId {
+    VolumeId::new(Kind::Sandbox, id.as_str())
+        .expect("ids are made of letters a volume name may have")
+}
