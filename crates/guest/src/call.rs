@@ -7,6 +7,7 @@ use cove_protocol::frame::{self, FrameError, FrameReader};
 use cove_protocol::message::{Done, Input, Open, Reply, ReplyKind};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+use tokio::net::unix::{ReadHalf, WriteHalf};
 
 use crate::failure::Failure;
 
@@ -98,11 +99,47 @@ impl Call {
         }
     }
 
+    /// Both directions apart, for calls that use them at the same time.
+    pub fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
+        let (reader, writer) = self.stream.split();
+        let receiver = Receiver {
+            stream: reader,
+            frames: &mut self.frames,
+        };
+        (Sender { stream: writer }, receiver)
+    }
+
     /// The connection in blocking mode and what was read of it beyond the request, for work that
     /// goes on in a thread.
     pub fn into_blocking(self) -> std::io::Result<(std::os::unix::net::UnixStream, BytesMut)> {
         let stream = self.stream.into_std()?;
         stream.set_nonblocking(false)?;
         Ok((stream, self.frames.into_remainder()))
+    }
+}
+
+pub struct Sender<'a> {
+    stream: WriteHalf<'a>,
+}
+
+impl Sender<'_> {
+    pub async fn reply(&mut self, kind: ReplyKind) -> Result<(), FrameError> {
+        frame::write(&mut self.stream, &Reply { kind: Some(kind) }).await
+    }
+
+    pub async fn done(&mut self, bytes: u64) -> Result<(), FrameError> {
+        self.reply(ReplyKind::Done(Done { bytes, entries: 0 }))
+            .await
+    }
+}
+
+pub struct Receiver<'a> {
+    stream: ReadHalf<'a>,
+    frames: &'a mut FrameReader,
+}
+
+impl Receiver<'_> {
+    pub async fn input(&mut self) -> Result<Input, FrameError> {
+        self.frames.next(&mut self.stream).await
     }
 }

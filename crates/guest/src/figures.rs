@@ -2,6 +2,9 @@
 //! where not, and written into the files that stand in for the host's figures in /proc.
 
 use std::cell::{Cell, OnceCell};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -96,9 +99,19 @@ async fn keep_writing(state: Rc<State>) {
     state.figures.refreshing.set(false);
 }
 
-/// A small file of the kernel's.
+/// Bytes read of a file with figures.
+const TEXT_MAX: u64 = 64 * 1024;
+
+/// A small file, usually the kernel's; one that somebody put in its place must not block.
 fn read_text(path: &Path) -> Option<String> {
-    std::fs::read_to_string(path).ok()
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    let mut text = String::new();
+    file.take(TEXT_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn read_number(path: &Path) -> Option<u64> {

@@ -16,7 +16,10 @@ use tokio::time::{sleep, timeout};
 use crate::call::{Call, Ended};
 use crate::failure::Failure;
 use crate::figures::metrics;
+use crate::files;
+use crate::ports;
 use crate::process::{self, reap};
+use crate::relay;
 use crate::shutdown;
 use crate::state::State;
 use crate::watched;
@@ -190,10 +193,9 @@ async fn dispatch(
         Request::Process(of) => process::list::one(state, &mut call, of).await,
         Request::Metrics(_) => metrics::serve(state, &mut call).await,
         Request::Shutdown(request) => shutdown::serve(state, &mut call, request).await,
-        _ => Err(Ended::Refused(Failure::new(
-            ErrorCode::Unsupported,
-            "not yet",
-        ))),
+        Request::Ports(_) => ports::serve(&mut call).await,
+        Request::ConnectPort(request) => relay::serve(&mut call, request).await,
+        request => return files::serve(state, call, request).await,
     };
     match result {
         Ok(()) | Err(Ended::Lost) => Ok(()),

@@ -15,6 +15,8 @@ pub struct State {
     pub figures: Figures,
     /// Calls open now.
     pub calls: Cell<u32>,
+    /// Those of them that are file calls.
+    pub file_calls: Cell<u32>,
     /// A shutdown has begun: nothing new is started.
     pub stopping: Cell<bool>,
     /// Told whenever children were reaped.
@@ -31,6 +33,7 @@ impl State {
             table: Table::default(),
             figures: Figures::new(root_files),
             calls: Cell::new(0),
+            file_calls: Cell::new(0),
             stopping: Cell::new(false),
             reaped: Notify::new(),
             finished: Notify::new(),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Bytes read of the file that the first block is taken from.
@@ -16,9 +17,11 @@ pub fn usable() -> u32 {
 
 /// Rewrites both files in place: they are bound over the kernel's.
 pub fn write(files: &Path, cpus: u32) -> io::Result<()> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let mut cpuinfo = File::options()
         .read(true)
         .write(true)
+        .custom_flags(flags)
         .open(files.join("cpuinfo"))?;
     let mut before = Vec::new();
     (&cpuinfo).take(CPUINFO_MAX).read_to_end(&mut before)?;
@@ -27,7 +30,10 @@ pub fn write(files: &Path, cpus: u32) -> io::Result<()> {
     cpuinfo.write_all(text.as_bytes())?;
     cpuinfo.set_len(text.len() as u64)?;
 
-    let mut online = File::options().write(true).open(files.join("online"))?;
+    let mut online = File::options()
+        .write(true)
+        .custom_flags(flags)
+        .open(files.join("online"))?;
     let range = match cpus {
         1 => "0\n".to_owned(),
         _ => format!("0-{}\n", cpus - 1),

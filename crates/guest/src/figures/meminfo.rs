@@ -1,7 +1,7 @@
 //! The sandbox's limit and use in the form of /proc/meminfo.
 
 use std::fmt::Write as _;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::Memory;
@@ -10,7 +10,11 @@ use super::Memory;
 /// and as every line has a fixed width a reader never sees half of one.
 pub fn write(path: &Path, memory: &Memory) {
     // A sandbox without the file, or with a full disk, goes without fresh figures.
-    if let Ok(file) = std::fs::File::options().write(true).open(path) {
+    let opened = std::fs::File::options()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+        .open(path);
+    if let Ok(file) = opened {
         let text = text(memory);
         if file.write_all_at(text.as_bytes(), 0).is_ok() {
             let shorter = file

@@ -228,12 +228,9 @@ fn wire(start: &Start, account: &Account, databases: &Databases) -> Result<Wirin
         let (child_stdin, stdin) = pipe()?;
         (Some(watched(stdin, Interest::WRITABLE)?), child_stdin)
     } else {
-        let null = rustix::fs::open(
-            "/dev/null",
-            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        );
-        (None, null.doing("cannot open /dev/null")?)
+        // The guest's own is /dev/null, and no path that somebody inside may have replaced.
+        let null = std::io::stdin().as_fd().try_clone_to_owned();
+        (None, null.doing("cannot open the empty input")?)
     };
     Ok(Wiring {
         outputs: vec![
