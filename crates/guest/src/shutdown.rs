@@ -17,9 +17,13 @@ const GRACE_MAX: Duration = Duration::from_secs(600);
 pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Result<(), Ended> {
     state.stopping.set(true);
     signal_all(state, libc::SIGTERM);
-    // Interactive shells ignore SIGTERM but end when their terminal goes; stopped processes act
-    // only when they go on.
-    signal_all(state, libc::SIGHUP);
+    // Interactive shells ignore SIGTERM but end when their terminal hangs up.
+    for process in state.table.running() {
+        if process.terminal.borrow().is_some() {
+            process.signal_group(libc::SIGHUP);
+        }
+    }
+    // Stopped processes act only when they go on.
     signal_all(state, libc::SIGCONT);
     let grace = Duration::from_millis(request.grace_ms).min(GRACE_MAX);
     if !all_gone_within(state, grace).await {

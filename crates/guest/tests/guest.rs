@@ -1,7 +1,25 @@
 //! The guest as an ordinary process on a socket of its own, spoken to through the real client.
 //! Needs root, as the sandbox's PID 1 is.
 
+#[path = "guest/archives.rs"]
+mod archives;
+#[path = "guest/figures.rs"]
+mod figures;
+#[path = "guest/files.rs"]
+mod files;
 #[path = "guest/harness.rs"]
 mod harness;
+#[path = "guest/hostile.rs"]
+mod hostile;
+#[path = "guest/ports.rs"]
+mod ports;
 #[path = "guest/processes.rs"]
 mod processes;
+#[path = "guest/shutdown.rs"]
+mod shutdown;
+#[path = "guest/streams.rs"]
+mod streams;
+#[path = "guest/terminals.rs"]
+mod terminals;
+#[path = "guest/watches.rs"]
+mod watches;

@@ -179,7 +179,7 @@ pub fn from_start(id: &str) -> OutputFrom {
 }
 
 /// Waits for a state with a deadline.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
+pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !check().await {
         assert!(Instant::now() < deadline, "never happened: {what}");

@@ -1,0 +1,145 @@
+//! Metrics, the files that stand in for /proc, and running out of memory.
+
+use std::path::{Path, PathBuf};
+
+use crate::harness::*;
+
+#[tokio::test]
+async fn metrics_count_what_runs() {
+    let guest = TestGuest::start().await;
+    guest.start(argv(&["sleep", "1000"])).await.unwrap();
+    let metrics = guest.metrics().await.unwrap();
+    assert_eq!((metrics.running_commands, metrics.open_calls), (1, 0));
+    assert!(metrics.processes >= 2 && metrics.threads >= metrics.processes);
+    assert!(metrics.memory_limit_bytes > 0 && metrics.memory_bytes > 0);
+    assert!(metrics.disk_used_bytes > 0 && metrics.cpus >= 1);
+}
+
+#[tokio::test]
+async fn the_figures_for_commands_are_written_in_place() {
+    let guest = TestGuest::start_with(|root, _| {
+        std::fs::create_dir(root.join("proc")).unwrap();
+        std::fs::create_dir_all(root.join("cgroup/memory")).unwrap();
+        for (name, text) in [
+            ("proc/meminfo", "MemTotal: 1 kB\n".repeat(200)),
+            (
+                "proc/cpuinfo",
+                "processor\t: 5\nflags\t: x\n\nprocessor\t: 6\n\n".to_owned(),
+            ),
+            ("proc/online", "0-63\n".to_owned()),
+            (
+                "cgroup/memory/memory.usage_in_bytes",
+                "104857600\n".to_owned(),
+            ),
+            (
+                "cgroup/memory/memory.limit_in_bytes",
+                "268435456\n".to_owned(),
+            ),
+            (
+                "cgroup/memory/memory.max_usage_in_bytes",
+                "209715200\n".to_owned(),
+            ),
+        ] {
+            std::fs::write(root.join(name), text).unwrap();
+        }
+    })
+    .await;
+    guest.shell("true").await;
+    let meminfo = std::fs::read_to_string(guest.path("proc/meminfo")).unwrap();
+    assert!(
+        meminfo.starts_with("MemTotal:         262144 kB\nMemFree:          159744 kB\n"),
+        "{meminfo}"
+    );
+    let cpus = guest.metrics().await.unwrap().cpus as usize;
+    let cpuinfo = std::fs::read_to_string(guest.path("proc/cpuinfo")).unwrap();
+    assert_eq!(cpuinfo.matches("processor\t: ").count(), cpus);
+    // While a command runs the figures follow.
+    guest.start(argv(&["sleep", "1000"])).await.unwrap();
+    std::fs::write(guest.path("cgroup/memory/memory.usage_in_bytes"), "0\n").unwrap();
+    let path = guest.path("proc/meminfo");
+    eventually("fresh figures", async || {
+        std::fs::read_to_string(&path)
+            .unwrap()
+            .contains("MemFree:          262144 kB")
+    })
+    .await;
+}
+
+/// A memory cgroup of this test alone, gone with it.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn new(limit: u64) -> Option<Self> {
+        let base = Path::new("/sys/fs/cgroup/memory");
+        if !base.join("memory.limit_in_bytes").exists() {
+            return None;
+        }
+        let path = base.join(format!("cove-guest-test-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let group = Self(path);
+        std::fs::write(group.0.join("memory.limit_in_bytes"), limit.to_string()).unwrap();
+        Some(group)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Its processes were killed just before and may take a moment to leave.
+        for _ in 0..1000 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+const EAT: &str = "x = []\nwhile True: x.append(bytearray(1 << 20))";
+
+#[tokio::test]
+async fn running_out_of_memory_is_told_with_limit_and_peak_and_spares_the_guest() {
+    use std::os::unix::process::CommandExt;
+    let limit = 64 * 1024 * 1024;
+    let Some(group) = MemoryGroup::new(limit) else {
+        eprintln!("skipped: no cgroup v1 memory controller here");
+        return;
+    };
+    let guest = TestGuest::start_with(|root, command| {
+        std::fs::create_dir(root.join("cgroup")).unwrap();
+        std::os::unix::fs::symlink(&group.0, root.join("cgroup/memory")).unwrap();
+        let tasks = std::ffi::CString::new(group.0.join("cgroup.procs").to_str().unwrap()).unwrap();
+        // SAFETY: plain system calls on a string made before.
+        unsafe {
+            command.pre_exec(move || {
+                let file = libc::open(tasks.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if file < 0 || libc::write(file, b"0".as_ptr().cast(), 1) != 1 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                libc::close(file);
+                Ok(())
+            });
+        }
+    })
+    .await;
+    let direct = within("the eater", guest.exec(argv(&["python3", "-c", EAT])))
+        .await
+        .unwrap();
+    assert_eq!((direct.exit.code, direct.exit.signal), (137, 9));
+    assert!(direct.exit.oom);
+    assert_eq!(direct.exit.memory_limit_bytes, limit);
+    assert!(direct.exit.memory_peak_bytes > limit / 2);
+    // The shell survives its child and exits with what shells say of a killed one.
+    let command = format!("python3 -c '{EAT}'; exit $?");
+    let child = within("the eater", guest.exec(argv(&["sh", "-c", &command])))
+        .await
+        .unwrap();
+    assert_eq!((child.exit.code, child.exit.signal), (137, 0));
+    assert!(child.exit.oom);
+    // The same code without a kill by the kernel is not out of memory.
+    let plain = guest.exec(argv(&["sh", "-c", "exit 137"])).await.unwrap();
+    assert!(!plain.exit.oom);
+    let killed = guest.exec(argv(&["sh", "-c", "kill -9 $$"])).await.unwrap();
+    assert!(killed.exit.signal == 9 && !killed.exit.oom);
+    drop(guest);
+    drop(group);
+}

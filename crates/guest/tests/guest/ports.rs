@@ -1,0 +1,105 @@
+//! Listening ports and connections to them.
+
+use cove_protocol::message::ErrorCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::harness::*;
+
+#[tokio::test]
+async fn listeners_are_found_with_who_listens() {
+    let guest = TestGuest::start().await;
+    let four = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = four.local_addr().unwrap().port();
+    let ports = guest.ports().await.unwrap();
+    let found = ports
+        .iter()
+        .find(|found| found.port == u32::from(port))
+        .unwrap();
+    assert_eq!(found.address, "127.0.0.1");
+    assert_eq!(found.pid as u32, std::process::id());
+    assert!(!found.process.is_empty());
+    drop(four);
+    let ports = guest.ports().await.unwrap();
+    assert!(!ports.iter().any(|found| found.port == u32::from(port)));
+}
+
+#[tokio::test]
+async fn a_connection_carries_bytes_both_ways_and_closes_by_halves() {
+    let guest = TestGuest::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Answers only once it has seen the end of what was sent.
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).await.unwrap();
+        all.reverse();
+        socket.write_all(&all).await.unwrap();
+    });
+    let mut stream = guest.connect_port(port).await.unwrap();
+    let mut random = Random(3);
+    let mut data: Vec<u8> = (0..2_000_000).map(|_| random.next() as u8).collect();
+    stream.write_all(&data).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut back = Vec::new();
+    within("the answer", stream.read_to_end(&mut back))
+        .await
+        .unwrap();
+    data.reverse();
+    assert!(back == data);
+    server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_may_speak_first_and_hang_up_first() {
+    let guest = TestGuest::start().await;
+    let listener = TcpListener::bind("[::1]:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.write_all(b"hello").await.unwrap();
+        socket.shutdown().await.unwrap();
+        let mut rest = String::new();
+        socket.read_to_string(&mut rest).await.unwrap();
+        rest
+    });
+    let mut stream = guest.connect_port(port).await.unwrap();
+    let mut greeting = String::new();
+    within("greeting", stream.read_to_string(&mut greeting))
+        .await
+        .unwrap();
+    assert_eq!(greeting, "hello");
+    stream.write_all(b"bye").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(within("server", server).await.unwrap(), "bye");
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_closes_the_connection() {
+    let guest = TestGuest::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let stream = guest.connect_port(port).await.unwrap();
+    let (mut socket, _) = listener.accept().await.unwrap();
+    drop(stream);
+    let mut rest = Vec::new();
+    // Ended or reset: either way it is over.
+    let _ = within("the end", socket.read_to_end(&mut rest)).await;
+    assert!(rest.is_empty());
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_listens_is_refused() {
+    let guest = TestGuest::start().await;
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let got = guest.connect_port(port).await.map(drop);
+    assert_eq!(code(got), ErrorCode::ConnectionRefused);
+    assert_eq!(
+        code(guest.connect_port(0).await.map(drop)),
+        ErrorCode::Invalid
+    );
+}
