@@ -94,7 +94,7 @@ impl ImageStore {
         }
         let image = inner
             .register(Description {
-                name: NAME.to_owned(),
+                names: vec![NAME.to_owned()],
                 digest: Some(cached.digest),
                 source: Source::Bootstrap,
                 config: recipe::oci_config(),

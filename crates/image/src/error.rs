@@ -8,6 +8,8 @@ use cove_pool::PoolError;
 use cove_unpack::UnpackError;
 
 use crate::bootstrap::BootstrapError;
+use crate::reference::ReferenceError;
+use crate::registry::RegistryError;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,6 +26,10 @@ pub enum ImageError {
     Unpack(#[from] UnpackError),
     #[error("the default image could not be built")]
     Bootstrap(#[from] BootstrapError),
+    #[error("the reference is unusable")]
+    Reference(#[from] ReferenceError),
+    #[error("the image could not be pulled")]
+    Registry(#[from] RegistryError),
     #[error("the archive is larger than {limit} bytes")]
     ArchiveTooLarge { limit: u64 },
     #[error("the archive could not be read")]

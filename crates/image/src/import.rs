@@ -141,7 +141,7 @@ impl ImageStore {
         let _pin = self.inner.pin(std::slice::from_ref(&chain));
         filled.publish(chain.clone()).await?;
         let description = Description {
-            name: name.to_owned(),
+            names: vec![name.to_owned()],
             digest: Some(digest),
             source: Source::Import,
             config: OciConfig::default(),

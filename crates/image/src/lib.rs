@@ -24,7 +24,10 @@ mod import;
 mod keyed;
 mod layer;
 mod progress;
+mod pull;
 mod records;
+mod reference;
+mod registry;
 mod store;
 
 pub use bootstrap::{AptSource, BootstrapError, Stage};
@@ -34,4 +37,6 @@ pub use cove_unpack::{UnpackError, UnpackLimits, UnpackProgram};
 pub use error::ImageError;
 pub use image::{Image, OciConfig, Source};
 pub use progress::Progress;
+pub use reference::{Reference, ReferenceError};
+pub use registry::{RegistryAuth, RegistryError};
 pub use store::{ImageConfig, ImageHold, ImageStore, SweepReport};

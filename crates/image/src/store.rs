@@ -19,6 +19,8 @@ use crate::image::{Image, OciConfig, Source};
 use crate::keyed::Keyed;
 use crate::layer::{self, STAGING_PREFIX, blocking};
 use crate::records::Records;
+use crate::reference::Reference;
+use crate::registry::Blobs;
 
 const MAX_NAME_BYTES: usize = 512;
 
@@ -32,6 +34,10 @@ pub struct ImageConfig {
     pub unpack_uid_base: u32,
     pub limits: UnpackLimits,
     pub unpack_program: Arc<UnpackProgram>,
+    /// Put before references that name no registry; without it they are refused.
+    pub default_registry: Option<String>,
+    /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
+    pub plain_registries: Vec<String>,
 }
 
 /// Cheap to clone; clones share everything.
@@ -44,6 +50,7 @@ pub(crate) struct Inner {
     pub pool: Pool,
     pub config: ImageConfig,
     pub building: Keyed,
+    pub blobs: Blobs,
     records: Records,
     state: Mutex<State>,
 }
@@ -59,7 +66,7 @@ struct State {
 
 /// What a new image is, before it has an id.
 pub(crate) struct Description {
-    pub name: String,
+    pub names: Vec<String>,
     pub digest: Option<String>,
     pub source: Source,
     pub config: OciConfig,
@@ -101,12 +108,13 @@ impl ImageStore {
             images,
             ..State::default()
         });
-        let building = Keyed::default();
+        let blobs = Blobs::open(config.dir.join("blobs"))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool,
                 config,
-                building,
+                building: Keyed::default(),
+                blobs,
                 records,
                 state,
             }),
@@ -123,12 +131,18 @@ impl ImageStore {
         {
             return Some(image.clone());
         }
-        // A crash while a name moved may have left it with two images; the newer one has it.
-        let named = state
-            .images
-            .values()
-            .filter(|image| image.names.iter().any(|name| name == text));
-        named.max_by_key(|image| image.created).cloned()
+        let by_name = |wanted: &str| {
+            // A crash while a name moved may have left it with two images; the newer one has it.
+            let named = state
+                .images
+                .values()
+                .filter(|image| image.names.iter().any(|name| name == wanted));
+            named.max_by_key(|image| image.created).cloned()
+        };
+        by_name(text).or_else(|| {
+            let default = self.inner.config.default_registry.as_deref();
+            by_name(&Reference::parse(text, default).ok()?.to_string())
+        })
     }
 
     pub fn get(&self, id: &ImageId) -> Option<Image> {
@@ -226,7 +240,7 @@ impl Inner {
 
     fn sweep(&self) -> Result<SweepReport, ImageError> {
         let mut report = SweepReport {
-            files: self.records.sweep(),
+            files: self.records.sweep() + self.blobs.sweep(),
             ..SweepReport::default()
         };
         let state = self.state();
@@ -297,7 +311,7 @@ impl Inner {
             .find(|image| description.fits(image))
             .cloned();
         let Description {
-            name,
+            names,
             digest,
             source,
             config,
@@ -315,19 +329,22 @@ impl Inner {
             layers,
             arch,
         });
-        if !image.names.contains(&name) {
-            image.names.push(name.clone());
+        for name in &names {
+            if !image.names.contains(name) {
+                image.names.push(name.clone());
+            }
         }
-        // The new holder of the name first, so that a crash leaves it with two, not with none.
+        // The new holder of a name first, so that a crash leaves it with two, not with none.
         self.records.save(&image)?;
         let former: Vec<Image> = state
             .images
             .values()
-            .filter(|other| other.id != image.id && other.names.contains(&name))
+            .filter(|other| other.id != image.id)
+            .filter(|other| other.names.iter().any(|name| names.contains(name)))
             .cloned()
             .collect();
         for mut other in former {
-            other.names.retain(|held| *held != name);
+            other.names.retain(|held| !names.contains(held));
             self.records.save(&other)?;
             state.images.insert(other.id.clone(), other);
         }

@@ -15,6 +15,7 @@ pub struct World {
     pub pool: Pool,
     _cleanup: Cleanup,
     pub dir: tempfile::TempDir,
+    pub config: ImageConfig,
 }
 
 /// Opens the pool once more, when nobody uses it any longer, in order to unmount it.
@@ -51,21 +52,24 @@ impl World {
             host_cache: host_cache.to_owned(),
             unpack_uid_base: TEST_UID_BASE,
             limits: UnpackLimits::default(),
+            default_registry: None,
+            plain_registries: Vec::new(),
             unpack_program: Arc::new(UnpackProgram::new(cove_embedded::UNPACK).unwrap()),
         };
         change(&mut config);
-        let store = ImageStore::open(pool.clone(), config).unwrap();
+        let store = ImageStore::open(pool.clone(), config.clone()).unwrap();
         Self {
             store,
             pool,
             _cleanup,
             dir,
+            config,
         }
     }
 
     /// Opens the store again, as the next server would.
-    pub fn reopen(&mut self, config: ImageConfig) {
-        self.store = ImageStore::open(self.pool.clone(), config).unwrap();
+    pub fn reopen(&mut self) {
+        self.store = ImageStore::open(self.pool.clone(), self.config.clone()).unwrap();
     }
 
     pub fn volumes(&self, kind: Kind) -> usize {
@@ -86,6 +90,32 @@ impl Log {
     pub fn all(&self) -> Vec<Progress> {
         self.0.lock().unwrap().clone()
     }
+}
+
+/// The last error's own words and those of everything behind it.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        words.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    words
+}
+
+/// Runs a shell script and returns what it prints; the test fails when the script does.
+pub fn sh(script: &str, dir: &Path) -> String {
+    let output = std::process::Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{script}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 pub fn silent() -> impl Fn(Progress) + Send + Sync + 'static {

@@ -1,0 +1,165 @@
+//! Who asks: no one, a name with a password, or a token fetched with either.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use super::RegistryError;
+
+/// A name and a password (or an access token in its place) for one pull.
+#[derive(Clone)]
+pub struct RegistryAuth {
+    pub username: String,
+    pub password: String,
+}
+
+/// Passwords stay out of logs.
+impl fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryAuth")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RegistryAuth {
+    pub(super) fn basic(&self) -> String {
+        format!(
+            "Basic {}",
+            STANDARD.encode(format!("{}:{}", self.username, self.password))
+        )
+    }
+}
+
+/// What a registry asks for with its 401.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    Basic,
+    Bearer {
+        realm: String,
+        service: Option<String>,
+        scope: Option<String>,
+    },
+}
+
+impl Challenge {
+    /// Reads a `WWW-Authenticate` header.
+    pub fn parse(header: &str) -> Result<Self, RegistryError> {
+        let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Ok(Self::Basic);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            let scheme = scheme.chars().take(40).collect();
+            return Err(RegistryError::UnknownAuthentication { scheme });
+        }
+        let mut parameters = parameters(rest);
+        let mut take = |key: &str| {
+            let at = parameters
+                .iter()
+                .position(|(name, _)| name.eq_ignore_ascii_case(key))?;
+            Some(parameters.swap_remove(at).1)
+        };
+        let realm = take("realm").ok_or_else(|| RegistryError::Malformed {
+            reason: "a token is asked for without saying where to get it".to_owned(),
+        })?;
+        Ok(Self::Bearer {
+            realm,
+            service: take("service"),
+            scope: take("scope"),
+        })
+    }
+}
+
+/// `key="value", key=value`: a quoted value may hold commas.
+fn parameters(mut text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    while let Some((key, rest)) = text.split_once('=') {
+        let (value, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => rest.split_once(',').unwrap_or((rest, "")),
+        };
+        found.push((
+            key.trim_matches([' ', ',']).to_owned(),
+            value.trim().to_owned(),
+        ));
+        text = after;
+    }
+    found
+}
+
+#[derive(Deserialize)]
+pub(super) struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl TokenAnswer {
+    pub fn bearer(self) -> Option<String> {
+        let token = self.token.or(self.access_token)?;
+        // Anything else could end the header and begin another.
+        token
+            .bytes()
+            .all(|b| b.is_ascii_graphic())
+            .then(|| format!("Bearer {token}"))
+    }
+}
+
+/// One value of a query string.
+pub(super) fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(byte.into());
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_understood() {
+        let text = r#"Bearer realm="https://auth.example/token",service="r.example",scope="repository:a/b:pull,push""#;
+        let expected = Challenge::Bearer {
+            realm: "https://auth.example/token".to_owned(),
+            service: Some("r.example".to_owned()),
+            scope: Some("repository:a/b:pull,push".to_owned()),
+        };
+        assert_eq!(Challenge::parse(text).unwrap(), expected);
+        assert_eq!(
+            Challenge::parse("basic realm=\"x\"").unwrap(),
+            Challenge::Basic
+        );
+        assert!(Challenge::parse("Bearer service=x").is_err());
+        assert!(matches!(
+            Challenge::parse("Negotiate"),
+            Err(RegistryError::UnknownAuthentication { .. })
+        ));
+    }
+
+    #[test]
+    fn a_token_that_could_break_the_header_is_not_used() {
+        let answer = |token: &str| TokenAnswer {
+            token: Some(token.to_owned()),
+            access_token: None,
+        };
+        assert_eq!(answer("abc").bearer().as_deref(), Some("Bearer abc"));
+        assert_eq!(answer("abc\r\nX: y").bearer(), None);
+    }
+
+    #[test]
+    fn a_password_is_not_printed() {
+        let auth = RegistryAuth {
+            username: "me".to_owned(),
+            password: "hunter2".to_owned(),
+        };
+        assert!(!format!("{auth:?}").contains("hunter2"));
+    }
+}

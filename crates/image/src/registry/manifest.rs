@@ -1,0 +1,384 @@
+//! From a reference to the list of layers: index, manifest and configuration, each checked
+//! against its digest.
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::RegistryError;
+use super::client::{Ask, Client};
+use crate::chain::hex_digest;
+use crate::image::{OciConfig, host_arch};
+use crate::reference::{Reference, is_digest};
+
+const MAX_MANIFEST_BYTES: usize = 4 << 20;
+const MAX_CONFIG_BYTES: usize = 8 << 20;
+/// As many as any builder makes.
+const MAX_LAYERS: usize = 256;
+
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+const CONFIG_TYPES: [&str; 2] = [
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+];
+/// The unpacker recognises the compression itself.
+const LAYER_TYPES: [&str; 5] = [
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+];
+
+/// What a reference means today.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    /// Of what the reference names: the index where there is one.
+    pub digest: String,
+    pub layers: Vec<Layer>,
+    pub config: OciConfig,
+    pub arch: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub digest: String,
+    pub size: u64,
+    /// Digest of the uncompressed archive.
+    pub diff_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    schema_version: u32,
+    media_type: Option<String>,
+    manifests: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ConfigFile {
+    architecture: String,
+    os: String,
+    config: Option<ConfigSection>,
+    rootfs: RootFs,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct ConfigSection {
+    env: Option<Vec<String>>,
+    user: Option<String>,
+    working_dir: Option<String>,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    diff_ids: Vec<String>,
+}
+
+impl Client {
+    /// Asks what the reference means, down to the layers for this machine.
+    pub async fn resolve(&self, reference: &Reference) -> Result<Resolved, RegistryError> {
+        let body = self.manifest(reference.wanted()).await?;
+        let digest = digest_of(&body);
+        if let Some(expected) = &reference.digest {
+            check_digest(expected, &digest)?;
+        }
+        let mut document = parse(&body)?;
+        if let Some(manifests) = document.manifests.take() {
+            let chosen = choose(manifests)?;
+            let body = self.manifest(&chosen.digest).await?;
+            check_digest(&chosen.digest, &digest_of(&body))?;
+            document = parse(&body)?;
+        }
+        let (Some(config), Some(layers)) = (document.config, document.layers) else {
+            return Err(malformed("the manifest lists no layers"));
+        };
+        if !CONFIG_TYPES.contains(&&*config.media_type) {
+            return Err(RegistryError::UnsupportedMedia {
+                media_type: config.media_type,
+            });
+        }
+        let config = self.config(&config.digest).await?;
+        let layers = pair(layers, config.rootfs.diff_ids)?;
+        if config.os != "linux" || config.architecture != host_arch() {
+            let available = format!("{}/{}", config.os, config.architecture);
+            return Err(RegistryError::NoPlatform {
+                arch: host_arch().to_owned(),
+                available,
+            });
+        }
+        let arch = config.architecture;
+        Ok(Resolved {
+            digest,
+            layers,
+            config: config.config.unwrap_or_default().into(),
+            arch,
+        })
+    }
+
+    async fn manifest(&self, wanted: &str) -> Result<Bytes, RegistryError> {
+        let path = format!("manifests/{wanted}");
+        let ask = Ask {
+            path: &path,
+            accept: Some(ACCEPTED),
+            from: 0,
+        };
+        self.get_small(ask, "the manifest", MAX_MANIFEST_BYTES)
+            .await
+    }
+
+    async fn config(&self, digest: &str) -> Result<ConfigFile, RegistryError> {
+        check_form(digest)?;
+        let path = format!("blobs/{digest}");
+        let ask = Ask {
+            path: &path,
+            accept: None,
+            from: 0,
+        };
+        let body = self
+            .get_small(ask, "the configuration", MAX_CONFIG_BYTES)
+            .await?;
+        check_digest(digest, &digest_of(&body))?;
+        serde_json::from_slice(&body).map_err(|error| malformed(&format!("configuration: {error}")))
+    }
+}
+
+fn parse(body: &[u8]) -> Result<Document, RegistryError> {
+    let document: Document =
+        serde_json::from_slice(body).map_err(|error| malformed(&format!("manifest: {error}")))?;
+    let known = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
+    match &document.media_type {
+        Some(media_type) if !known.contains(&&**media_type) => {
+            Err(RegistryError::UnsupportedMedia {
+                media_type: media_type.clone(),
+            })
+        }
+        _ if document.schema_version != 2 => {
+            let media_type = format!("a manifest of schema version {}", document.schema_version);
+            Err(RegistryError::UnsupportedMedia { media_type })
+        }
+        _ => Ok(document),
+    }
+}
+
+/// The entry of an index that runs on this machine.
+fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
+    let rank = |entry: &Descriptor| {
+        let platform = entry.platform.as_ref()?;
+        let fits = platform.os == "linux" && platform.architecture == host_arch();
+        // Without a variant, or with the first one, it runs on every machine of the architecture.
+        match platform.variant.as_deref() {
+            _ if !fits => None,
+            None | Some("v8") | Some("v1") => Some(0),
+            Some(_) => Some(1),
+        }
+    };
+    let available = || {
+        let platforms = manifests.iter().filter_map(|entry| entry.platform.as_ref());
+        let names: Vec<_> = platforms
+            .map(|platform| format!("{}/{}", platform.os, platform.architecture))
+            .take(20)
+            .collect();
+        names.join(", ")
+    };
+    let best = (0..manifests.len())
+        .filter_map(|index| Some((rank(&manifests[index])?, index)))
+        .min()
+        .map(|(_, index)| index);
+    let Some(best) = best else {
+        return Err(RegistryError::NoPlatform {
+            arch: host_arch().to_owned(),
+            available: available(),
+        });
+    };
+    let chosen = manifests
+        .into_iter()
+        .nth(best)
+        .expect("the index was just found");
+    check_form(&chosen.digest)?;
+    if ![OCI_MANIFEST, DOCKER_MANIFEST].contains(&&*chosen.media_type) {
+        return Err(RegistryError::UnsupportedMedia {
+            media_type: chosen.media_type,
+        });
+    }
+    Ok(chosen)
+}
+
+fn pair(layers: Vec<Descriptor>, diff_ids: Vec<String>) -> Result<Vec<Layer>, RegistryError> {
+    if layers.is_empty() || layers.len() != diff_ids.len() {
+        return Err(malformed("the configuration does not fit the layers"));
+    }
+    if layers.len() > MAX_LAYERS {
+        let (size, limit) = (layers.len() as u64, MAX_LAYERS as u64);
+        return Err(RegistryError::TooLarge {
+            what: "the list of layers",
+            size,
+            limit,
+        });
+    }
+    layers
+        .into_iter()
+        .zip(diff_ids)
+        .map(|(layer, diff_id)| {
+            check_form(&layer.digest)?;
+            check_form(&diff_id)?;
+            if !LAYER_TYPES.contains(&&*layer.media_type) {
+                return Err(RegistryError::UnsupportedMedia {
+                    media_type: layer.media_type,
+                });
+            }
+            Ok(Layer {
+                digest: layer.digest,
+                size: layer.size,
+                diff_id,
+            })
+        })
+        .collect()
+}
+
+impl From<ConfigSection> for OciConfig {
+    fn from(section: ConfigSection) -> Self {
+        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let variable = |text: String| {
+            let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+            (name.to_owned(), value.to_owned())
+        };
+        Self {
+            env: section
+                .env
+                .unwrap_or_default()
+                .into_iter()
+                .map(variable)
+                .collect(),
+            user: some(section.user),
+            workdir: some(section.working_dir),
+            entrypoint: section.entrypoint.unwrap_or_default(),
+            cmd: section.cmd.unwrap_or_default(),
+        }
+    }
+}
+
+fn digest_of(body: &[u8]) -> String {
+    format!("sha256:{}", hex_digest(body))
+}
+
+pub(super) fn check_digest(expected: &str, actual: &str) -> Result<(), RegistryError> {
+    if expected == actual {
+        return Ok(());
+    }
+    Err(RegistryError::DigestMismatch {
+        expected: expected.to_owned(),
+        actual: actual.to_owned(),
+    })
+}
+
+fn check_form(digest: &str) -> Result<(), RegistryError> {
+    if is_digest(digest) {
+        Ok(())
+    } else {
+        Err(malformed("a digest is not sha256"))
+    }
+}
+
+fn malformed(reason: &str) -> RegistryError {
+    RegistryError::Malformed {
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(os: &str, architecture: &str, variant: Option<&str>, fill: char) -> Descriptor {
+        Descriptor {
+            media_type: OCI_MANIFEST.to_owned(),
+            digest: format!("sha256:{}", fill.to_string().repeat(64)),
+            size: 1,
+            platform: Some(Platform {
+                os: os.to_owned(),
+                architecture: architecture.to_owned(),
+                variant: variant.map(str::to_owned),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_plainest_variant_for_this_machine_is_chosen() {
+        let here = host_arch();
+        let list = vec![
+            entry("windows", here, None, '1'),
+            entry("linux", "s390x", None, '2'),
+            entry("linux", here, Some("v3"), '3'),
+            entry("linux", here, None, '4'),
+        ];
+        assert!(choose(list).unwrap().digest.ends_with("444"));
+        let missing = choose(vec![entry("linux", "s390x", None, '2')]);
+        assert!(
+            matches!(missing, Err(RegistryError::NoPlatform { available, .. }) if available == "linux/s390x")
+        );
+    }
+
+    #[test]
+    fn layers_and_configuration_must_fit_each_other() {
+        let layer = |media_type: &str| Descriptor {
+            media_type: media_type.to_owned(),
+            ..entry("", "", None, 'a')
+        };
+        let diff_id = format!("sha256:{}", "b".repeat(64));
+        assert_eq!(
+            pair(vec![layer(LAYER_TYPES[1])], vec![diff_id.clone()])
+                .unwrap()
+                .len(),
+            1
+        );
+        assert!(pair(vec![], vec![]).is_err());
+        assert!(pair(vec![layer(LAYER_TYPES[1])], vec![]).is_err());
+        assert!(pair(vec![layer("text/plain")], vec![diff_id.clone()]).is_err());
+        assert!(pair(vec![layer(LAYER_TYPES[1])], vec!["md5:0".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn old_schemas_and_other_artifacts_are_refused() {
+        for text in [
+            r#"{"schemaVersion":1}"#,
+            r#"{"schemaVersion":2,"mediaType":"application/x"}"#,
+        ] {
+            assert!(
+                matches!(
+                    parse(text.as_bytes()),
+                    Err(RegistryError::UnsupportedMedia { .. })
+                ),
+                "{text}"
+            );
+        }
+        assert!(matches!(parse(b"[]"), Err(RegistryError::Malformed { .. })));
+    }
+}
