@@ -1,1 +1,89 @@
-fn main() {}
+//! Engine-level benchmarks. Each section prints figures beside the bar they are held to, as medians
+//! and as ratios to a peer measured in the same run; `--json FILE` keeps them.
+//!
+//! `cargo run --release -p cove-bench -- [section…]`; without sections all run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+mod churn;
+mod create;
+mod density;
+mod exec;
+mod files;
+mod host;
+mod peers;
+mod report;
+mod work;
+
+use host::Host;
+use report::Report;
+
+#[derive(Parser)]
+struct Arguments {
+    /// create, throughput, density, exec, files, work, churn, peers
+    sections: Vec<String>,
+    /// Fewer repetitions, for a quick look.
+    #[arg(long)]
+    quick: bool,
+    /// Write all figures to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+const SECTIONS: [&str; 8] = [
+    "create",
+    "throughput",
+    "exec",
+    "files",
+    "work",
+    "churn",
+    "density",
+    "peers",
+];
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    for section in &arguments.sections {
+        anyhow::ensure!(
+            SECTIONS.contains(&section.as_str()),
+            "there is no section '{section}'; there are: {}",
+            SECTIONS.join(", ")
+        );
+    }
+    let wanted = |name: &str| {
+        arguments.sections.is_empty() || arguments.sections.iter().any(|section| section == name)
+    };
+    let mut report = Report::default();
+    let host = Host::open()
+        .await
+        .context("open an engine for the benchmarks")?;
+    let outcome = async {
+        for section in SECTIONS.into_iter().filter(|section| wanted(section)) {
+            println!("\n{section}");
+            match section {
+                "create" => create::latency(&host, &mut report, arguments.quick).await?,
+                "throughput" => create::throughput(&host, &mut report, arguments.quick).await?,
+                "exec" => exec::run(&host, &mut report, arguments.quick).await?,
+                "files" => files::run(&host, &mut report, arguments.quick).await?,
+                "work" => work::run(&host, &mut report, arguments.quick).await?,
+                "churn" => churn::run(&host, &mut report, arguments.quick).await?,
+                "density" => density::run(&host, &mut report, arguments.quick).await?,
+                _ => peers::run(&host, &mut report, arguments.quick).await?,
+            }
+        }
+        Ok::<(), anyhow::Error>(())
+    }
+    .await;
+    host.close().await?;
+    outcome?;
+    if let Some(path) = arguments.json {
+        std::fs::write(&path, serde_json::to_vec_pretty(&report)?)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    println!("\n{} of {} bars met", report.met(), report.bars());
+    Ok(())
+}

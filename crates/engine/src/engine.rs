@@ -232,6 +232,11 @@ impl Engine {
         self.inner.container.warm_up().await;
     }
 
+    /// Gives the prepared seats back and lets a refill under way end, so that the next create is cold.
+    pub async fn cool_down(&self) {
+        self.inner.container.cool_down().await;
+    }
+
     pub fn warm_seats(&self) -> usize {
         self.inner.container.warm_seats()
     }

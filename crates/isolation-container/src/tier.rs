@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use cove_isolation::claims::{UidRange, UidRanges};
@@ -53,7 +53,8 @@ struct Shared {
     cpus: Arc<CpuBook>,
     cpuinfo: Cpuinfo,
     warm: Mutex<VecDeque<Seat>>,
-    refilling: AtomicBool,
+    /// Held while seats are made ahead; one refill at a time.
+    refill: Mutex<()>,
     closed: AtomicBool,
 }
 
@@ -83,7 +84,7 @@ impl ContainerTier {
             cpus: Arc::new(CpuBook::new(cpus)),
             cpuinfo: Cpuinfo::read().map_err(IsolationError::failed("read cpuinfo"))?,
             warm: Mutex::default(),
-            refilling: AtomicBool::new(false),
+            refill: Mutex::default(),
             closed: AtomicBool::new(false),
             config,
         };
@@ -105,7 +106,22 @@ impl ContainerTier {
     /// Fills the pool of seats; returns when it is full. Benchmarks tell warm from cold by it.
     pub async fn warm_up(&self) {
         let shared = Arc::clone(&self.shared);
-        let _ = spawn_blocking(move || shared.refill()).await;
+        let _ = spawn_blocking(move || {
+            let turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.refill(turn);
+        })
+        .await;
+    }
+
+    /// Gives the prepared seats back and waits out a refill; boots refill again by themselves.
+    pub async fn cool_down(&self) {
+        let shared = Arc::clone(&self.shared);
+        let _ = spawn_blocking(move || {
+            let _refill = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
+            let seats: Vec<Seat> = shared.warm().drain(..).collect();
+            drop(seats);
+        })
+        .await;
     }
 
     /// Seats waiting now.
@@ -115,11 +131,11 @@ impl ContainerTier {
 }
 
 impl Shared {
-    fn warm(&self) -> std::sync::MutexGuard<'_, VecDeque<Seat>> {
+    fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
         self.warm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refill(&self) {
+    fn refill(&self, _turn: MutexGuard<'_, ()>) {
         while !self.closed.load(Ordering::Acquire) && self.warm().len() < self.config.warm {
             let made = self
                 .maker
@@ -137,13 +153,14 @@ impl Shared {
     }
 
     fn refill_in_background(self: &Arc<Self>) {
-        if self.config.warm == 0 || self.refilling.swap(true, Ordering::AcqRel) {
+        if self.config.warm == 0 {
             return;
         }
         let shared = Arc::clone(self);
         spawn_blocking(move || {
-            shared.refill();
-            shared.refilling.store(false, Ordering::Release);
+            if let Ok(turn) = shared.refill.try_lock() {
+                shared.refill(turn);
+            }
         });
     }
 
