@@ -4,7 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 
+use cove_unpack::driver::Order;
 use cove_unpack::report::Limit;
 use cove_unpack::{Failure, UnpackError, Warning};
 
@@ -641,6 +643,45 @@ fn the_program_runs_without_privileges_and_sees_only_the_target() {
         running.join().unwrap().accepted();
     });
     assert_eq!(fs::metadata(cell.path("first")).unwrap().uid(), 0);
+}
+
+#[test]
+fn the_program_dies_with_the_process_that_started_it() {
+    let cell = Cell::new();
+    let (input, mut feed) = std::io::pipe().unwrap();
+    feed.write_all(&Tar::new().file("first", b"x").bytes)
+        .unwrap();
+    let order = Order {
+        parent: 0,
+        uid_base: 1_900_000_000,
+        content: cell.content,
+        hash: false,
+        limits: cell.limits,
+    };
+    let order = serde_json::to_string(&order).unwrap();
+    // The shell stays the parent, because it has something left to do.
+    let script = format!(
+        "{} \"$(printf %s '{order}' | sed s/:0,/:$$,/)\"; true",
+        env!("CARGO_BIN_EXE_cove-unpack")
+    );
+    let mut parent = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(cell.target())
+        .stdin(Stdio::from(OwnedFd::from(input)))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = worker_of(&cell.target());
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while fs::exists(format!("/proc/{pid}/root/first")).unwrap_or(false) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the worker outlived its parent"
+        );
+        std::thread::yield_now();
+    }
 }
 
 /// Waits for the process whose root directory is the target, once it is locked in.
