@@ -21,6 +21,10 @@ pub struct EngineConfig {
     /// Sandboxes prepared ahead of need.
     pub warm: usize,
     pub overcommit: Overcommit,
+    /// Put before image references that name no registry; without it they are refused.
+    pub default_registry: Option<String>,
+    /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
+    pub plain_registries: Vec<String>,
 }
 
 /// How much may be promised for each unit the host has. Sandboxes are mostly idle and rarely use
@@ -53,6 +57,8 @@ impl EngineConfig {
             reserve_bytes: None,
             warm: DEFAULT_WARM,
             overcommit: Overcommit::default(),
+            default_registry: None,
+            plain_registries: Vec::new(),
         }
     }
 }

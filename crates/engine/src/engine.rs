@@ -497,6 +497,8 @@ impl Inner {
             ImageConfig {
                 dir: data_dir.join("images"),
                 host_cache: config.host_cache.clone(),
+                default_registry: config.default_registry.clone(),
+                plain_registries: config.plain_registries.clone(),
                 unpack_uid_base: unpack_range.base(),
                 limits: UnpackLimits::default(),
                 unpack_program: Arc::new(

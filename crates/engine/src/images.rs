@@ -114,9 +114,7 @@ async fn run(
             password,
         } => {
             let auth = match (username, password) {
-                (Some(username), Some(password)) => {
-                    Some(RegistryAuth::Basic { username, password })
-                }
+                (Some(username), Some(password)) => Some(RegistryAuth { username, password }),
                 (None, None) => None,
                 _ => {
                     return Err(RunnerError::Invalid {
