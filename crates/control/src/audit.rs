@@ -1,10 +1,96 @@
 //! Who did what: a record for every call that changes something, refused ones too.
+//!
+//! Records are durable before their call is answered. Callers that come while a batch is being
+//! written form the next one, so many at once cost few commits.
 
-use cove_store::{AuditRecord, Page, PageRequest};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cove_model::OrgId;
+use cove_store::{AuditRecord, Page, PageRequest, Scope, Store, StoreError};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::Control;
 use crate::error::ControlError;
 use crate::principal::Principal;
+
+/// Records written in one transaction at most.
+const BATCH_MAX: usize = 256;
+/// Records kept while the store does not take them.
+const WAITING_MAX: usize = 16_384;
+/// Characters kept of what a caller named as its target.
+const TARGET_MAX: usize = 128;
+
+pub struct AuditLog {
+    store: Arc<dyn Store>,
+    waiting: Mutex<Waiting>,
+    /// How many records were written; its holder writes for everybody.
+    written: AsyncMutex<u64>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    records: Vec<AuditRecord>,
+    /// Records ever added.
+    added: u64,
+}
+
+impl AuditLog {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            waiting: Mutex::default(),
+            written: AsyncMutex::new(0),
+        }
+    }
+
+    /// Returns when the record is durable.
+    pub async fn write(&self, record: AuditRecord) -> Result<(), StoreError> {
+        let ticket = {
+            let mut waiting = self.waiting();
+            if waiting.records.len() >= WAITING_MAX {
+                return Err(StoreError::Unavailable("too many records wait".into()));
+            }
+            waiting.records.push(record);
+            waiting.added += 1;
+            waiting.added
+        };
+        let mut written = self.written.lock().await;
+        while *written < ticket {
+            // They leave the queue only once they are written: a failure, or a caller that goes away
+            // in the middle, leaves them to the next one in line.
+            let batch: Vec<_> = {
+                let waiting = self.waiting();
+                waiting.records.iter().take(BATCH_MAX).cloned().collect()
+            };
+            self.store.append_audit(&batch).await?;
+            self.waiting().records.drain(..batch.len());
+            *written += batch.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One audited call.
+pub(crate) struct Deed {
+    pub action: &'static str,
+    pub target: Option<String>,
+    pub detail: Option<String>,
+}
+
+impl Deed {
+    pub fn new(action: &'static str, target: impl Into<String>) -> Self {
+        let target: String = target.into();
+        Self {
+            action,
+            target: Some(target.chars().take(TARGET_MAX).collect()),
+            detail: None,
+        }
+    }
+}
 
 impl Control {
     /// Needs `admin`. Newest first.
@@ -13,7 +99,52 @@ impl Control {
         principal: &Principal,
         page: &PageRequest,
     ) -> Result<Page<AuditRecord>, ControlError> {
-        let _ = (principal, page);
-        todo!()
+        principal.require(Scope::Admin)?;
+        Ok(self.store().audit(&principal.org, page).await?)
+    }
+
+    /// Writes down how a call ended. The call is done or refused already, so a failure to write is
+    /// the operator's to hear of and changes nothing for the caller.
+    pub(crate) async fn record<T>(
+        &self,
+        principal: &Principal,
+        deed: Deed,
+        outcome: &Result<T, ControlError>,
+    ) {
+        let result = match outcome {
+            Ok(_) => "ok",
+            Err(error) => error.code.as_str(),
+        };
+        self.write_record(&principal.org, Some(principal), deed, result)
+            .await;
+    }
+
+    /// What the control plane did by itself.
+    pub(crate) async fn record_own(&self, org: &OrgId, deed: Deed, result: &str) {
+        self.write_record(org, None, deed, result).await;
+    }
+
+    async fn write_record(
+        &self,
+        org: &OrgId,
+        principal: Option<&Principal>,
+        deed: Deed,
+        result: &str,
+    ) {
+        let record = AuditRecord {
+            sequence: 0,
+            at: self.now(),
+            org: org.clone(),
+            key: principal.and_then(|p| p.key.clone()),
+            action: deed.action.to_owned(),
+            target: deed.target,
+            source: principal.and_then(|p| p.origin.source.clone()),
+            request_id: principal.and_then(|p| p.origin.request_id.clone()),
+            result: result.to_owned(),
+            detail: deed.detail,
+        };
+        if let Err(error) = self.0.audit.write(record).await {
+            tracing::error!(%error, action = deed.action, "an audit record could not be written");
+        }
     }
 }

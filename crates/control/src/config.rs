@@ -32,6 +32,9 @@ pub struct ControlConfig {
     pub idempotency_kept: Duration,
     pub events_kept: Duration,
     pub events_max: u64,
+    /// A database that never met this host normally refuses one that already has sandboxes: it is
+    /// probably the wrong database. With this they are deleted instead.
+    pub delete_unknown_sandboxes: bool,
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
     pub tombstones_kept: Duration,
 }
@@ -52,6 +55,7 @@ impl Default for ControlConfig {
             idempotency_kept: Duration::from_secs(24 * 3600),
             events_kept: Duration::from_secs(7 * 24 * 3600),
             events_max: 500_000,
+            delete_unknown_sandboxes: false,
             tombstones_kept: Duration::from_secs(30 * 24 * 3600),
         }
     }

@@ -1,10 +1,24 @@
 //! What happened, kept and told live.
+//!
+//! The host's events are taken over in batches, given a sequence of the control plane's own and kept;
+//! how far the host's log was read is written in the same transaction, so each event is kept once.
+//! Listeners read from the store and are only woken from here, so one that was away misses nothing
+//! that is still kept.
 
-use cove_store::StoredEvent;
+use std::collections::VecDeque;
+
+use cove_model::{EventKind, OrgId, SandboxId};
+use cove_store::{NewEvent, SandboxRecord, Scope, StoredEvent};
+use tokio::sync::watch;
 
 use crate::Control;
 use crate::error::ControlError;
 use crate::principal::Principal;
+
+/// Events a listener takes from the store at once.
+const READ_AT_ONCE: u32 = 256;
+/// The most events one list answers.
+pub const LIST_MAX: u32 = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventItem {
@@ -17,13 +31,40 @@ pub enum EventItem {
 
 /// Events of one organisation, from a point in time on. Ends when the control plane shuts down.
 pub struct EventSubscription {
-    _control: Control,
+    control: Control,
+    org: OrgId,
+    sandbox: Option<SandboxId>,
+    after: u64,
+    ready: VecDeque<EventItem>,
+    latest: watch::Receiver<u64>,
 }
 
 impl EventSubscription {
-    /// The next one, waiting for it; `None` at shutdown.
+    /// The next one, waiting for it; `None` at shutdown. Dropping the wait loses nothing.
     pub async fn next(&mut self) -> Result<Option<EventItem>, ControlError> {
-        todo!()
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(Some(item));
+            }
+            // Marked as seen before reading, so that what comes in between wakes us again.
+            self.latest.borrow_and_update();
+            let found = self
+                .control
+                .store()
+                .events(&self.org, self.sandbox.as_ref(), self.after, READ_AT_ONCE)
+                .await?;
+            if let Some(last) = found.last() {
+                self.after = last.sequence;
+                self.ready.extend(found.into_iter().map(EventItem::Event));
+                continue;
+            }
+            tokio::select! {
+                changed = self.latest.changed() => if changed.is_err() {
+                    return Ok(None);
+                },
+                () = self.control.0.closing.cancelled() => return Ok(None),
+            }
+        }
     }
 }
 
@@ -35,8 +76,37 @@ impl Control {
         sandbox: Option<&str>,
         after: Option<u64>,
     ) -> Result<EventSubscription, ControlError> {
-        let _ = (principal, sandbox, after);
-        todo!()
+        principal.require(Scope::Read)?;
+        let sandbox = match sandbox {
+            Some(which) => Some(self.find(principal, which).await?.id),
+            None => None,
+        };
+        let latest = self.0.latest_event.subscribe();
+        let (oldest, last) = self.store().event_bounds().await?;
+        let mut ready = VecDeque::new();
+        // A number from before the events that are kept, or from another life of the database.
+        let after = match after {
+            None => last,
+            Some(after) if after > last => {
+                ready.push_back(EventItem::Lost { before: last + 1 });
+                last
+            }
+            Some(after) => {
+                let before = oldest.unwrap_or(last + 1);
+                if after + 1 < before {
+                    ready.push_back(EventItem::Lost { before });
+                }
+                after
+            }
+        };
+        Ok(EventSubscription {
+            control: self.clone(),
+            org: principal.org.clone(),
+            sandbox,
+            after,
+            ready,
+            latest,
+        })
     }
 
     /// Needs `read`. Those kept, oldest first, without waiting.
@@ -47,7 +117,76 @@ impl Control {
         after: u64,
         limit: u32,
     ) -> Result<Vec<StoredEvent>, ControlError> {
-        let _ = (principal, sandbox, after, limit);
-        todo!()
+        principal.require(Scope::Read)?;
+        let sandbox = match sandbox {
+            Some(which) => Some(self.find(principal, which).await?.id),
+            None => None,
+        };
+        let limit = limit.clamp(1, LIST_MAX);
+        let found = self
+            .store()
+            .events(&principal.org, sandbox.as_ref(), after, limit)
+            .await?;
+        Ok(found)
+    }
+
+    /// Takes over what the host has to tell, waiting up to `wait_ms` for something.
+    pub(crate) async fn take_events(&self, wait_ms: u64) -> Result<(), ControlError> {
+        let after = self.store().host_position().await?.unwrap_or(0);
+        let batch = self.runner().events(after, wait_ms).await?;
+        if batch.lost || batch.next < after {
+            // The host forgot some, or began to count anew: look at everything.
+            self.0.stale.mark_all();
+        }
+        let mut events = Vec::new();
+        for event in batch.events {
+            let Some(record) = self.store().any_sandbox(&event.sandbox).await? else {
+                continue;
+            };
+            match &event.kind {
+                EventKind::State { state, .. } => self.0.stale.told(&event.sandbox, *state),
+                EventKind::MemoryGrown { .. } | EventKind::Adopted => {
+                    self.0.stale.mark(&event.sandbox);
+                }
+                EventKind::Oom { .. } | EventKind::Resized => {}
+            }
+            events.push(NewEvent {
+                org: record.org,
+                sandbox: event.sandbox,
+                at: event.at,
+                kind: event.kind,
+            });
+        }
+        if events.is_empty() && batch.next == after {
+            return Ok(());
+        }
+        let stored = self
+            .store()
+            .append_events(&events, Some(batch.next))
+            .await?;
+        self.announce(&stored);
+        Ok(())
+    }
+
+    /// An event of the control plane's own making.
+    pub(crate) async fn tell(&self, record: &SandboxRecord, kind: EventKind) {
+        let event = NewEvent {
+            org: record.org.clone(),
+            sandbox: record.id.clone(),
+            at: self.now(),
+            kind,
+        };
+        match self.store().append_events(&[event], None).await {
+            Ok(stored) => self.announce(&stored),
+            Err(error) => tracing::warn!(%error, "an event could not be written down"),
+        }
+    }
+
+    fn announce(&self, stored: &[StoredEvent]) {
+        if let Some(last) = stored.last() {
+            self.0.latest_event.send_modify(|latest| {
+                *latest = last.sequence.max(*latest);
+            });
+        }
     }
 }

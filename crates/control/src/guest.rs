@@ -1,15 +1,34 @@
 //! The way into a sandbox: a client of its guest, with the sandbox's defaults and its idleness kept.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use cove_protocol::client::{ExecResult, Guest, GuestError};
-use cove_protocol::message::Start;
+use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
+use cove_model::{ProcessId, SandboxId, State};
+use cove_protocol::client::{Connect, ExecResult, Guest, GuestError, Stream};
+use cove_protocol::message::{ErrorCode as GuestCode, PtySize, Start};
+use cove_runner::{RunnerApi, RunnerError};
+use cove_store::{HostFacts, SandboxRecord, Scope};
 
 use crate::Control;
-use crate::error::ControlError;
+use crate::activity::Presence;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
-use crate::sandboxes::Sandbox;
+use crate::sandboxes::{Sandbox, being_deleted, is_doomed};
+
+/// Bytes of a command line, all arguments together.
+pub const COMMAND_BYTES_MAX: usize = 128 * 1024;
+/// Arguments of a command.
+pub const ARGUMENTS_MAX: usize = 4096;
+/// Bytes of standard input that travel with the command itself; more goes over an input stream.
+pub const STDIN_BYTES_MAX: usize = 512 * 1024;
+/// How the guest's table marks commands that keep a sandbox busy.
+pub const FOREGROUND_TAG: &str = "foreground";
+pub const BACKGROUND_TAG: &str = "background";
 
 /// What a caller is about to do inside. Those that change something are audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +54,32 @@ pub enum GuestAction {
     PortList,
     PortConnect,
     Metrics,
+}
+
+impl GuestAction {
+    /// The name audit records use, for those that are audited.
+    pub fn audited_as(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Exec => "process.exec",
+            Self::ProcessStart => "process.start",
+            Self::ProcessInput => "process.input",
+            Self::ProcessSignal => "process.signal",
+            Self::ProcessResize => "process.resize",
+            Self::ProcessAttach => "process.attach",
+            Self::FileWrite => "file.write",
+            Self::FileRemove => "file.remove",
+            Self::FileMove => "file.move",
+            Self::FileMkdir => "file.mkdir",
+            Self::FileAttributes => "file.attributes",
+            Self::ArchiveWrite => "archive.write",
+            Self::PortConnect => "port.connect",
+            Self::ProcessRead
+            | Self::FileRead
+            | Self::FileWatch
+            | Self::PortList
+            | Self::Metrics => return None,
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +128,52 @@ impl CommandRequest {
             kill_on_disconnect: false,
         }
     }
+
+    fn check(&self) -> Result<(), ControlError> {
+        let (parts, empty) = match &self.command {
+            CommandLine::Shell(text) => (std::slice::from_ref(text), text.trim().is_empty()),
+            CommandLine::Argv(argv) => (
+                argv.as_slice(),
+                argv.first().is_none_or(|program| program.is_empty()),
+            ),
+        };
+        if empty {
+            return Err(ControlError::invalid("the command is empty"));
+        }
+        if parts.len() > ARGUMENTS_MAX {
+            return Err(ControlError::invalid(format!(
+                "a command has at most {ARGUMENTS_MAX} arguments"
+            )));
+        }
+        let bytes: usize = parts.iter().map(|part| part.len() + 1).sum();
+        if bytes > COMMAND_BYTES_MAX {
+            return Err(ControlError::invalid(format!(
+                "a command has at most {COMMAND_BYTES_MAX} bytes"
+            ))
+            .hint("write a script into the sandbox and run that"));
+        }
+        if parts.iter().any(|part| part.contains('\0')) {
+            return Err(ControlError::invalid("the command contains a NUL"));
+        }
+        check_env("env", &self.env)?;
+        if let Some(cwd) = &self.cwd {
+            check_absolute("cwd", cwd)?;
+        }
+        if let Some(user) = &self.user {
+            crate::keys::check_label("user", user, USER_MAX)?;
+        }
+        if self
+            .stdin
+            .as_ref()
+            .is_some_and(|s| s.len() > STDIN_BYTES_MAX)
+        {
+            return Err(ControlError::invalid(format!(
+                "stdin has at most {STDIN_BYTES_MAX} bytes in one request"
+            ))
+            .hint("start the process with its input open and stream into it"));
+        }
+        Ok(())
+    }
 }
 
 /// A running sandbox, opened for one caller. While it lives the sandbox is not idle: keep it as long
@@ -90,6 +181,8 @@ impl CommandRequest {
 pub struct GuestAccess {
     guest: Guest,
     sandbox: Sandbox,
+    facts: HostFacts,
+    _presence: Presence,
 }
 
 impl GuestAccess {
@@ -104,17 +197,86 @@ impl GuestAccess {
     /// The guest's own request for this command: environment (guest's defaults < image < spec <
     /// request), user and directory filled in, with a fresh process id.
     pub fn command(&self, request: CommandRequest) -> Result<Start, ControlError> {
-        let _ = request;
-        todo!()
+        request.check()?;
+        let spec = &self.sandbox.spec;
+        let mut env: BTreeMap<&str, &str> = BTreeMap::new();
+        let image_env = self.facts.image_env.iter();
+        env.extend(image_env.map(|(key, value)| (key.as_str(), value.as_str())));
+        for layer in [&spec.env, &request.env] {
+            env.extend(
+                layer
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), value.as_str())),
+            );
+        }
+        let env = env
+            .into_iter()
+            .filter(|(key, value)| !key.contains('\0') && !value.contains('\0'))
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let cwd = request.cwd.or_else(|| spec.workdir.clone());
+        let cwd = cwd.or_else(|| self.facts.image_workdir.clone());
+        let (argv, shell) = match request.command {
+            CommandLine::Shell(text) => (Vec::new(), text),
+            CommandLine::Argv(argv) => (argv, String::new()),
+        };
+        Ok(Start {
+            id: ProcessId::random().into(),
+            argv,
+            shell,
+            cwd: cwd.filter(|cwd| cwd.len() <= PATH_MAX).unwrap_or_default(),
+            env,
+            user: request
+                .user
+                .unwrap_or_else(|| self.default_user().to_owned()),
+            pty: request.pty.map(|(cols, rows)| PtySize {
+                cols: cols.into(),
+                rows: rows.into(),
+            }),
+            stdin_open: request.stdin_open,
+            input: request.stdin,
+            timeout_ms: request.timeout_ms.unwrap_or(0),
+            follow: false,
+            ring_bytes: 0,
+            kill_on_disconnect: request.kill_on_disconnect,
+            tag: match request.foreground {
+                true => FOREGROUND_TAG.into(),
+                false => BACKGROUND_TAG.into(),
+            },
+        })
     }
 
-    /// Who file calls act as when the request names nobody: the spec's user, else the image's.
+    /// Who file calls act as when the request names nobody: the spec's user, else the image's. Empty
+    /// means root.
     pub fn default_user(&self) -> &str {
-        todo!()
+        let spec = self.sandbox.spec.user.as_deref();
+        spec.or(self.facts.image_user.as_deref()).unwrap_or("")
+    }
+}
+
+/// Reaches a sandbox's guest through its host.
+struct ThroughRunner {
+    runner: Arc<dyn RunnerApi>,
+    id: SandboxId,
+}
+
+#[async_trait]
+impl Connect for ThroughRunner {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let stream = self.runner.connect(&self.id).await;
+        Ok(Box::new(stream.map_err(io::Error::other)?))
     }
 }
 
 impl Control {
+    /// A client of the guest, without any check; for the control plane's own questions.
+    pub(crate) fn guest_of(&self, id: &SandboxId) -> Guest {
+        Guest::new(Arc::new(ThroughRunner {
+            runner: Arc::clone(&self.0.runner),
+            id: id.clone(),
+        }))
+    }
+
     /// Needs `use`. A sandbox that does not run is a conflict.
     pub async fn guest(
         &self,
@@ -122,8 +284,46 @@ impl Control {
         which: &str,
         action: GuestAction,
     ) -> Result<GuestAccess, ControlError> {
-        let _ = (principal, which, action);
-        todo!()
+        let outcome = self.try_guest(principal, which).await;
+        let Some(name) = action.audited_as() else {
+            return outcome;
+        };
+        let target = match &outcome {
+            Ok(access) => access.sandbox.id.as_str(),
+            Err(_) => which,
+        };
+        let deed = Deed::new(name, target);
+        match outcome {
+            Ok(access) => {
+                // What happens inside does not wait for the record; shutting down does.
+                let (control, principal) = (self.clone(), principal.clone());
+                self.0.changes.spawn(async move {
+                    control.record(&principal, deed, &Ok(())).await;
+                });
+                Ok(access)
+            }
+            refused => {
+                self.record(principal, deed, &refused).await;
+                refused
+            }
+        }
+    }
+
+    async fn try_guest(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<GuestAccess, ControlError> {
+        principal.require(Scope::Use)?;
+        let record = self.find(principal, which).await?;
+        require_running(&record)?;
+        let presence = self.0.activity.enter(&record.id, Arc::clone(&self.0.clock));
+        Ok(GuestAccess {
+            guest: self.guest_of(&record.id),
+            facts: record.facts.clone(),
+            sandbox: record.into(),
+            _presence: presence,
+        })
     }
 
     /// Needs `use`. Runs a command to its end and collects its output.
@@ -139,9 +339,59 @@ impl Control {
     }
 }
 
+fn require_running(record: &SandboxRecord) -> Result<(), ControlError> {
+    if is_doomed(record) {
+        return Err(being_deleted());
+    }
+    let conflict = |text: String| ControlError::new(ErrorCode::Conflict, text);
+    match record.state {
+        State::Running => Ok(()),
+        State::Creating => Err(conflict("the sandbox is still being made".into()).retry_after(1)),
+        state => Err(conflict(format!("the sandbox is {state}"))
+            .hint(format!("start it first: cove start {}", record.id))),
+    }
+}
+
 impl From<GuestError> for ControlError {
     fn from(error: GuestError) -> Self {
-        let _ = error;
-        todo!()
+        let code = match &error {
+            GuestError::Refused { code, .. } => match code {
+                GuestCode::Invalid | GuestCode::NoSuchUser => ErrorCode::InvalidRequest,
+                GuestCode::NotFound | GuestCode::Gone | GuestCode::CommandNotFound => {
+                    ErrorCode::NotFound
+                }
+                GuestCode::AlreadyExists => ErrorCode::AlreadyExists,
+                GuestCode::PermissionDenied => ErrorCode::PermissionDenied,
+                GuestCode::DiskFull => ErrorCode::DiskFull,
+                GuestCode::TooManyProcesses | GuestCode::Limit => ErrorCode::LimitReached,
+                GuestCode::Unsupported | GuestCode::VersionMismatch => ErrorCode::Unsupported,
+                GuestCode::NotADirectory
+                | GuestCode::IsADirectory
+                | GuestCode::NotEmpty
+                | GuestCode::ConnectionRefused => ErrorCode::Conflict,
+                GuestCode::Internal => ErrorCode::GuestUnreachable,
+            },
+            GuestError::TimedOut(_) => ErrorCode::TimedOut,
+            GuestError::Connect(cause) => match cause
+                .get_ref()
+                .and_then(|inner| inner.downcast_ref::<RunnerError>())
+            {
+                // The host knows better what is wrong than "cannot be reached".
+                Some(told) => return told.clone().into(),
+                None => ErrorCode::GuestUnreachable,
+            },
+            GuestError::Frame(_) | GuestError::Unexpected(_) | GuestError::Quiesced => {
+                ErrorCode::GuestUnreachable
+            }
+        };
+        let message = match &error {
+            GuestError::Refused { message, .. } => message.clone(),
+            other => other.to_string(),
+        };
+        let told = Self::new(code, message);
+        match code {
+            ErrorCode::GuestUnreachable => told.retry_after(UNREACHABLE_RETRY_S).because(error),
+            _ => told,
+        }
     }
 }

@@ -1,30 +1,64 @@
 //! API keys: random tokens, shown once and kept as hashes.
+//!
+//! A token has 256 random bits, so a plain SHA-256 is enough and a lookup by hash tells a guesser
+//! nothing. Looked-up keys are remembered for a moment; a revocation in this process is immediate,
+//! in another one it takes [`REMEMBERED`].
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use cove_model::{KeyId, OrgId};
 use cove_store::{Key, Page, PageRequest, Scope};
+use rand::TryRngCore;
+use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use crate::Control;
-use crate::error::ControlError;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
+use crate::rate::{Bucket, RateLimit};
+
+const PREFIX: &str = "cove_";
+const RANDOM_BYTES: usize = 32;
+/// How long a key is believed without asking the store again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Keys remembered at once; beyond that all are looked up again.
+const REMEMBERED_MAX: usize = 10_000;
+/// Buckets kept before full ones are thrown out.
+const BUCKETS_MAX: usize = 10_000;
+pub const KEY_NAME_MAX: usize = 128;
 
 /// The secret itself: `cove_` and 256 random bits. Shown to its owner once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiToken(String);
 
 /// SHA-256 of a token, in lowercase hexadecimal. Enough to recognise the token, no use to a thief.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenHash(String);
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_hexadecimal(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
 
 impl ApiToken {
     pub fn random() -> Self {
-        todo!()
+        let mut bytes = [0; RANDOM_BYTES];
+        rand::rngs::OsRng
+            .try_fill_bytes(&mut bytes)
+            .expect("the kernel's random numbers are always there once it has booted");
+        Self(format!("{PREFIX}{}", hexadecimal(&bytes)))
     }
 
     /// Whether `text` has the form of a token; `None` if not.
     pub fn parse(text: &str) -> Option<Self> {
-        let _ = text;
-        todo!()
+        let random = text.strip_prefix(PREFIX)?;
+        is_hexadecimal(random, 2 * RANDOM_BYTES).then(|| Self(text.to_owned()))
     }
 
     /// The secret. Mind where it goes.
@@ -33,14 +67,13 @@ impl ApiToken {
     }
 
     pub fn hash(&self) -> TokenHash {
-        todo!()
+        TokenHash(hexadecimal(&Sha256::digest(self.0.as_bytes())))
     }
 }
 
 impl TokenHash {
     pub fn parse(text: &str) -> Option<Self> {
-        let _ = text;
-        todo!()
+        is_hexadecimal(text, 64).then(|| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -70,12 +103,90 @@ pub struct NewKey {
     pub key: Key,
 }
 
+/// What this process knows about keys between requests.
+#[derive(Default)]
+pub(crate) struct Keyring(Mutex<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    known: HashMap<TokenHash, (Key, OffsetDateTime)>,
+    /// Counts revocations, so that a look-up that began before one is not remembered after it.
+    epoch: u64,
+    buckets: HashMap<KeyId, Bucket>,
+    used: HashMap<KeyId, OffsetDateTime>,
+}
+
+impl Keyring {
+    fn ring(&self) -> std::sync::MutexGuard<'_, Ring> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recall(&self, hash: &TokenHash, now: OffsetDateTime) -> Result<Key, u64> {
+        let ring = self.ring();
+        match ring.known.get(hash) {
+            Some((key, since)) if now >= *since && now - *since < REMEMBERED => Ok(key.clone()),
+            _ => Err(ring.epoch),
+        }
+    }
+
+    fn remember(&self, hash: TokenHash, key: Key, now: OffsetDateTime, epoch: u64) {
+        let mut ring = self.ring();
+        if ring.epoch != epoch {
+            return;
+        }
+        if ring.known.len() >= REMEMBERED_MAX {
+            ring.known.clear();
+        }
+        ring.known.insert(hash, (key, now));
+    }
+
+    fn forget_all(&self) {
+        let mut ring = self.ring();
+        ring.known.clear();
+        ring.epoch += 1;
+    }
+
+    fn take(&self, id: &KeyId, limit: RateLimit, now: OffsetDateTime) -> Result<(), Duration> {
+        let mut ring = self.ring();
+        ring.used.insert(id.clone(), now);
+        if ring.buckets.len() >= BUCKETS_MAX && !ring.buckets.contains_key(id) {
+            ring.buckets.retain(|_, bucket| !bucket.is_full(limit, now));
+        }
+        let bucket = ring.buckets.entry(id.clone());
+        bucket
+            .or_insert_with(|| Bucket::full(limit, now))
+            .take(limit, now)
+    }
+
+    /// Keys used since the last call.
+    pub fn take_used(&self) -> Vec<(KeyId, OffsetDateTime)> {
+        std::mem::take(&mut self.ring().used).into_iter().collect()
+    }
+}
+
+fn not_valid() -> ControlError {
+    ControlError::new(ErrorCode::Unauthenticated, "the API key is not valid")
+        .hint("pass a key that exists, has not expired and was not revoked")
+}
+
 impl Control {
     /// Makes the token with this hash the installation's root key (home organisation, admin).
     /// Repeating it changes nothing; another hash replaces the earlier root key.
     pub async fn bootstrap_root_key(&self, hash: &TokenHash) -> Result<Key, ControlError> {
-        let _ = hash;
-        todo!()
+        let key = Key {
+            id: KeyId::random(),
+            org: self.home()?.clone(),
+            name: "root".into(),
+            scopes: Scope::ALL.to_vec(),
+            created_at: self.now(),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+            root: true,
+        };
+        let key = self.store().put_root_key(&key, hash.as_str()).await?;
+        self.0.keyring.forget_all();
+        Ok(key)
     }
 
     /// Who holds this token; counts against the key's rate limit.
@@ -84,8 +195,34 @@ impl Control {
         token: &str,
         origin: Origin,
     ) -> Result<Principal, ControlError> {
-        let _ = (token, origin);
-        todo!()
+        let hash = ApiToken::parse(token).ok_or_else(not_valid)?.hash();
+        let now = self.now();
+        let key = match self.0.keyring.recall(&hash, now) {
+            Ok(key) => key,
+            Err(epoch) => {
+                let found = self.store().key_by_hash(hash.as_str()).await?;
+                let key = found.ok_or_else(not_valid)?;
+                self.0.keyring.remember(hash, key.clone(), now, epoch);
+                key
+            }
+        };
+        if key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now) {
+            return Err(not_valid());
+        }
+        if let Err(wait) = self.0.keyring.take(&key.id, self.config().rate_limit, now) {
+            return Err(ControlError::new(
+                ErrorCode::RateLimited,
+                "this key makes too many requests",
+            )
+            .retry_after(wait.as_secs() + 1));
+        }
+        Ok(Principal {
+            home: key.org == *self.home()?,
+            org: key.org,
+            key: Some(key.id),
+            scopes: key.scopes,
+            origin,
+        })
     }
 
     /// Needs `admin`.
@@ -94,8 +231,53 @@ impl Control {
         principal: &Principal,
         request: CreateKey,
     ) -> Result<NewKey, ControlError> {
-        let _ = (principal, request);
-        todo!()
+        let deed = Deed::new("key.create", request.name.as_str());
+        let outcome = self.try_create_key(principal, request).await;
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn try_create_key(
+        &self,
+        principal: &Principal,
+        request: CreateKey,
+    ) -> Result<NewKey, ControlError> {
+        principal.require(Scope::Admin)?;
+        let org = match request.org {
+            Some(org) if org != principal.org => {
+                principal.require_operator()?;
+                let found = self.store().organisation(&org).await?;
+                found
+                    .ok_or_else(|| ControlError::not_found("organisation", org.as_str()))?
+                    .id
+            }
+            _ => principal.org.clone(),
+        };
+        let now = self.now();
+        check_label("name", &request.name, KEY_NAME_MAX)?;
+        if request.scopes.is_empty() {
+            return Err(ControlError::invalid("scopes must name at least one scope"));
+        }
+        if request.expires_at.is_some_and(|at| at <= now) {
+            return Err(ControlError::invalid("expires_at must be in the future"));
+        }
+        let mut scopes = request.scopes;
+        scopes.sort();
+        scopes.dedup();
+        let token = ApiToken::random();
+        let key = Key {
+            id: KeyId::random(),
+            org,
+            name: request.name,
+            scopes,
+            created_at: now,
+            expires_at: request.expires_at,
+            revoked_at: None,
+            last_used_at: None,
+            root: false,
+        };
+        self.store().create_key(&key, token.hash().as_str()).await?;
+        Ok(NewKey { token, key })
     }
 
     /// Needs `admin`.
@@ -104,13 +286,62 @@ impl Control {
         principal: &Principal,
         page: &PageRequest,
     ) -> Result<Page<Key>, ControlError> {
-        let _ = (principal, page);
-        todo!()
+        principal.require(Scope::Admin)?;
+        Ok(self.store().keys(&principal.org, page).await?)
     }
 
     /// Needs `admin`. At once and for good.
     pub async fn revoke_key(&self, principal: &Principal, id: &KeyId) -> Result<Key, ControlError> {
-        let _ = (principal, id);
-        todo!()
+        let outcome = self.try_revoke_key(principal, id).await;
+        let deed = Deed::new("key.revoke", id.as_str());
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn try_revoke_key(&self, principal: &Principal, id: &KeyId) -> Result<Key, ControlError> {
+        principal.require(Scope::Admin)?;
+        let revoked = self
+            .store()
+            .revoke_key(&principal.org, id, self.now())
+            .await;
+        self.0.keyring.forget_all();
+        revoked.map_err(|error| match error {
+            cove_store::StoreError::NotFound { .. } => ControlError::not_found("key", id.as_str()),
+            other => other.into(),
+        })
+    }
+}
+
+/// A short text for people.
+pub(crate) fn check_label(field: &str, text: &str, max: usize) -> Result<(), ControlError> {
+    if text.is_empty() || text.len() > max || text.chars().any(char::is_control) {
+        return Err(ControlError::invalid(format!(
+            "{field} must have 1 to {max} bytes and no control characters"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_long_random_and_parse_back() {
+        let (one, two) = (ApiToken::random(), ApiToken::random());
+        assert_ne!(one.reveal(), two.reveal());
+        assert_eq!(one.reveal().len(), PREFIX.len() + 64);
+        assert_eq!(ApiToken::parse(one.reveal()), Some(one.clone()));
+        assert_eq!(TokenHash::parse(one.hash().as_str()), Some(one.hash()));
+        assert!(!format!("{one:?}").contains(&one.reveal()[5..]));
+    }
+
+    #[test]
+    fn what_is_no_token_is_not_looked_up() {
+        let long = format!("cove_{}", "a".repeat(65));
+        let upper = format!("cove_{}", "A".repeat(64));
+        for bad in ["", "cove_", "x", &long, &upper, "cove_\0"] {
+            assert!(ApiToken::parse(bad).is_none(), "{bad:?}");
+        }
     }
 }

@@ -8,13 +8,19 @@
 //! at any moment leaves something [`Control::prepare`] can finish or undo.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use cove_model::OrgId;
 use cove_runner::RunnerApi;
 use cove_store::Store;
+use time::OffsetDateTime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 mod activity;
 mod audit;
+mod background;
 pub mod config;
 pub mod error;
 pub mod events;
@@ -22,6 +28,7 @@ pub mod guest;
 mod images;
 pub mod keys;
 mod lifecycle;
+mod locks;
 mod meter;
 mod organisations;
 pub mod principal;
@@ -58,6 +65,20 @@ struct Inner {
     store: Arc<dyn Store>,
     runner: Arc<dyn RunnerApi>,
     clock: Arc<dyn Clock>,
+    /// Set by [`Control::prepare`].
+    home: OnceLock<OrgId>,
+    locks: locks::Locks,
+    keyring: keys::Keyring,
+    activity: activity::Activity,
+    audit: audit::AuditLog,
+    image_jobs: images::Jobs,
+    /// The last event's sequence, for everybody who waits for the next.
+    latest_event: watch::Sender<u64>,
+    stale: reconcile::Stale,
+    idleness: lifecycle::Idleness,
+    /// Changes under way; they outlive the callers that asked for them.
+    changes: TaskTracker,
+    closing: CancellationToken,
 }
 
 impl Control {
@@ -68,28 +89,56 @@ impl Control {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self(Arc::new(Inner {
+            audit: audit::AuditLog::new(Arc::clone(&store)),
             config,
             store,
             runner,
             clock,
+            home: OnceLock::new(),
+            locks: locks::Locks::default(),
+            keyring: keys::Keyring::default(),
+            activity: activity::Activity::default(),
+            image_jobs: images::Jobs::default(),
+            latest_event: watch::Sender::new(0),
+            stale: reconcile::Stale::default(),
+            idleness: lifecycle::Idleness::default(),
+            changes: TaskTracker::new(),
+            closing: CancellationToken::new(),
         }))
     }
 
-    /// Call once before anything else: makes the home organisation and brings the books and the
-    /// host into agreement after whatever happened before. Needs the store; a runner that does not
-    /// answer yet is met again by [`Control::run`].
-    pub async fn prepare(&self) -> Result<(), ControlError> {
-        todo!()
+    fn now(&self) -> OffsetDateTime {
+        self.0.clock.now()
     }
 
-    /// The background work (events, metering, idle policies, reconciling, sweeping) until
-    /// `shutdown`; everything pending is written before it returns.
-    pub async fn run(&self, shutdown: tokio_util::sync::CancellationToken) {
-        shutdown.cancelled().await;
+    fn store(&self) -> &dyn Store {
+        &*self.0.store
     }
 
-    /// Whether the store and the runner answer, for readiness checks.
-    pub async fn ready(&self) -> Result<(), ControlError> {
-        todo!()
+    fn runner(&self) -> &dyn RunnerApi {
+        &*self.0.runner
+    }
+
+    fn config(&self) -> &ControlConfig {
+        &self.0.config
+    }
+
+    fn home(&self) -> Result<&OrgId, ControlError> {
+        self.0.home.get().ok_or_else(|| {
+            ControlError::internal("the control plane is not prepared yet").retry_after(1)
+        })
+    }
+
+    /// Runs a change to its end, whether its caller waits for it or goes away.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, ControlError>> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        match self.0.changes.spawn(change).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                Err(ControlError::internal("the request could not be finished").because(error))
+            }
+        }
     }
 }

@@ -1,1 +1,292 @@
-//! Written next.
+//! Puts away what nobody uses.
+//!
+//! Idle means: no request and no attached client, no foreground command, CPU under a threshold and no
+//! network bytes lately. The decision is a pure function of what was seen; acting takes the sandbox's
+//! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cove_model::{IdlePolicy, SandboxId, State};
+use cove_store::{PAGE_MAX, PageRequest, SandboxRecord};
+use time::OffsetDateTime;
+use tokio::task::JoinSet;
+
+use crate::audit::Deed;
+use crate::error::ControlError;
+use crate::guest::FOREGROUND_TAG;
+use crate::sandboxes::is_doomed;
+use crate::{Control, Sample};
+
+/// Sandboxes put away side by side.
+const AT_ONCE: usize = 16;
+/// How long a guest has to say what it is doing.
+const GUEST_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What samples told about each sandbox.
+#[derive(Default)]
+pub(crate) struct Idleness(Mutex<HashMap<SandboxId, Seen>>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    at: OffsetDateTime,
+    cpu_usec: u64,
+    network_bytes: u64,
+    /// At least two samples: it is known what it did between them.
+    compared: bool,
+    network_at: Option<OffsetDateTime>,
+}
+
+impl Idleness {
+    pub fn forget(&self, id: &SandboxId) {
+        self.table().remove(id);
+    }
+
+    fn of(&self, id: &SandboxId) -> Option<Seen> {
+        self.table().get(id).cloned()
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a sample adds: the new picture, and whether the sandbox was busy since the last one.
+fn compare(old: Option<&Seen>, sample: &Sample, idle_cpu: f64, idle_bytes: u64) -> (Seen, bool) {
+    let network_bytes = sample
+        .network_sent_bytes
+        .saturating_add(sample.network_received_bytes);
+    let mut seen = Seen {
+        at: sample.at,
+        cpu_usec: sample.cpu_usec,
+        network_bytes,
+        compared: false,
+        network_at: old.and_then(|old| old.network_at),
+    };
+    let Some(old) = old else {
+        return (seen, false);
+    };
+    let passed = (sample.at - old.at).whole_microseconds();
+    if passed <= 0 {
+        return (old.clone(), false);
+    }
+    seen.compared = true;
+    let share = sample.cpu_usec.saturating_sub(old.cpu_usec) as f64 / passed as f64;
+    let talked = network_bytes.saturating_sub(old.network_bytes) >= idle_bytes.max(1);
+    if talked {
+        seen.network_at = Some(sample.at);
+    }
+    (seen, share >= idle_cpu || talked)
+}
+
+/// Everything a verdict depends on.
+#[derive(Debug, Clone)]
+struct Facts {
+    now: OffsetDateTime,
+    created_at: OffsetDateTime,
+    last_active_at: OffsetDateTime,
+    running: bool,
+    /// Requests and clients attached now.
+    present: bool,
+    /// Whether its CPU and network are known for at least one period.
+    observed: bool,
+    network_at: Option<OffsetDateTime>,
+    network_quiet: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Keep,
+    /// Idle for so many seconds.
+    Stop(u64),
+    Delete(u64),
+    /// It has had its time, idle or not.
+    Expire(u64),
+}
+
+fn verdict(policy: &IdlePolicy, facts: &Facts) -> Verdict {
+    let seconds = |since: OffsetDateTime| u64::try_from((facts.now - since).whole_seconds());
+    // A clock that jumped back makes nothing old.
+    let age = seconds(facts.created_at).unwrap_or(0);
+    if policy.max_lifetime_s.is_some_and(|limit| age >= limit) {
+        return Verdict::Expire(age);
+    }
+    let quiet = facts
+        .network_at
+        .is_none_or(|at| facts.now - at >= facts.network_quiet);
+    if facts.present || (facts.running && (!facts.observed || !quiet)) {
+        return Verdict::Keep;
+    }
+    let idle = seconds(facts.last_active_at).unwrap_or(0);
+    if policy.delete_after_s.is_some_and(|limit| idle >= limit) {
+        return Verdict::Delete(idle);
+    }
+    if facts.running && policy.stop_after_s.is_some_and(|limit| idle >= limit) {
+        return Verdict::Stop(idle);
+    }
+    Verdict::Keep
+}
+
+fn has_policy(policy: &IdlePolicy) -> bool {
+    *policy != IdlePolicy::default()
+}
+
+impl Control {
+    /// Writes down when each sandbox was used last.
+    pub(crate) async fn keep_activity(&self) -> Result<(), ControlError> {
+        let seen = self.0.activity.take_seen(self.now());
+        if seen.is_empty() {
+            return Ok(());
+        }
+        Ok(self.store().touch_sandboxes(&seen).await?)
+    }
+
+    /// One round over every sandbox with a policy.
+    pub(crate) async fn tick(&self) -> Result<(), ControlError> {
+        let rows = self.rows_with_policy().await?;
+        if rows.iter().any(|row| row.state == State::Running) {
+            self.look_at_samples().await?;
+        }
+        let mut running = JoinSet::new();
+        let mut waiting = rows.into_iter();
+        loop {
+            while running.len() < AT_ONCE
+                && let Some(row) = waiting.next()
+            {
+                if self.judge(&row) == Verdict::Keep {
+                    continue;
+                }
+                let control = self.clone();
+                running.spawn(async move { control.put_away(&row.id).await });
+            }
+            match running.join_next().await {
+                None => return Ok(()),
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => tracing::warn!(%error, "an idle policy could not be kept"),
+                Some(Err(error)) => tracing::error!(%error, "an idle policy was cut off"),
+            }
+        }
+    }
+
+    async fn rows_with_policy(&self) -> Result<Vec<SandboxRecord>, ControlError> {
+        let mut rows = Vec::new();
+        let mut page = PageRequest {
+            limit: PAGE_MAX,
+            cursor: None,
+        };
+        loop {
+            let found = self.store().all_sandboxes(&page).await?;
+            rows.extend(found.items.into_iter().filter(|row| {
+                has_policy(&row.spec.lifecycle) && !is_doomed(row) && row.state != State::Creating
+            }));
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => return Ok(rows),
+            }
+        }
+    }
+
+    async fn look_at_samples(&self) -> Result<(), ControlError> {
+        let samples = self.runner().samples().await?;
+        let config = self.config();
+        let mut busy = Vec::new();
+        {
+            let mut table = self.0.idleness.table();
+            let mut fresh = HashMap::with_capacity(samples.len());
+            for (id, sample) in samples {
+                let (seen, was_busy) = compare(
+                    table.get(&id),
+                    &sample,
+                    config.idle_cpu,
+                    config.idle_network_bytes,
+                );
+                if was_busy {
+                    busy.push((id.clone(), seen.at));
+                }
+                fresh.insert(id, seen);
+            }
+            // What does not run any more is not worth remembering.
+            *table = fresh;
+        }
+        for (id, at) in busy {
+            self.0.activity.note(&id, at);
+        }
+        Ok(())
+    }
+
+    fn judge(&self, row: &SandboxRecord) -> Verdict {
+        let used = self.0.activity.of(&row.id);
+        let seen = self.0.idleness.of(&row.id);
+        let last = used.map_or(row.last_active_at, |used| used.last.max(row.last_active_at));
+        let facts = Facts {
+            now: self.now(),
+            created_at: row.created_at,
+            last_active_at: last,
+            running: row.state == State::Running,
+            present: used.is_some_and(|used| used.present > 0),
+            observed: seen.as_ref().is_some_and(|seen| seen.compared),
+            network_at: seen.and_then(|seen| seen.network_at),
+            network_quiet: self.config().network_quiet,
+        };
+        verdict(&row.spec.lifecycle, &facts)
+    }
+
+    async fn put_away(&self, id: &SandboxId) -> Result<(), ControlError> {
+        let _turn = self.0.locks.lock(id).await;
+        let record = self.store().any_sandbox(id).await?;
+        let Some(record) = record.filter(|row| row.deleted_at.is_none() && !is_doomed(row)) else {
+            return Ok(());
+        };
+        let decision = self.judge(&record);
+        let idle = matches!(decision, Verdict::Stop(_) | Verdict::Delete(_));
+        if idle && record.state == State::Running && self.has_foreground_work(id).await {
+            self.0.activity.note(id, self.now());
+            return Ok(());
+        }
+        let (action, reason, outcome) = match decision {
+            Verdict::Keep => return Ok(()),
+            Verdict::Stop(idle) => {
+                let reason = format!("stopped after {idle} s idle");
+                let grace_ms = self.config().stop_grace_ms;
+                let stopped = self.stop_now(&record, grace_ms, Some(reason.clone())).await;
+                ("sandbox.stop", reason, stopped.map(drop))
+            }
+            Verdict::Delete(idle) => {
+                let reason = format!("deleted after {idle} s idle");
+                let deleted = self.delete_now(&record, Some(reason.clone())).await;
+                ("sandbox.delete", reason, deleted)
+            }
+            Verdict::Expire(age) => {
+                let reason = format!("deleted at the end of its lifetime, {age} s old");
+                let deleted = self.delete_now(&record, Some(reason.clone())).await;
+                ("sandbox.delete", reason, deleted)
+            }
+        };
+        let result = match &outcome {
+            Ok(()) => "ok",
+            Err(error) => error.code.as_str(),
+        };
+        let mut deed = Deed::new(action, id.as_str());
+        deed.detail = Some(reason);
+        self.record_own(&record.org, deed, result).await;
+        outcome
+    }
+
+    /// Asks the guest. One that does not answer is not working on anything worth waiting for.
+    async fn has_foreground_work(&self, id: &SandboxId) -> bool {
+        match self.guest_of(id).within(GUEST_PATIENCE).processes().await {
+            Ok(processes) => processes.iter().any(|process| {
+                process.exit.is_none() && (process.viewers > 0 || process.tag == FOREGROUND_TAG)
+            }),
+            Err(error) => {
+                tracing::debug!(%error, sandbox = %id, "an idle guest did not answer");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lifecycle/tests.rs"]
+mod tests;

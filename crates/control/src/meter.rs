@@ -1,20 +1,120 @@
 //! What was used, exactly, across restarts of everything.
+//!
+//! Figures are taken every so often and at each change of state; the store charges what lies between
+//! two of them. CPU and egress are counters and lose nothing; memory counts only while it runs, disk
+//! as long as it exists.
 
-use cove_store::{Page, PageRequest, Period, SandboxUsage, Usage};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cove_model::{OrgId, SandboxId, State};
+use cove_store::{
+    PAGE_MAX, Page, PageRequest, Period, SandboxRecord, SandboxUsage, Scope, Usage, UsageSample,
+};
+use time::OffsetDateTime;
 
 use crate::Control;
+use crate::Sample;
 use crate::error::ControlError;
 use crate::principal::Principal;
 
+/// Samples written in one transaction, so that nobody waits long behind them.
+const BATCH: usize = 100;
+/// Stopped sandboxes only have a disk, which hardly changes: they are looked at in every so many rounds.
+const STOPPED_EVERY: u64 = 20;
+
+fn usage_sample(
+    id: &SandboxId,
+    org: &OrgId,
+    sample: &Sample,
+    ran_until: Option<OffsetDateTime>,
+) -> UsageSample {
+    UsageSample {
+        sandbox: id.clone(),
+        org: org.clone(),
+        at: sample.at,
+        running: sample.running,
+        ran_until,
+        cpu_usec: sample.cpu_usec,
+        memory_bytes: sample.memory_bytes,
+        disk_bytes: sample.disk_bytes,
+        egress_bytes: sample.network_sent_bytes,
+    }
+}
+
+/// Counts metering rounds.
+#[derive(Default)]
+pub(crate) struct Rounds(AtomicU64);
+
 impl Control {
+    /// Takes one sandbox's figures now. What cannot be had now is charged with the next ones.
+    pub(crate) async fn meter_now(
+        &self,
+        record: &SandboxRecord,
+        ran_until: Option<OffsetDateTime>,
+    ) {
+        let sample = match self.runner().sample(&record.id).await {
+            Ok(sample) => sample,
+            Err(error) => {
+                tracing::debug!(%error, sandbox = %record.id, "no figures at a change of state");
+                return;
+            }
+        };
+        let sample = usage_sample(&record.id, &record.org, &sample, ran_until);
+        if let Err(error) = self.store().apply_samples(&[sample]).await {
+            tracing::warn!(%error, sandbox = %record.id, "figures could not be written down");
+        }
+    }
+
+    /// The same, without keeping the caller waiting.
+    pub(crate) fn meter_soon(&self, record: &SandboxRecord) {
+        let (control, record) = (self.clone(), record.clone());
+        self.0
+            .changes
+            .spawn(async move { control.meter_now(&record, None).await });
+    }
+
+    /// One round of metering over everything.
+    pub(crate) async fn meter_all(&self, rounds: &Rounds) -> Result<(), ControlError> {
+        let round = rounds.0.fetch_add(1, Ordering::Relaxed);
+        let with_stopped = round.is_multiple_of(STOPPED_EVERY);
+        let running: HashMap<_, _> = self.runner().samples().await?.into_iter().collect();
+        let mut page = PageRequest {
+            limit: PAGE_MAX,
+            cursor: None,
+        };
+        loop {
+            let found = self.store().all_sandboxes(&page).await?;
+            let mut samples = Vec::new();
+            for record in &found.items {
+                let sample = match running.get(&record.id) {
+                    Some(sample) => Some(sample.clone()),
+                    None if with_stopped && record.state == State::Stopped => {
+                        self.runner().sample(&record.id).await.ok()
+                    }
+                    None => None,
+                };
+                samples.extend(sample.map(|one| usage_sample(&record.id, &record.org, &one, None)));
+            }
+            for batch in samples.chunks(BATCH) {
+                self.store().apply_samples(batch).await?;
+            }
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Needs `read`. Of the whole organisation.
     pub async fn usage(
         &self,
         principal: &Principal,
         period: Period,
     ) -> Result<Usage, ControlError> {
-        let _ = (principal, period);
-        todo!()
+        principal.require(Scope::Read)?;
+        check_period(period)?;
+        Ok(self.store().usage(&principal.org, period).await?)
     }
 
     /// Needs `read`. Also of sandboxes that are gone.
@@ -24,8 +124,13 @@ impl Control {
         period: Period,
         page: &PageRequest,
     ) -> Result<Page<SandboxUsage>, ControlError> {
-        let _ = (principal, period, page);
-        todo!()
+        principal.require(Scope::Read)?;
+        check_period(period)?;
+        let found = self
+            .store()
+            .usage_by_sandbox(&principal.org, period, page)
+            .await?;
+        Ok(found)
     }
 
     /// Needs `read`. Over its whole life so far.
@@ -34,7 +139,15 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<Usage, ControlError> {
-        let _ = (principal, which);
-        todo!()
+        principal.require(Scope::Read)?;
+        let record = self.find(principal, which).await?;
+        Ok(self.store().usage_of(&record.id).await?)
     }
+}
+
+fn check_period(period: Period) -> Result<(), ControlError> {
+    if period.from >= period.to {
+        return Err(ControlError::invalid("the period must end after it begins"));
+    }
+    Ok(())
 }

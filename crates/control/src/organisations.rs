@@ -1,13 +1,45 @@
 //! Organisations, the unit of tenancy.
 
 use cove_model::OrgId;
-use cove_store::{Organisation, Page, PageRequest, Quota};
+use cove_model::spec::check_name;
+use cove_store::{Holding, Organisation, Page, PageRequest, Quota, Scope, StoreError};
 
-use crate::Control;
+use crate::audit::Deed;
 use crate::error::ControlError;
 use crate::principal::Principal;
+use crate::{Control, HOME_ORGANISATION};
 
 impl Control {
+    /// Finds or makes the organisation that runs the installation.
+    pub(crate) async fn ensure_home(&self) -> Result<(), ControlError> {
+        let home = match self.store().organisation_by_name(HOME_ORGANISATION).await? {
+            Some(home) => home,
+            None => {
+                let home = Organisation {
+                    id: OrgId::random(),
+                    name: HOME_ORGANISATION.into(),
+                    quota: self.config().default_quota,
+                    used: Holding::nothing(),
+                    created_at: self.now(),
+                };
+                match self.store().create_organisation(&home).await {
+                    Ok(()) => home,
+                    // Another control plane on the same database was faster.
+                    Err(StoreError::Exists { .. }) => {
+                        let found = self.store().organisation_by_name(HOME_ORGANISATION).await?;
+                        found.ok_or_else(|| {
+                            ControlError::internal("the home organisation is gone")
+                        })?
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        // Preparing twice finds the same one.
+        let _ = self.0.home.set(home.id);
+        Ok(())
+    }
+
     /// Operators only.
     pub async fn create_organisation(
         &self,
@@ -15,8 +47,29 @@ impl Control {
         name: &str,
         quota: Option<Quota>,
     ) -> Result<Organisation, ControlError> {
-        let _ = (principal, name, quota);
-        todo!()
+        let outcome = self.try_create_organisation(principal, name, quota).await;
+        let deed = Deed::new("organisation.create", name);
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn try_create_organisation(
+        &self,
+        principal: &Principal,
+        name: &str,
+        quota: Option<Quota>,
+    ) -> Result<Organisation, ControlError> {
+        principal.require_operator()?;
+        check_name(name)?;
+        let org = Organisation {
+            id: OrgId::random(),
+            name: name.to_owned(),
+            quota: quota.unwrap_or(self.config().default_quota),
+            used: Holding::nothing(),
+            created_at: self.now(),
+        };
+        self.store().create_organisation(&org).await?;
+        Ok(org)
     }
 
     /// Operators only.
@@ -25,8 +78,8 @@ impl Control {
         principal: &Principal,
         page: &PageRequest,
     ) -> Result<Page<Organisation>, ControlError> {
-        let _ = (principal, page);
-        todo!()
+        principal.require_operator()?;
+        Ok(self.store().organisations(page).await?)
     }
 
     /// The caller's own (needs `read`), or by id any other (operators only).
@@ -35,8 +88,12 @@ impl Control {
         principal: &Principal,
         id: Option<&OrgId>,
     ) -> Result<Organisation, ControlError> {
-        let _ = (principal, id);
-        todo!()
+        principal.require(Scope::Read)?;
+        let id = id.unwrap_or(&principal.org);
+        let found = self.store().organisation(id).await?;
+        found
+            .filter(|org| org.id == principal.org || principal.is_operator())
+            .ok_or_else(|| ControlError::not_found("organisation", id.as_str()))
     }
 
     /// Operators only.
@@ -46,7 +103,25 @@ impl Control {
         id: &OrgId,
         quota: Quota,
     ) -> Result<Organisation, ControlError> {
-        let _ = (principal, id, quota);
-        todo!()
+        let outcome = self.try_set_quota(principal, id, quota).await;
+        let deed = Deed::new("organisation.quota", id.as_str());
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn try_set_quota(
+        &self,
+        principal: &Principal,
+        id: &OrgId,
+        quota: Quota,
+    ) -> Result<Organisation, ControlError> {
+        principal.require_operator()?;
+        self.store()
+            .set_quota(id, quota)
+            .await
+            .map_err(|error| match error {
+                StoreError::NotFound { .. } => ControlError::not_found("organisation", id.as_str()),
+                other => other.into(),
+            })
     }
 }

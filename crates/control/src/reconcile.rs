@@ -1,1 +1,311 @@
-//! Written next.
+//! Brings the books and the host into agreement.
+//!
+//! The row says what is wanted, the host says what is. Whoever looks holds the sandbox's lock and asks
+//! the host anew, so an old answer never overwrites a newer one; events only say where to look.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use cove_model::{EventKind, ResourcesPatch, SandboxId, State};
+use cove_runner::{RunnerError, SandboxView};
+use cove_store::{Desired, Holding, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::sandboxes::LOST;
+
+/// Sandboxes looked at side by side.
+const AT_ONCE: usize = 16;
+/// Present in the settings once this database and its host have met.
+const HOST_KNOWN: &str = "host_known";
+
+/// Which sandboxes' rows may no longer be true.
+#[derive(Default)]
+pub(crate) struct Stale {
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// With the state the host last told, when that is all that may have changed.
+    ids: HashMap<SandboxId, Option<State>>,
+    all: bool,
+}
+
+impl Stale {
+    pub fn mark(&self, id: &SandboxId) {
+        self.waiting().ids.insert(id.clone(), None);
+        self.wake.notify_one();
+    }
+
+    /// The host says it is in this state now.
+    pub fn told(&self, id: &SandboxId, state: State) {
+        self.waiting()
+            .ids
+            .entry(id.clone())
+            .and_modify(|told| *told = told.and(Some(state)))
+            .or_insert(Some(state));
+        self.wake.notify_one();
+    }
+
+    pub fn mark_all(&self) {
+        self.waiting().all = true;
+        self.wake.notify_one();
+    }
+
+    /// Looks again at what is still marked.
+    pub fn nudge(&self) {
+        let waiting = self.waiting();
+        if waiting.all || !waiting.ids.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether row and host agree on everything the row keeps.
+fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
+    let limits = record
+        .facts
+        .limits
+        .as_ref()
+        .unwrap_or(&record.spec.resources);
+    let wanted = match record.desired {
+        Desired::Running => State::Running,
+        Desired::Stopped => State::Stopped,
+        Desired::Deleted => return false,
+    };
+    record.state == view.state
+        && (view.state == wanted || view.state == State::Failed)
+        && *limits == view.limits
+        && record.spec.resources == view.spec.resources
+        && record.facts.image.is_some()
+}
+
+impl Control {
+    /// Waits until something is marked, then looks at it.
+    pub(crate) async fn settle_marked(&self) -> Result<(), ControlError> {
+        self.0.stale.wake.notified().await;
+        let (ids, all) = {
+            let mut waiting = self.0.stale.waiting();
+            (
+                std::mem::take(&mut waiting.ids),
+                std::mem::take(&mut waiting.all),
+            )
+        };
+        let mut failed = self.settle_each(ids).await;
+        if all && let Err(error) = self.reconcile().await {
+            self.0.stale.waiting().all = true;
+            failed = Some(error);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Answers the last failure; what failed stays marked for the next time around.
+    async fn settle_each(&self, ids: HashMap<SandboxId, Option<State>>) -> Option<ControlError> {
+        let mut failed = None;
+        let mut running = JoinSet::new();
+        let mut waiting = ids.into_iter();
+        loop {
+            while running.len() < AT_ONCE
+                && let Some((id, told)) = waiting.next()
+            {
+                let control = self.clone();
+                running.spawn(async move {
+                    let outcome = control.settle(&id, told).await;
+                    (id, outcome)
+                });
+            }
+            match running.join_next().await {
+                None => return failed,
+                Some(Ok((_, Ok(())))) => {}
+                Some(Ok((id, Err(error)))) => {
+                    self.0.stale.waiting().ids.entry(id).or_insert(None);
+                    failed = Some(error);
+                }
+                Some(Err(error)) => {
+                    failed = Some(ControlError::internal("settling was cut off").because(error));
+                }
+            }
+        }
+    }
+
+    /// Brings one sandbox's row and the host into agreement.
+    async fn settle(&self, id: &SandboxId, told: Option<State>) -> Result<(), ControlError> {
+        let _turn = self.0.locks.lock(id).await;
+        let record = self.store().any_sandbox(id).await?;
+        let Some(record) = record.filter(|record| record.deleted_at.is_none()) else {
+            // The host is told only where it may not know yet that nobody wants this one.
+            if !matches!(told, Some(State::Gone | State::Deleting)) {
+                self.remove_unwanted(id).await?;
+            }
+            return Ok(());
+        };
+        if told == Some(record.state) && record.desired != Desired::Deleted {
+            return Ok(());
+        }
+        let view = match self.runner().get(id).await {
+            Ok(view) => Some(view),
+            Err(RunnerError::NotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        self.settle_row(&record, view).await
+    }
+
+    async fn remove_unwanted(&self, id: &SandboxId) -> Result<(), ControlError> {
+        match self.runner().get(id).await {
+            Err(RunnerError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) => {
+                tracing::warn!(sandbox = %id, "deleting a sandbox nobody asked for");
+                Ok(self.runner().delete(id).await?)
+            }
+        }
+    }
+
+    async fn settle_row(
+        &self,
+        record: &SandboxRecord,
+        view: Option<SandboxView>,
+    ) -> Result<(), ControlError> {
+        let view = view.filter(|view| view.state != State::Gone);
+        match (record.desired, view) {
+            (Desired::Deleted, Some(_)) => self.finish_delete(record).await,
+            (Desired::Deleted, None) => self.bury(record).await,
+            (_, None) => self.lost(record).await,
+            (_, Some(view)) if agrees(record, &view) => Ok(()),
+            (Desired::Stopped, Some(view)) if view.state == State::Running => {
+                let grace_ms = self.config().stop_grace_ms;
+                self.stop_now(record, grace_ms, record.reason.clone())
+                    .await
+                    .map(drop)
+            }
+            (_, Some(view)) => self.follow(record, view).await,
+        }
+    }
+
+    /// The host knows better: writes down how it is, and repeats a resize it never heard of.
+    async fn follow(&self, record: &SandboxRecord, view: SandboxView) -> Result<(), ControlError> {
+        let ended = matches!(view.state, State::Stopped | State::Failed)
+            && record.state.may_have_processes();
+        let view = if view.state == State::Running && view.spec.resources != record.spec.resources {
+            let wanted = &record.spec.resources;
+            let patch = ResourcesPatch {
+                cpu: Some(wanted.cpu),
+                memory_mb: Some(wanted.memory_mb),
+                memory_max_mb: wanted.memory_max_mb,
+                disk_mb: Some(wanted.disk_mb),
+                pids: Some(wanted.pids),
+            };
+            match self.runner().resize(&record.id, patch).await {
+                Ok(view) => view,
+                Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the limits on record");
+                    view
+                }
+            }
+        } else {
+            view
+        };
+        let kept = self.write_observed(record, &view).await?;
+        if ended {
+            self.meter_now(&kept, Some(self.now())).await;
+        }
+        Ok(())
+    }
+
+    /// The host does not have it.
+    async fn lost(&self, record: &SandboxRecord) -> Result<(), ControlError> {
+        if record.state == State::Creating && record.started_at.is_none() {
+            // Never was: the create was cut off before its caller heard of it.
+            self.store()
+                .forget_idempotency(&record.org, &record.id)
+                .await?;
+            self.bury(record).await?;
+            let deed = Deed::new("sandbox.create", record.id.as_str());
+            self.record_own(&record.org, deed, ErrorCode::Internal.as_str())
+                .await;
+            return Ok(());
+        }
+        if record.state == State::Failed && record.reason.as_deref() == Some(LOST) {
+            return Ok(());
+        }
+        let change = SandboxChange {
+            desired: Some(Desired::Stopped),
+            state: Some(State::Failed),
+            reason: Some(Some(LOST.to_owned())),
+            holds: Some(Holding {
+                sandboxes: 1,
+                ..Holding::nothing()
+            }),
+            ..SandboxChange::default()
+        };
+        self.store()
+            .change_sandbox(&record.id, &change, self.now())
+            .await?;
+        tracing::error!(sandbox = %record.id, "the host has lost a sandbox");
+        let kind = EventKind::State {
+            state: State::Failed,
+            reason: Some(LOST.to_owned()),
+        };
+        self.tell(record, kind).await;
+        Ok(())
+    }
+
+    /// Compares everything. What the host has and nobody wants is deleted; what is wanted and the
+    /// host has lost is marked.
+    pub(crate) async fn reconcile(&self) -> Result<(), ControlError> {
+        // The host first: a row is always there before the host is asked, so what the host has and
+        // the rows read afterwards lack is really unwanted.
+        let mut views: HashMap<SandboxId, SandboxView> = HashMap::new();
+        for view in self.runner().list().await? {
+            views.insert(view.id.clone(), view);
+        }
+        let known = self.store().setting(HOST_KNOWN).await?.is_some();
+        let mut seen = HashSet::new();
+        let mut suspect = HashMap::new();
+        let mut page = PageRequest {
+            limit: PAGE_MAX,
+            cursor: None,
+        };
+        loop {
+            let found = self.store().all_sandboxes(&page).await?;
+            for record in found.items {
+                let view = views.get(&record.id);
+                if !view.is_some_and(|view| agrees(&record, view)) {
+                    suspect.insert(record.id.clone(), None);
+                }
+                seen.insert(record.id);
+            }
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => break,
+            }
+        }
+        let unknown: Vec<_> = views.into_keys().filter(|id| !seen.contains(id)).collect();
+        if !known && !unknown.is_empty() && !self.config().delete_unknown_sandboxes {
+            return Err(ControlError::new(
+                ErrorCode::Conflict,
+                format!(
+                    "the host has {} sandboxes and this database has never met it",
+                    unknown.len()
+                ),
+            )
+            .hint("is this the right database? to delete those sandboxes, say so in the configuration"));
+        }
+        suspect.extend(unknown.into_iter().map(|id| (id, None)));
+        let failed = self.settle_each(suspect).await;
+        if !known {
+            self.store().put_setting(HOST_KNOWN, "yes").await?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -8,13 +8,26 @@ use std::collections::BTreeMap;
 use cove_model::{
     IdlePolicy, ImageId, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec, State,
 };
-use cove_store::{Page, PageRequest, SandboxFilter};
+use cove_runner::SandboxView;
+use cove_store::{
+    Desired, Holding, HostFacts, Page, PageRequest, SandboxChange, SandboxFilter, SandboxRecord,
+    SandboxRef, Scope,
+};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use crate::error::ControlError;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::{Control, Sample};
+
+mod create;
+mod delete;
+mod update;
+
+pub use create::IDEMPOTENCY_KEY_MAX;
+pub use update::GRACE_MAX_MS;
+pub(crate) use update::LOST;
 
 /// A sandbox as its owner sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +52,28 @@ pub struct Sandbox {
     #[serde(with = "time::serde::rfc3339")]
     pub last_active_at: OffsetDateTime,
     pub generation: u64,
+}
+
+impl From<SandboxRecord> for Sandbox {
+    fn from(record: SandboxRecord) -> Self {
+        Self {
+            limits: record
+                .facts
+                .limits
+                .unwrap_or_else(|| record.spec.resources.clone()),
+            id: record.id,
+            org: record.org,
+            state: record.state,
+            reason: record.reason,
+            spec: record.spec,
+            image: record.facts.image,
+            created_at: record.created_at,
+            updated_at: record.updated_at,
+            started_at: record.started_at,
+            last_active_at: record.last_active_at,
+            generation: record.generation,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -69,15 +104,75 @@ pub struct SandboxPatch {
     pub expected_generation: Option<u64>,
 }
 
+fn facts(view: &SandboxView) -> HostFacts {
+    HostFacts {
+        image: Some(view.image.clone()),
+        image_env: view.image_env.clone(),
+        image_user: view.image_user.clone(),
+        image_workdir: view.image_workdir.clone(),
+        limits: (view.limits != view.spec.resources).then(|| view.limits.clone()),
+    }
+}
+
+/// What a sandbox in this state holds of its organisation's quota.
+fn holding(state: State, resources: &Resources) -> Holding {
+    match state {
+        State::Creating | State::Running | State::Stopping | State::Deleting => {
+            Holding::running(resources)
+        }
+        State::Stopped | State::Failed => Holding::stopped(resources),
+        State::Gone => Holding::nothing(),
+    }
+}
+
+/// The row after the host said how it is.
+pub(crate) fn observed(view: &SandboxView, record: &SandboxRecord) -> SandboxChange {
+    SandboxChange {
+        state: Some(view.state),
+        reason: Some(view.reason.clone()),
+        facts: Some(facts(view)),
+        holds: Some(holding(view.state, &record.spec.resources)),
+        started_at: Some(view.started_at),
+        ..SandboxChange::default()
+    }
+}
+
 impl Control {
+    /// The caller's own sandbox, by id or name. Another organisation's gives the same answer after
+    /// the same work as one that never was.
+    pub(crate) async fn find(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<SandboxRecord, ControlError> {
+        let id: Option<SandboxId> = which.parse().ok();
+        let reference = id.as_ref().map_or(SandboxRef::Name(which), SandboxRef::Id);
+        let found = self.store().sandbox(&principal.org, reference).await?;
+        found.ok_or_else(|| ControlError::not_found("sandbox", which))
+    }
+
+    /// The row as it is now, for whoever holds its lock.
+    async fn reread(
+        &self,
+        old: &SandboxRecord,
+        which: &str,
+    ) -> Result<SandboxRecord, ControlError> {
+        let found = self
+            .store()
+            .sandbox(&old.org, SandboxRef::Id(&old.id))
+            .await?;
+        found.ok_or_else(|| ControlError::not_found("sandbox", which))
+    }
+
     /// Needs `manage`. Answers when PID 1 does.
     pub async fn create_sandbox(
         &self,
         principal: &Principal,
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
-        let _ = (principal, request);
-        todo!()
+        let (control, principal) = (self.clone(), principal.clone());
+        self.to_the_end(async move { control.create_audited(&principal, request).await })
+            .await
     }
 
     /// Needs `read`. By id or by name, as everywhere below.
@@ -86,8 +181,8 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<Sandbox, ControlError> {
-        let _ = (principal, which);
-        todo!()
+        principal.require(Scope::Read)?;
+        Ok(self.find(principal, which).await?.into())
     }
 
     /// Needs `read`. Newest first.
@@ -97,8 +192,9 @@ impl Control {
         filter: &SandboxFilter,
         page: &PageRequest,
     ) -> Result<Page<Sandbox>, ControlError> {
-        let _ = (principal, filter, page);
-        todo!()
+        principal.require(Scope::Read)?;
+        let found = self.store().sandboxes(&principal.org, filter, page).await?;
+        Ok(found.map(Into::into))
     }
 
     /// Needs `manage`.
@@ -108,8 +204,15 @@ impl Control {
         which: &str,
         patch: SandboxPatch,
     ) -> Result<Sandbox, ControlError> {
-        let _ = (principal, which, patch);
-        todo!()
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.update(&principal, &which, patch).await;
+            let deed = Deed::new("sandbox.update", named(&which, &outcome));
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
     }
 
     /// Needs `manage`. Returns when nothing of it is left on the host.
@@ -118,8 +221,10 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<(), ControlError> {
-        let _ = (principal, which);
-        todo!()
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move { control.delete_audited(&principal, &which).await })
+            .await
     }
 
     /// Needs `use`. Starting one that runs is done already.
@@ -128,8 +233,15 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<Sandbox, ControlError> {
-        let _ = (principal, which);
-        todo!()
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.start(&principal, &which).await;
+            let deed = Deed::new("sandbox.start", named(&which, &outcome));
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
     }
 
     /// Needs `manage`. `grace_ms` absent: the configured one. Stopping one that is stopped is done
@@ -140,8 +252,15 @@ impl Control {
         which: &str,
         grace_ms: Option<u64>,
     ) -> Result<Sandbox, ControlError> {
-        let _ = (principal, which, grace_ms);
-        todo!()
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.stop(&principal, &which, grace_ms).await;
+            let deed = Deed::new("sandbox.stop", named(&which, &outcome));
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
     }
 
     /// Needs `read`. Figures from the host's own books, now.
@@ -150,7 +269,25 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<Sample, ControlError> {
-        let _ = (principal, which);
-        todo!()
+        principal.require(Scope::Read)?;
+        let record = self.find(principal, which).await?;
+        Ok(self.runner().sample(&record.id).await?)
     }
+}
+
+/// The id where it is known, else what the caller said.
+fn named(which: &str, outcome: &Result<Sandbox, ControlError>) -> String {
+    match outcome {
+        Ok(sandbox) => sandbox.id.to_string(),
+        Err(_) => which.to_owned(),
+    }
+}
+
+pub(crate) fn being_deleted() -> ControlError {
+    ControlError::new(ErrorCode::Conflict, "the sandbox is being deleted")
+}
+
+/// Whether the owner has asked for its end.
+pub(crate) fn is_doomed(record: &SandboxRecord) -> bool {
+    record.desired == Desired::Deleted
 }

@@ -1,0 +1,129 @@
+use super::*;
+use proptest::prelude::*;
+
+fn at(s: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(1_800_000_000 + s).unwrap()
+}
+
+fn policy(stop: Option<u64>, delete: Option<u64>, life: Option<u64>) -> IdlePolicy {
+    IdlePolicy {
+        stop_after_s: stop,
+        delete_after_s: delete,
+        max_lifetime_s: life,
+    }
+}
+
+fn facts() -> Facts {
+    Facts {
+        now: at(1000),
+        created_at: at(0),
+        last_active_at: at(900),
+        running: true,
+        present: false,
+        observed: true,
+        network_at: None,
+        network_quiet: Duration::from_secs(900),
+    }
+}
+
+#[test]
+fn stops_then_deletes_by_the_idle_time() {
+    let both = policy(Some(60), Some(3600), None);
+    assert_eq!(verdict(&both, &facts()), Verdict::Stop(100));
+    let stopped = Facts {
+        running: false,
+        ..facts()
+    };
+    assert_eq!(verdict(&both, &stopped), Verdict::Keep);
+    let later = Facts {
+        now: at(900 + 3600),
+        ..stopped
+    };
+    assert_eq!(verdict(&both, &later), Verdict::Delete(3600));
+    let recent = Facts {
+        last_active_at: at(990),
+        ..facts()
+    };
+    assert_eq!(verdict(&both, &recent), Verdict::Keep);
+}
+
+#[test]
+fn work_of_any_kind_keeps_it_and_its_lifetime_ends_it_anyway() {
+    let both = policy(Some(60), None, Some(1001));
+    for busy in [
+        Facts {
+            present: true,
+            ..facts()
+        },
+        Facts {
+            observed: false,
+            ..facts()
+        },
+        Facts {
+            network_at: Some(at(500)),
+            ..facts()
+        },
+    ] {
+        assert_eq!(verdict(&both, &busy), Verdict::Keep);
+        let old = Facts {
+            now: at(1001),
+            ..busy
+        };
+        assert_eq!(verdict(&both, &old), Verdict::Expire(1001));
+    }
+    let quiet = Facts {
+        network_at: Some(at(100)),
+        ..facts()
+    };
+    assert_eq!(verdict(&both, &quiet), Verdict::Stop(100));
+}
+
+proptest! {
+    #[test]
+    fn without_a_policy_nothing_is_ever_put_away(
+        now in -10_000i64..1_000_000, active in -10_000i64..1_000_000, running: bool, present: bool,
+    ) {
+        let facts = Facts { now: at(now), last_active_at: at(active), running, present, ..facts() };
+        prop_assert_eq!(verdict(&IdlePolicy::default(), &facts), Verdict::Keep);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_puts_nothing_away(back in 1i64..1_000_000) {
+        let facts = Facts { now: at(-back), ..facts() };
+        let all = policy(Some(1), Some(1), Some(1));
+        prop_assert_eq!(verdict(&all, &facts), Verdict::Keep);
+    }
+}
+
+fn sample(second: i64, cpu_usec: u64, sent: u64) -> Sample {
+    Sample {
+        at: at(second),
+        running: true,
+        cpu_usec,
+        memory_bytes: 0,
+        memory_peak_bytes: 0,
+        memory_limit_bytes: 0,
+        pids: 1,
+        oom_kills: 0,
+        disk_bytes: 0,
+        disk_limit_bytes: 0,
+        network_sent_bytes: sent,
+        network_received_bytes: 0,
+    }
+}
+
+#[test]
+fn cpu_and_network_between_two_samples_count_as_work() {
+    let (first, busy) = compare(None, &sample(0, 500_000, 10), 0.02, 1024);
+    assert!(!busy && !first.compared, "one sample says nothing yet");
+    let (idle, busy) = compare(Some(&first), &sample(10, 510_000, 10), 0.02, 1024);
+    assert!(!busy && idle.compared);
+    let (_, busy) = compare(Some(&idle), &sample(20, 910_000, 10), 0.02, 1024);
+    assert!(busy, "four percent of a CPU");
+    let (talked, busy) = compare(Some(&idle), &sample(20, 510_000, 5_000), 0.02, 1024);
+    assert!(busy);
+    assert_eq!(talked.network_at, Some(at(20)));
+    let (still, busy) = compare(Some(&talked), &sample(20, 999_000, 9_000), 0.02, 1024);
+    assert!(!busy, "the same moment twice");
+    assert_eq!(still, talked);
+}

@@ -1,0 +1,228 @@
+//! Creating: the row first, then the host, and nothing left of a create that failed.
+
+use cove_model::{SandboxId, State};
+use cove_runner::{CreateRequest, RunnerError, SandboxView};
+use cove_store::{
+    Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, SandboxChange, SandboxRecord,
+    Scope, StoreError,
+};
+use sha2::{Digest, Sha256};
+
+use super::{CreateSandbox, Created, observed};
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::keys::check_label;
+use crate::principal::Principal;
+
+pub const IDEMPOTENCY_KEY_MAX: usize = 255;
+/// How often a create looks again when the one it would repeat has just failed.
+const REPLAYS_MAX: u32 = 3;
+
+impl Control {
+    pub(super) async fn create_audited(
+        &self,
+        principal: &Principal,
+        request: CreateSandbox,
+    ) -> Result<Created, ControlError> {
+        let id = SandboxId::random();
+        let outcome = self.create(principal, request, &id).await;
+        let target = match &outcome {
+            Ok(created) => created.sandbox.id.as_str(),
+            Err(_) => id.as_str(),
+        };
+        let deed = Deed::new("sandbox.create", target);
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn create(
+        &self,
+        principal: &Principal,
+        request: CreateSandbox,
+        id: &SandboxId,
+    ) -> Result<Created, ControlError> {
+        principal.require(Scope::Manage)?;
+        request.spec.check()?;
+        let idempotency = request
+            .idempotency_key
+            .map(|key| claim(key, &request.spec))
+            .transpose()?;
+        self.require_image(principal, &request.spec.image).await?;
+        let now = self.now();
+        let record = SandboxRecord {
+            id: id.clone(),
+            org: principal.org.clone(),
+            holds: Holding::running(&request.spec.resources),
+            spec: request.spec,
+            desired: Desired::Running,
+            state: State::Creating,
+            reason: None,
+            generation: 1,
+            facts: HostFacts::default(),
+            created_at: now,
+            updated_at: now,
+            started_at: None,
+            last_active_at: now,
+            deleted_at: None,
+        };
+        // Held until the end, so that a repeated request waits for this one.
+        let _turn = self.0.locks.lock(id).await;
+        for _ in 0..REPLAYS_MAX {
+            let inserted = self
+                .store()
+                .create_sandbox(&record, idempotency.as_ref())
+                .await;
+            match inserted.map_err(|error| name_taken(error, &record))? {
+                Inserted::New => {
+                    let sandbox = self.make(&record).await?.into();
+                    return Ok(Created {
+                        sandbox,
+                        replayed: false,
+                    });
+                }
+                Inserted::KeyReused => return Err(key_reused("for another request")),
+                Inserted::Replayed(first) => {
+                    if let Some(created) = self.replay(&first).await? {
+                        return Ok(created);
+                    }
+                }
+            }
+        }
+        Err(key_reused("for a sandbox that is gone"))
+    }
+
+    /// The sandbox an earlier request made, once that request is over.
+    async fn replay(&self, first: &SandboxId) -> Result<Option<Created>, ControlError> {
+        let _turn = self.0.locks.lock(first).await;
+        let found = self.store().any_sandbox(first).await?;
+        Ok(found
+            .filter(|record| record.deleted_at.is_none())
+            .map(|record| Created {
+                sandbox: record.into(),
+                replayed: true,
+            }))
+    }
+
+    /// Asks the host for a sandbox whose row is there already.
+    async fn make(&self, record: &SandboxRecord) -> Result<SandboxRecord, ControlError> {
+        let request = CreateRequest {
+            id: record.id.clone(),
+            spec: record.spec.clone(),
+        };
+        let made = match self.runner().create(request).await {
+            // The id is ours alone, so this is our own earlier try.
+            Err(RunnerError::AlreadyExists { .. }) => self.runner().get(&record.id).await,
+            outcome => outcome,
+        };
+        match made {
+            Ok(view) => {
+                let kept = self.keep(record, &view).await?;
+                self.meter_soon(&kept);
+                Ok(kept)
+            }
+            Err(error) => {
+                self.unmake(record, &error).await;
+                Err(image_hint(error, record))
+            }
+        }
+    }
+
+    async fn keep(
+        &self,
+        record: &SandboxRecord,
+        view: &SandboxView,
+    ) -> Result<SandboxRecord, ControlError> {
+        let change = observed(view, record);
+        let kept = self
+            .store()
+            .change_sandbox(&record.id, &change, self.now())
+            .await?;
+        Ok(kept)
+    }
+
+    /// Undoes a create the host refused, failed at, or never answered.
+    async fn unmake(&self, record: &SandboxRecord, error: &RunnerError) {
+        let refused = matches!(
+            error,
+            RunnerError::NoCapacity { .. }
+                | RunnerError::Invalid { .. }
+                | RunnerError::Unsupported { .. }
+                | RunnerError::NotFound { .. }
+        );
+        let clean = refused || self.runner().delete(&record.id).await.is_ok();
+        let reason = Some(Some(error.to_string()));
+        let now = self.now();
+        let change = if clean {
+            SandboxChange {
+                desired: Some(Desired::Deleted),
+                state: Some(State::Gone),
+                reason,
+                holds: Some(Holding::nothing()),
+                deleted_at: Some(now),
+                ..SandboxChange::default()
+            }
+        } else {
+            // The host may have it or not; the next reconcile finds out and removes it.
+            SandboxChange {
+                desired: Some(Desired::Deleted),
+                state: Some(State::Deleting),
+                reason,
+                ..SandboxChange::default()
+            }
+        };
+        let written = self.store().change_sandbox(&record.id, &change, now).await;
+        if let Err(error) = written {
+            tracing::error!(%error, sandbox = %record.id, "a failed create could not be written down");
+        }
+        let forgotten = self
+            .store()
+            .forget_idempotency(&record.org, &record.id)
+            .await;
+        if let Err(error) = forgotten {
+            tracing::error!(%error, sandbox = %record.id, "an idempotency key could not be freed");
+        }
+        if !clean {
+            self.0.stale.mark(&record.id);
+        }
+    }
+}
+
+fn claim(key: String, spec: &cove_model::SandboxSpec) -> Result<IdempotencyKey, ControlError> {
+    check_label("the idempotency key", &key, IDEMPOTENCY_KEY_MAX)?;
+    let request = serde_json::to_vec(spec)
+        .map_err(|error| ControlError::internal("the request cannot be hashed").because(error))?;
+    let hash = Sha256::digest(&request);
+    Ok(IdempotencyKey {
+        key,
+        request_hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+    })
+}
+
+fn key_reused(why: &str) -> ControlError {
+    ControlError::new(
+        ErrorCode::IdempotencyKeyReused,
+        format!("the idempotency key was used before {why}"),
+    )
+    .hint("use a new key for a new request")
+}
+
+fn name_taken(error: StoreError, record: &SandboxRecord) -> ControlError {
+    match (&error, &record.spec.name) {
+        (StoreError::Exists { .. }, Some(name)) => ControlError::new(
+            ErrorCode::AlreadyExists,
+            format!("a sandbox named '{name}' exists already"),
+        )
+        .hint("choose another name, or delete that sandbox first"),
+        _ => error.into(),
+    }
+}
+
+fn image_hint(error: RunnerError, record: &SandboxRecord) -> ControlError {
+    match &error {
+        RunnerError::NotFound { what, .. } if what == "image" => {
+            super::super::images::no_image(&record.spec.image)
+        }
+        _ => error.into(),
+    }
+}

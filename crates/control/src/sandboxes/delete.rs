@@ -1,0 +1,80 @@
+//! Deleting: the intent is durable before the host is asked, so it is carried out in the end.
+
+use cove_model::State;
+use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope};
+
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::principal::Principal;
+
+impl Control {
+    pub(super) async fn delete_audited(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<(), ControlError> {
+        let mut target = which.to_owned();
+        let outcome = async {
+            principal.require(Scope::Manage)?;
+            let found = self.find(principal, which).await?;
+            target = found.id.to_string();
+            let _turn = self.0.locks.lock(&found.id).await;
+            let record = self.reread(&found, which).await?;
+            self.delete_now(&record, None).await
+        }
+        .await;
+        let deed = Deed::new("sandbox.delete", target);
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    /// For whoever holds the sandbox's lock.
+    pub(crate) async fn delete_now(
+        &self,
+        record: &SandboxRecord,
+        reason: Option<String>,
+    ) -> Result<(), ControlError> {
+        let intent = SandboxChange {
+            desired: Some(Desired::Deleted),
+            state: Some(State::Deleting),
+            reason: reason.map(Some),
+            ..SandboxChange::default()
+        };
+        self.store()
+            .change_sandbox(&record.id, &intent, self.now())
+            .await?;
+        self.finish_delete(record).await
+    }
+
+    /// Carries out an intent that is written down already.
+    pub(crate) async fn finish_delete(&self, record: &SandboxRecord) -> Result<(), ControlError> {
+        self.meter_now(record, None).await;
+        if let Err(error) = self.runner().delete(&record.id).await {
+            self.0.stale.mark(&record.id);
+            let error = ControlError::from(error);
+            return Err(match error.code {
+                ErrorCode::RunnerUnreachable => {
+                    error.hint("the deletion is noted and will be carried out")
+                }
+                _ => error,
+            });
+        }
+        self.bury(record).await
+    }
+
+    /// Nothing of it is left on the host: the row becomes a tombstone.
+    pub(crate) async fn bury(&self, record: &SandboxRecord) -> Result<(), ControlError> {
+        let now = self.now();
+        let gone = SandboxChange {
+            desired: Some(Desired::Deleted),
+            state: Some(State::Gone),
+            holds: Some(Holding::nothing()),
+            deleted_at: Some(now),
+            ..SandboxChange::default()
+        };
+        self.store().change_sandbox(&record.id, &gone, now).await?;
+        self.0.idleness.forget(&record.id);
+        Ok(())
+    }
+}

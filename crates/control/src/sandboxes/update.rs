@@ -1,0 +1,267 @@
+//! Starting, stopping and changing.
+
+use cove_model::{Resources, SandboxSpec, State};
+use cove_runner::{RunnerError, SandboxView};
+use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope, StoreError};
+
+use super::{Sandbox, SandboxPatch, being_deleted, holding, is_doomed, observed};
+use crate::Control;
+use crate::error::{ControlError, ErrorCode};
+use crate::principal::Principal;
+
+/// The longest grace time a stop may ask for.
+pub const GRACE_MAX_MS: u64 = 600_000;
+
+pub(crate) const LOST: &str = "the host no longer has it";
+
+impl Control {
+    pub(super) async fn start(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<Sandbox, ControlError> {
+        principal.require(Scope::Use)?;
+        let found = self.find(principal, which).await?;
+        let _turn = self.0.locks.lock(&found.id).await;
+        let record = self.reread(&found, which).await?;
+        if is_doomed(&record) {
+            return Err(being_deleted());
+        }
+        if record.state == State::Running {
+            self.0.activity.note(&record.id, self.now());
+            return Ok(record.into());
+        }
+        let intent = SandboxChange {
+            desired: Some(Desired::Running),
+            holds: Some(Holding::running(&record.spec.resources)),
+            last_active_at: Some(self.now()),
+            ..SandboxChange::default()
+        };
+        let record = self
+            .store()
+            .change_sandbox(&record.id, &intent, self.now())
+            .await?;
+        let started = match self.runner().start(&record.id).await {
+            Err(RunnerError::Conflict {
+                state: State::Running,
+                ..
+            }) => self.runner().get(&record.id).await,
+            outcome => outcome,
+        };
+        match started {
+            Ok(view) => {
+                let kept = self.write_observed(&record, &view).await?;
+                self.0.activity.note(&kept.id, self.now());
+                self.meter_soon(&kept);
+                Ok(kept.into())
+            }
+            Err(error) => {
+                self.take_back_start(&record, &error).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A start that did not come about must not hold what only running ones hold.
+    async fn take_back_start(&self, record: &SandboxRecord, error: &RunnerError) {
+        let (state, reason) = match error {
+            // Nobody knows whether it runs; the reconcile that follows does.
+            RunnerError::Unreachable { .. } => {
+                self.0.stale.mark(&record.id);
+                return;
+            }
+            RunnerError::NotFound { .. } => (State::Failed, LOST.to_owned()),
+            RunnerError::Conflict { .. } | RunnerError::NoCapacity { .. } => {
+                let kept = record.state;
+                (kept, record.reason.clone().unwrap_or_default())
+            }
+            other => (State::Failed, other.to_string()),
+        };
+        let change = SandboxChange {
+            desired: Some(Desired::Stopped),
+            state: Some(state),
+            reason: Some(Some(reason).filter(|reason| !reason.is_empty())),
+            holds: Some(holding(state, &record.spec.resources)),
+            ..SandboxChange::default()
+        };
+        let written = self
+            .store()
+            .change_sandbox(&record.id, &change, self.now())
+            .await;
+        if let Err(error) = written {
+            tracing::error!(%error, sandbox = %record.id, "a failed start could not be written down");
+        }
+        self.0.stale.mark(&record.id);
+    }
+
+    pub(super) async fn stop(
+        &self,
+        principal: &Principal,
+        which: &str,
+        grace_ms: Option<u64>,
+    ) -> Result<Sandbox, ControlError> {
+        principal.require(Scope::Manage)?;
+        let grace_ms = grace_ms.unwrap_or(self.config().stop_grace_ms);
+        if grace_ms > GRACE_MAX_MS {
+            return Err(ControlError::invalid(format!(
+                "the grace time must be at most {GRACE_MAX_MS} ms"
+            )));
+        }
+        let found = self.find(principal, which).await?;
+        let _turn = self.0.locks.lock(&found.id).await;
+        let record = self.reread(&found, which).await?;
+        if is_doomed(&record) {
+            return Err(being_deleted());
+        }
+        match record.state {
+            State::Stopped => Ok(record.into()),
+            State::Running | State::Creating | State::Stopping => {
+                Ok(self.stop_now(&record, grace_ms, None).await?.into())
+            }
+            state => Err(ControlError::new(
+                ErrorCode::Conflict,
+                format!("cannot stop a sandbox that is {state}"),
+            )),
+        }
+    }
+
+    /// For whoever holds the sandbox's lock.
+    pub(crate) async fn stop_now(
+        &self,
+        record: &SandboxRecord,
+        grace_ms: u64,
+        reason: Option<String>,
+    ) -> Result<SandboxRecord, ControlError> {
+        let intent = SandboxChange {
+            desired: Some(Desired::Stopped),
+            state: Some(State::Stopping),
+            ..SandboxChange::default()
+        };
+        let record = self
+            .store()
+            .change_sandbox(&record.id, &intent, self.now())
+            .await?;
+        let stopped = match self.runner().stop(&record.id, grace_ms).await {
+            Err(RunnerError::Conflict {
+                state: State::Stopped,
+                ..
+            }) => self.runner().get(&record.id).await,
+            outcome => outcome,
+        };
+        match stopped {
+            Ok(mut view) => {
+                view.reason = reason.or(view.reason);
+                let kept = self.write_observed(&record, &view).await?;
+                self.meter_now(&kept, Some(self.now())).await;
+                Ok(kept)
+            }
+            Err(error) => {
+                self.0.stale.mark(&record.id);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Writes down how the host says it is. A sandbox that does not run is not meant to any more.
+    pub(crate) async fn write_observed(
+        &self,
+        record: &SandboxRecord,
+        view: &SandboxView,
+    ) -> Result<SandboxRecord, ControlError> {
+        let mut change = observed(view, record);
+        if matches!(view.state, State::Stopped | State::Failed) {
+            change.desired = Some(Desired::Stopped);
+        }
+        let kept = self
+            .store()
+            .change_sandbox(&record.id, &change, self.now())
+            .await?;
+        Ok(kept)
+    }
+
+    pub(super) async fn update(
+        &self,
+        principal: &Principal,
+        which: &str,
+        patch: SandboxPatch,
+    ) -> Result<Sandbox, ControlError> {
+        principal.require(Scope::Manage)?;
+        let found = self.find(principal, which).await?;
+        let _turn = self.0.locks.lock(&found.id).await;
+        let record = self.reread(&found, which).await?;
+        if is_doomed(&record) {
+            return Err(being_deleted());
+        }
+        let new = patched(&record.spec, &patch)?;
+        new.check()?;
+        let change = SandboxChange {
+            expected_generation: patch.expected_generation,
+            // Until the host has agreed, the larger of both is held.
+            holds: Some(larger(
+                &holding(record.state, &record.spec.resources),
+                &holding(record.state, &new.resources),
+            )),
+            spec: Some(new.clone()),
+            ..SandboxChange::default()
+        };
+        let changed = self.store().change_sandbox(&record.id, &change, self.now());
+        let changed = changed.await.map_err(|error| match (&error, &new.name) {
+            (StoreError::Exists { .. }, Some(name)) => ControlError::new(
+                ErrorCode::AlreadyExists,
+                format!("a sandbox named '{name}' exists already"),
+            ),
+            _ => error.into(),
+        })?;
+        let Some(resources) = patch.resources.filter(|patch| !patch.is_empty()) else {
+            return Ok(changed.into());
+        };
+        match self.runner().resize(&record.id, resources).await {
+            Ok(view) => Ok(self.write_observed(&changed, &view).await?.into()),
+            Err(error @ RunnerError::Unreachable { .. }) => {
+                // The wish stays; the reconcile that follows asks for it again.
+                self.0.stale.mark(&record.id);
+                Err(error.into())
+            }
+            Err(error) => {
+                // Refused as a whole: what else the patch asked for goes back too.
+                let change = SandboxChange {
+                    holds: Some(record.holds),
+                    spec: Some(record.spec.clone()),
+                    ..SandboxChange::default()
+                };
+                self.store()
+                    .change_sandbox(&record.id, &change, self.now())
+                    .await?;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn patched(old: &SandboxSpec, patch: &SandboxPatch) -> Result<SandboxSpec, ControlError> {
+    let resources: Resources = match &patch.resources {
+        Some(resources) => resources
+            .apply(&old.resources)
+            .map_err(|error| ControlError::invalid(error.to_string()))?,
+        None => old.resources.clone(),
+    };
+    Ok(SandboxSpec {
+        name: patch.name.clone().unwrap_or_else(|| old.name.clone()),
+        labels: patch.labels.clone().unwrap_or_else(|| old.labels.clone()),
+        lifecycle: patch
+            .lifecycle
+            .clone()
+            .unwrap_or_else(|| old.lifecycle.clone()),
+        resources,
+        ..old.clone()
+    })
+}
+
+fn larger(one: &Holding, two: &Holding) -> Holding {
+    Holding {
+        sandboxes: one.sandboxes.max(two.sandboxes),
+        cpu_milli: one.cpu_milli.max(two.cpu_milli),
+        memory_mb: one.memory_mb.max(two.memory_mb),
+        disk_mb: one.disk_mb.max(two.disk_mb),
+    }
+}
