@@ -70,7 +70,7 @@ fn parse(line: &str) -> Option<Listener> {
 fn parse_address(hex: &str) -> Option<IpAddr> {
     let mut octets = [0; 16];
     let words = hex.len() / 8;
-    if hex.len() % 8 != 0 || !matches!(words, 1 | 4) {
+    if !hex.len().is_multiple_of(8) || !matches!(words, 1 | 4) {
         return None;
     }
     for word in 0..words {

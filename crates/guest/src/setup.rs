@@ -7,8 +7,9 @@ use std::ptr;
 
 /// The listening socket that the spawner leaves to us.
 const LISTENER: RawFd = 3;
-/// Allocations from this size on are given back to the kernel when freed.
-const MMAP_THRESHOLD: libc::c_int = 64 * 1024;
+/// Allocations from this size on are given back to the kernel when freed: full rings and the
+/// buffers of file calls, but not those of single frames, which would cost a page fault a page.
+const MMAP_THRESHOLD: libc::c_int = 192 * 1024;
 /// Handled by the runtime to tell stack overflows; handlers do not survive into commands.
 const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 const FILE_MODE_MASK: libc::mode_t = 0o022;

@@ -1,5 +1,9 @@
 //! The guest as an ordinary process on a socket of its own, spoken to through the real client.
 //! Needs root, as the sandbox's PID 1 is.
+#![allow(
+    clippy::unwrap_used,
+    reason = "in a test the place of a failure is what counts"
+)]
 
 #[path = "guest/archives.rs"]
 mod archives;
@@ -11,10 +15,14 @@ mod files;
 mod harness;
 #[path = "guest/hostile.rs"]
 mod hostile;
+#[path = "guest/pid_one.rs"]
+mod pid_one;
 #[path = "guest/ports.rs"]
 mod ports;
 #[path = "guest/processes.rs"]
 mod processes;
+#[path = "guest/retention.rs"]
+mod retention;
 #[path = "guest/shutdown.rs"]
 mod shutdown;
 #[path = "guest/streams.rs"]

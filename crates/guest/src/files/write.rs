@@ -29,14 +29,9 @@ pub fn serve(
 ) -> std::result::Result<(), Ended> {
     let mut target = Target::open(who, request)?;
     let mut written = 0;
-    loop {
-        match conn.next()? {
-            Chunk::Data(data) => {
-                target.file.write_all(data).doing(&request.path)?;
-                written += data.len() as u64;
-            }
-            Chunk::End => break,
-        }
+    while let Chunk::Data(data) = conn.next()? {
+        target.file.write_all(data).doing(&request.path)?;
+        written += data.len() as u64;
     }
     target.finish().doing(&request.path)?;
     conn.done(written, 0)

@@ -1,6 +1,6 @@
 //! Metrics, the files that stand in for /proc, and running out of memory.
 
-use std::path::{Path, PathBuf};
+use cove_protocol::message::{ErrorCode, PathRequest};
 
 use crate::harness::*;
 
@@ -65,60 +65,18 @@ async fn the_figures_for_commands_are_written_in_place() {
     .await;
 }
 
-/// A memory cgroup of this test alone, gone with it.
-struct MemoryGroup(PathBuf);
-
-impl MemoryGroup {
-    fn new(limit: u64) -> Option<Self> {
-        let base = Path::new("/sys/fs/cgroup/memory");
-        if !base.join("memory.limit_in_bytes").exists() {
-            return None;
-        }
-        let path = base.join(format!("cove-guest-test-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        let group = Self(path);
-        std::fs::write(group.0.join("memory.limit_in_bytes"), limit.to_string()).unwrap();
-        Some(group)
-    }
-}
-
-impl Drop for MemoryGroup {
-    fn drop(&mut self) {
-        // Its processes were killed just before and may take a moment to leave.
-        for _ in 0..1000 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-    }
-}
-
 const EAT: &str = "x = []\nwhile True: x.append(bytearray(1 << 20))";
 
 #[tokio::test]
 async fn running_out_of_memory_is_told_with_limit_and_peak_and_spares_the_guest() {
-    use std::os::unix::process::CommandExt;
-    let limit = 64 * 1024 * 1024;
-    let Some(group) = MemoryGroup::new(limit) else {
-        eprintln!("skipped: no cgroup v1 memory controller here");
+    let limit: u64 = 64 * 1024 * 1024;
+    let Some(group) = Cgroup::new("memory", "memory.limit_in_bytes", &limit.to_string()) else {
         return;
     };
     let guest = TestGuest::start_with(|root, command| {
         std::fs::create_dir(root.join("cgroup")).unwrap();
-        std::os::unix::fs::symlink(&group.0, root.join("cgroup/memory")).unwrap();
-        let tasks = std::ffi::CString::new(group.0.join("cgroup.procs").to_str().unwrap()).unwrap();
-        // SAFETY: plain system calls on a string made before.
-        unsafe {
-            command.pre_exec(move || {
-                let file = libc::open(tasks.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                if file < 0 || libc::write(file, b"0".as_ptr().cast(), 1) != 1 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                libc::close(file);
-                Ok(())
-            });
-        }
+        std::os::unix::fs::symlink(&group.path, root.join("cgroup/memory")).unwrap();
+        group.join_on_start(command);
     })
     .await;
     let direct = within("the eater", guest.exec(argv(&["python3", "-c", EAT])))
@@ -141,5 +99,26 @@ async fn running_out_of_memory_is_told_with_limit_and_peak_and_spares_the_guest(
     let killed = guest.exec(argv(&["sh", "-c", "kill -9 $$"])).await.unwrap();
     assert!(killed.exit.signal == 9 && !killed.exit.oom);
     drop(guest);
-    drop(group);
+}
+
+#[tokio::test]
+async fn a_limit_of_processes_is_told_as_such() {
+    let Some(group) = Cgroup::new("pids", "pids.max", "1") else {
+        return;
+    };
+    let guest = TestGuest::start_with(|_, command| group.join_on_start(command)).await;
+    assert_eq!(
+        code(guest.start(argv(&["true"])).await),
+        ErrorCode::TooManyProcesses
+    );
+    // File calls need a thread each, which counts too.
+    let stat = PathRequest {
+        path: "/".to_owned(),
+        ..PathRequest::default()
+    };
+    assert_eq!(code(guest.stat(stat.clone()).await), ErrorCode::Limit);
+    std::fs::write(group.path.join("pids.max"), "50").unwrap();
+    assert_eq!(guest.exec(argv(&["true"])).await.unwrap().exit.code, 0);
+    guest.stat(stat).await.unwrap();
+    drop(guest);
 }

@@ -14,6 +14,8 @@ use cove_protocol::message::{Channel, ErrorCode, Exit, OutputFrom, Start};
 /// How long a state that must come may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_cove-guest");
+
 /// A running guest; it and all it started are gone when this is dropped.
 pub struct TestGuest {
     pub directory: tempfile::TempDir,
@@ -35,13 +37,23 @@ impl TestGuest {
 
     /// `prepare` may put files into the guest's directory or change how it is started.
     pub async fn start_with(prepare: impl FnOnce(&Path, &mut Command)) -> Self {
-        let directory = tempfile::Builder::new()
-            .prefix("cove-guest-")
-            .tempdir_in("/var/tmp")
-            .unwrap();
-        // Other users inside must be able to reach what tests put here.
-        set_mode(directory.path(), 0o755);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cove-guest"));
+        let directory = temporary_directory();
+        Self::start_as(directory, Command::new(PROGRAM), prepare).await
+    }
+
+    /// As PID 1 of a namespace of its own.
+    pub async fn start_as_pid_1() -> Self {
+        let directory = temporary_directory();
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", PROGRAM]);
+        Self::start_as(directory, command, |_, _| {}).await
+    }
+
+    async fn start_as(
+        directory: tempfile::TempDir,
+        mut command: Command,
+        prepare: impl FnOnce(&Path, &mut Command),
+    ) -> Self {
         command
             .args(["--listen", "--root-files"])
             .arg(directory.path())
@@ -107,6 +119,56 @@ impl Drop for TestGuest {
     }
 }
 
+/// A cgroup (v1) of one test alone, gone with it.
+pub struct Cgroup {
+    pub path: PathBuf,
+}
+
+impl Cgroup {
+    /// `None`, with a word on it, where there is no such controller.
+    pub fn new(controller: &str, limit: &str, value: &str) -> Option<Self> {
+        let base = Path::new("/sys/fs/cgroup").join(controller);
+        if !base.join("cgroup.procs").exists() {
+            eprintln!("skipped: no cgroup v1 controller {controller} here");
+            return None;
+        }
+        let name = format!("cove-guest-test-{}-{}", std::process::id(), new_id());
+        let group = Self {
+            path: base.join(name),
+        };
+        std::fs::create_dir(&group.path).unwrap();
+        std::fs::write(group.path.join(limit), value).unwrap();
+        Some(group)
+    }
+
+    pub fn join_on_start(&self, command: &mut Command) {
+        use std::os::unix::process::CommandExt;
+        let members = self.path.join("cgroup.procs");
+        let members = std::ffi::CString::new(members.to_str().unwrap()).unwrap();
+        // SAFETY: plain system calls in the child, on a string made before.
+        unsafe {
+            command.pre_exec(move || {
+                let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if file < 0 || libc::write(file, b"0".as_ptr().cast(), 1) != 1 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                libc::close(file);
+                Ok(())
+            });
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its processes were killed just before and may take a moment to leave.
+        let deadline = Instant::now() + PATIENCE;
+        while std::fs::remove_dir(&self.path).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// Every process below `root`, read once.
 pub fn descendants(root: u32) -> Vec<i32> {
     let mut parents = Vec::new();
@@ -140,6 +202,16 @@ pub fn descendants(root: u32) -> Vec<i32> {
         index += 1;
     }
     found.split_off(1)
+}
+
+fn temporary_directory() -> tempfile::TempDir {
+    let directory = tempfile::Builder::new()
+        .prefix("cove-guest-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    // Other users inside must be able to reach what tests put here.
+    set_mode(directory.path(), 0o755);
+    directory
 }
 
 pub fn set_mode(path: &Path, mode: u32) {
