@@ -1,1 +1,50 @@
-fn main() {}
+//! The one binary: the server in its roles, and every command of the command line.
+//!
+//! Arguments are parsed before anything else is set up, so that a command that only prints costs a
+//! few milliseconds. Client commands run on one thread; the server builds its own runtime.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cmd;
+mod connect;
+mod output;
+mod report;
+mod serve;
+mod terminal;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use report::CliError;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let code = match run(cli) {
+        Ok(code) => code,
+        Err(error) => report::print(&error),
+    };
+    ExitCode::from(code)
+}
+
+fn run(cli: Cli) -> Result<u8, CliError> {
+    match cli.command {
+        Command::Serve(args) => serve::run(args, &cli.global),
+        Command::Completion { shell } => cmd::meta::completion(shell),
+        Command::Man { directory } => cmd::meta::man(directory.as_deref()),
+        command => client(command, &cli.global),
+    }
+}
+
+fn client(command: Command, global: &args::Global) -> Result<u8, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)?;
+    let result = runtime.block_on(cmd::run(command, global));
+    // A thread may still wait for the terminal's next key; nobody needs what it reads.
+    runtime.shutdown_background();
+    result
+}

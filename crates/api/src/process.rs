@@ -37,6 +37,9 @@ pub struct Exec {
     /// The same, base64; for bytes that are not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
+    /// Keep its input open for `POST …/stdin`; only where the answer is live.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
     /// At its end the command's whole process group is ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800_000_u64))]

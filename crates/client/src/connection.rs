@@ -2,6 +2,7 @@
 //! to the end, dropped otherwise.
 
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::tls::{self, Tls};
@@ -21,10 +22,15 @@ use crate::{CONNECT_TIMEOUT, ClientError, Outgoing};
 /// Idle connections kept; more are closed.
 const IDLE_MAX: usize = 128;
 
+/// What is dialled.
+enum Place {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
 pub(crate) struct Connections {
     url: String,
-    host: String,
-    port: u16,
+    place: Place,
     authority: String,
     prefix: String,
     tls: Option<Tls>,
@@ -35,6 +41,16 @@ impl Connections {
     pub fn new(url: &str, ca_pem: Option<Vec<u8>>) -> Result<Self, ClientError> {
         let wrong =
             |what: &str| ClientError::Config(format!("'{url}' is not a server URL: {what}"));
+        if let Some(path) = url.strip_prefix("unix:") {
+            return Ok(Self {
+                url: url.to_owned(),
+                place: Place::Unix(path.into()),
+                authority: "localhost".into(),
+                prefix: String::new(),
+                tls: None,
+                idle: Arc::default(),
+            });
+        }
         let parsed: Uri = url.parse().map_err(|_| wrong("it cannot be parsed"))?;
         let secure = match parsed.scheme_str() {
             Some("http") => false,
@@ -64,8 +80,7 @@ impl Connections {
             url: url.trim_end_matches('/').to_owned(),
             authority: authority.as_str().to_owned(),
             prefix: parsed.path().trim_end_matches('/').to_owned(),
-            host,
-            port,
+            place: Place::Tcp(host, port),
             tls,
             idle: Arc::default(),
         })
@@ -157,9 +172,14 @@ impl Connections {
             source,
         };
         let work = async {
-            let stream = TcpStream::connect((self.host.as_str(), self.port))
-                .await
-                .map_err(failed)?;
+            let (host, port) = match &self.place {
+                Place::Tcp(host, port) => (host.as_str(), *port),
+                Place::Unix(path) => {
+                    let stream = UnixStream::connect(path).await.map_err(failed)?;
+                    return shake(TokioIo::new(stream)).await;
+                }
+            };
+            let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             match &self.tls {
                 None => shake(TokioIo::new(stream)).await,

@@ -42,7 +42,7 @@ pub const DOCUMENT_MAX: usize = 64 * 1024 * 1024;
 /// Where the server is and who asks.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// `http://host:port` or `https://host:port`, a path prefix allowed.
+    /// `http://host:port` or `https://host:port`, a path prefix allowed; or `unix:/path`.
     pub url: String,
     pub token: Option<String>,
     /// Certificates to trust for https, PEM; the system's when absent.
@@ -137,6 +137,19 @@ impl Client {
             return Ok(response);
         }
         Err(self.refusal(response).await)
+    }
+
+    /// A request with an optional JSON body and the whole of its answer; for servers that are not
+    /// Cove's.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: Outgoing,
+    ) -> Result<Vec<u8>, ClientError> {
+        let headers: &[_] = if body.is_empty() { &[] } else { &JSON };
+        let response = self.call(method, path_and_query, headers, body).await?;
+        document(response).await.map(Vec::from)
     }
 
     async fn refusal(&self, response: Response<Answer>) -> ClientError {

@@ -1,6 +1,5 @@
 //! What an operator may set about the HTTP side.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
@@ -18,14 +17,21 @@ pub struct ServerConfig {
     pub write_stall: Duration,
     /// What requests and streams get to end by themselves when the server stops.
     pub shutdown_grace: Duration,
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<TlsPem>,
 }
 
-#[derive(Debug, Clone)]
-pub struct TlsFiles {
-    /// PEM, the server's certificate first.
-    pub certificate: PathBuf,
-    pub key: PathBuf,
+/// Contents rather than paths: whoever makes this may read the key before giving up the right to.
+#[derive(Clone)]
+pub struct TlsPem {
+    /// The server's certificate first.
+    pub certificates: Vec<u8>,
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for TlsPem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsPem(…)")
+    }
 }
 
 impl Default for ServerConfig {

@@ -20,7 +20,7 @@ mod state;
 mod streaming;
 mod tls;
 
-pub use config::{ServerConfig, TlsFiles};
+pub use config::{ServerConfig, TlsPem};
 pub use listen::{ServeError, serve};
 pub use router::router;
 pub use state::App;

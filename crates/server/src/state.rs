@@ -14,18 +14,18 @@ use crate::metrics::Metrics;
 #[derive(Clone)]
 pub struct App(Arc<Shared>);
 
-pub(crate) struct Shared {
-    pub control: Control,
-    pub config: ServerConfig,
-    pub metrics: Metrics,
+pub struct Shared {
+    pub(crate) control: Control,
+    pub(crate) config: ServerConfig,
+    pub(crate) metrics: Metrics,
     /// The contract, written once.
-    pub openapi: Bytes,
+    pub(crate) openapi: Bytes,
     /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
-    pub draining: CancellationToken,
+    pub(crate) draining: CancellationToken,
     /// Cancelled when everything else must end too.
-    pub closing: CancellationToken,
+    pub(crate) closing: CancellationToken,
     /// Conversations that left HTTP behind.
-    pub sessions: TaskTracker,
+    pub(crate) sessions: TaskTracker,
 }
 
 impl App {

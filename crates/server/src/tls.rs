@@ -1,36 +1,29 @@
-//! TLS by certificate files.
+//! TLS by certificate and key.
 
-use std::io;
 use std::sync::Arc;
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::config::TlsFiles;
+use crate::config::TlsPem;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("cannot read the certificate {path}")]
-    Certificate { path: String, source: io::Error },
-    #[error("cannot read the private key {path}")]
-    Key { path: String, source: io::Error },
-    #[error("the certificate and the private key cannot be used")]
+    #[error("the TLS certificate is not PEM")]
+    Certificate(#[source] pem::Error),
+    #[error("the TLS private key is not PEM")]
+    Key(#[source] pem::Error),
+    #[error("the TLS certificate and private key cannot be used together")]
     Pair(#[source] tokio_rustls::rustls::Error),
 }
 
-pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
-    let broken = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-    let path = files.certificate.display().to_string();
-    let certificates = CertificateDer::pem_file_iter(&files.certificate)
-        .map_err(broken)
-        .and_then(|all| all.collect::<Result<Vec<_>, _>>().map_err(broken))
-        .map_err(|source| TlsError::Certificate { path, source })?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TlsError::Key {
-        path: files.key.display().to_string(),
-        source: broken(error),
-    })?;
+pub fn acceptor(pem: &TlsPem) -> Result<TlsAcceptor, TlsError> {
+    let certificates = CertificateDer::pem_slice_iter(&pem.certificates)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(TlsError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(TlsError::Key)?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -34,14 +34,25 @@ pub async fn exec(
     headers: HeaderMap,
     Json(body): Json<Exec>,
 ) -> Answer {
+    let live = accepts(&headers, NDJSON);
+    if body.stdin_open && !live {
+        return Err(Failure::invalid("stdin_open needs a live answer")
+            .hint("send `Accept: application/x-ndjson`, or give the input as stdin"));
+    }
     let encoding = body.encoding.unwrap_or_default();
     let stdin = stdin(body.stdin, body.stdin_base64)?;
+    if stdin.is_some() && body.stdin_open {
+        return Err(Failure::invalid(
+            "give either the whole input or stdin_open",
+        ));
+    }
     let tag = tag(body.tag)?;
     let request = CommandRequest {
         cwd: body.cwd,
         env: body.env,
         user: body.user,
         stdin,
+        stdin_open: body.stdin_open,
         timeout_ms: timeout(body.timeout_ms)?,
         kill_on_disconnect: body.kill_on_disconnect,
         ..CommandRequest::new(command_line(body.command, body.argv)?)
@@ -58,7 +69,7 @@ pub async fn exec(
         .start_following(start)
         .await
         .map_err(process_failure)?;
-    if accepts(&headers, NDJSON) {
+    if live {
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut follow).await?;
         let ending = Ending {

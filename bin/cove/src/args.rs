@@ -1,0 +1,180 @@
+//! The command line as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub mod access;
+pub mod sandbox;
+pub mod work;
+
+pub use access::{ImageCommand, KeyCommand, OrgCommand};
+pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
+pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
+
+use crate::serve::ServeArgs;
+
+/// Sandboxes for agents: isolated Linux machines in milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "cove", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// The server; on its own machine this is found by itself
+    #[arg(
+        long,
+        global = true,
+        env = "COVE_URL",
+        value_name = "URL",
+        help_heading = "Connection"
+    )]
+    pub url: Option<String>,
+    /// The API key; on the server's own machine root finds it by itself
+    #[arg(
+        long = "api-key",
+        global = true,
+        env = "COVE_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "Connection"
+    )]
+    pub api_key: Option<String>,
+    /// Certificates to trust for https, instead of the system's
+    #[arg(
+        long,
+        global = true,
+        env = "COVE_CA_FILE",
+        value_name = "FILE",
+        help_heading = "Connection"
+    )]
+    pub ca_file: Option<PathBuf>,
+    /// Where the server of this machine keeps its state
+    #[arg(
+        long,
+        global = true,
+        env = "COVE_DATA_DIR",
+        value_name = "DIR",
+        help_heading = "Connection"
+    )]
+    pub data_dir: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the server
+    Serve(Box<ServeArgs>),
+    /// Create a sandbox
+    Create(CreateArgs),
+    /// List sandboxes
+    Ls(ListArgs),
+    /// Show a sandbox
+    Show { sandbox: String },
+    /// Run a command in a sandbox
+    Exec(ExecArgs),
+    /// Open a terminal in a sandbox
+    Shell(ShellArgs),
+    /// Copy files and directories into and out of a sandbox
+    Cp(CpArgs),
+    /// Show a command's output
+    Logs(LogsArgs),
+    /// List a sandbox's commands
+    Ps { sandbox: String },
+    /// Send a signal to a command
+    Kill {
+        sandbox: String,
+        /// A command's id, from `cove ps`
+        process: String,
+        #[arg(long, short, default_value = "TERM")]
+        signal: String,
+    },
+    /// Start stopped sandboxes
+    Start {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// End a sandbox's processes and keep its disk
+    Stop {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+        /// Time between SIGTERM and SIGKILL
+        #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
+        grace: Option<u64>,
+    },
+    /// Delete sandboxes and all that is in them
+    Rm {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Change a sandbox's name, labels, lifecycle or limits
+    #[command(alias = "resize")]
+    Update(UpdateArgs),
+    /// Create a sandbox, run a command in it, delete it
+    Run(RunArgs),
+    /// Images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Organisations
+    #[command(subcommand)]
+    Org(OrgCommand),
+    /// List the ports a sandbox listens on
+    Ports { sandbox: String },
+    /// Show what was used
+    Usage {
+        /// Only this sandbox
+        sandbox: Option<String>,
+    },
+    /// Show what happened
+    Events {
+        /// Only to this sandbox
+        sandbox: Option<String>,
+        /// Wait for more
+        #[arg(long, short)]
+        follow: bool,
+        /// Only after this event
+        #[arg(long, value_name = "ID")]
+        after: Option<u64>,
+    },
+    /// Show who changed what
+    Audit {
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// Show what sandboxes use now
+    Stats {
+        /// All running ones unless named
+        sandboxes: Vec<String>,
+    },
+    /// Check the host
+    Doctor {
+        /// Remove what nobody owns any more
+        #[arg(long)]
+        sweep: bool,
+    },
+    /// Measure this installation over HTTP
+    Bench(BenchArgs),
+    /// Print a completion script
+    Completion { shell: clap_complete::Shell },
+    /// Write the manual pages
+    Man {
+        /// Where to; the main page goes to standard output without it
+        directory: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}

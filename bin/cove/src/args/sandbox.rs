@@ -1,0 +1,201 @@
+//! Arguments about sandboxes themselves.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, ValueEnum};
+use cove_api::sandbox::{
+    CreateSandbox, Lifecycle, Network, PatchSandbox, Reach, ResourcesChange, ResourcesRequest,
+    SandboxState,
+};
+
+use crate::units::{duration_s, key_value, megabytes};
+
+#[derive(Debug, Clone, Args)]
+pub struct CreateArgs {
+    /// Name or id of an image
+    #[arg(default_value = "debian")]
+    pub image: String,
+    #[command(flatten)]
+    pub options: CreateOptions,
+}
+
+/// What `create` and `run` have in common.
+#[derive(Debug, Clone, Args)]
+pub struct CreateOptions {
+    /// A name, unique in the organisation
+    #[arg(long, short)]
+    pub name: Option<String>,
+    /// CPUs, in fractions
+    #[arg(long)]
+    pub cpu: Option<f64>,
+    /// Memory, like 512M or 2G
+    #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
+    pub memory: Option<u64>,
+    /// Where memory may grow to
+    #[arg(long, value_parser = megabytes, value_name = "SIZE")]
+    pub memory_max: Option<u64>,
+    /// Disk, like 10G
+    #[arg(long, value_parser = megabytes, value_name = "SIZE")]
+    pub disk: Option<u64>,
+    /// Processes and threads
+    #[arg(long)]
+    pub pids: Option<u64>,
+    /// Open files per process
+    #[arg(long)]
+    pub open_files: Option<u64>,
+    /// Set a variable for all commands
+    #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
+    pub env: Vec<(String, String)>,
+    /// Label it
+    #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
+    pub label: Vec<(String, String)>,
+    /// Who commands run as
+    #[arg(long, short)]
+    pub user: Option<String>,
+    /// Where commands start
+    #[arg(long, short, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// The isolation tier
+    #[arg(long)]
+    pub isolation: Option<String>,
+    /// What it may reach
+    #[arg(long, value_enum)]
+    pub network: Option<NetworkArg>,
+    /// Stop it when idle for this long, like 30m
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub stop_after: Option<u64>,
+    /// Delete it when idle for this long
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub delete_after: Option<u64>,
+    /// Delete it after this long, idle or not
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub max_lifetime: Option<u64>,
+    /// Forbid gaining privileges through setuid programs
+    #[arg(long)]
+    pub no_new_privs: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum NetworkArg {
+    None,
+    Open,
+}
+
+impl CreateOptions {
+    pub fn request(&self, image: &str) -> CreateSandbox {
+        let resources = ResourcesRequest {
+            cpu: self.cpu,
+            memory_mb: self.memory,
+            memory_max_mb: self.memory_max,
+            disk_mb: self.disk,
+            pids: self.pids,
+            open_files: self.open_files,
+            io_read_mb_s: None,
+            io_write_mb_s: None,
+        };
+        let lifecycle = Lifecycle {
+            stop_after_s: self.stop_after,
+            delete_after_s: self.delete_after,
+            max_lifetime_s: self.max_lifetime,
+        };
+        CreateSandbox {
+            image: Some(image.to_owned()),
+            name: self.name.clone(),
+            isolation: self.isolation.clone(),
+            resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
+            env: self.env.iter().cloned().collect(),
+            network: self.network.map(|network| Network {
+                mode: match network {
+                    NetworkArg::None => Reach::None,
+                    NetworkArg::Open => Reach::Open,
+                },
+                allow: None,
+            }),
+            lifecycle: Some(lifecycle).filter(|asked| *asked != Lifecycle::default()),
+            labels: self.label.iter().cloned().collect(),
+            user: self.user.clone(),
+            workdir: self.workdir.clone(),
+            no_new_privs: self.no_new_privs,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ListArgs {
+    /// Only those in this state
+    #[arg(long, value_parser = state)]
+    pub state: Option<SandboxState>,
+    /// Only those with this label
+    #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
+    pub label: Vec<(String, String)>,
+    /// Print ids only
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+fn state(text: &str) -> Result<SandboxState, String> {
+    serde_json::from_value(text.into())
+        .map_err(|_| "one of creating, running, stopping, stopped, failed, deleting".to_owned())
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct UpdateArgs {
+    pub sandbox: String,
+    /// A new name; an empty one takes it away
+    #[arg(long, short)]
+    pub name: Option<String>,
+    /// Replace all labels by these
+    #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
+    pub label: Vec<(String, String)>,
+    /// Remove all labels
+    #[arg(long, conflicts_with = "label")]
+    pub no_labels: bool,
+    #[arg(long)]
+    pub cpu: Option<f64>,
+    #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
+    pub memory: Option<u64>,
+    #[arg(long, value_parser = megabytes, value_name = "SIZE")]
+    pub memory_max: Option<u64>,
+    #[arg(long, value_parser = megabytes, value_name = "SIZE")]
+    pub disk: Option<u64>,
+    #[arg(long)]
+    pub pids: Option<u64>,
+    /// These three replace the whole lifecycle
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub stop_after: Option<u64>,
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub delete_after: Option<u64>,
+    #[arg(long, value_parser = duration_s, value_name = "TIME")]
+    pub max_lifetime: Option<u64>,
+    /// Never stop or delete it by itself
+    #[arg(long, conflicts_with_all = ["stop_after", "delete_after", "max_lifetime"])]
+    pub keep: bool,
+}
+
+impl UpdateArgs {
+    pub fn request(&self) -> PatchSandbox {
+        let resources = ResourcesChange {
+            cpu: self.cpu,
+            memory_mb: self.memory,
+            memory_max_mb: self.memory_max,
+            disk_mb: self.disk,
+            pids: self.pids,
+        };
+        let lifecycle = Lifecycle {
+            stop_after_s: self.stop_after,
+            delete_after_s: self.delete_after,
+            max_lifetime_s: self.max_lifetime,
+        };
+        let labels: BTreeMap<_, _> = self.label.iter().cloned().collect();
+        PatchSandbox {
+            name: self
+                .name
+                .clone()
+                .map(|name| Some(name).filter(|name| !name.is_empty())),
+            labels: (self.no_labels || !labels.is_empty()).then_some(labels),
+            lifecycle: (self.keep || lifecycle != Lifecycle::default()).then_some(lifecycle),
+            resources: Some(resources).filter(|asked| *asked != ResourcesChange::default()),
+            expected_generation: None,
+        }
+    }
+}

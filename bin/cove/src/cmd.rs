@@ -1,0 +1,77 @@
+//! What the commands do, by concern.
+
+use crate::args::{Command, Global};
+use crate::connect;
+use crate::report::CliError;
+
+pub mod access;
+pub mod bench;
+pub mod copy;
+pub mod doctor;
+pub mod exec;
+pub mod images;
+pub mod look;
+pub mod meta;
+pub mod run;
+pub mod sandboxes;
+pub mod shell;
+pub mod stdin;
+
+pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
+    if let Command::Doctor { sweep } = command {
+        return doctor::run(global, sweep).await;
+    }
+    let client = connect::client(global)?;
+    let json = global.json;
+    let done = |result: Result<(), CliError>| result.map(|()| 0);
+    match command {
+        Command::Create(args) => done(sandboxes::create(&client, &args, json).await),
+        Command::Ls(args) => done(sandboxes::list(&client, &args, json).await),
+        Command::Show { sandbox } => done(sandboxes::show(&client, &sandbox, json).await),
+        Command::Start { sandboxes } => done(sandboxes::start(&client, &sandboxes, json).await),
+        Command::Stop { sandboxes, grace } => {
+            done(sandboxes::stop(&client, &sandboxes, grace, json).await)
+        }
+        Command::Rm { sandboxes } => done(sandboxes::remove(&client, &sandboxes).await),
+        Command::Update(args) => done(sandboxes::update(&client, &args, json).await),
+        Command::Exec(args) => exec::run(&client, &args, json).await.map_err(running),
+        Command::Shell(args) => shell::run(&client, &args).await.map_err(running),
+        Command::Run(args) => run::run(&client, &args).await.map_err(running),
+        Command::Cp(args) => done(copy::run(&client, &args, json).await),
+        Command::Logs(args) => done(look::logs(&client, &args, json).await),
+        Command::Ps { sandbox } => done(look::processes(&client, &sandbox, json).await),
+        Command::Kill {
+            sandbox,
+            process,
+            signal,
+        } => done(
+            client
+                .signal(&sandbox, &process, &signal)
+                .await
+                .map_err(CliError::from),
+        ),
+        Command::Ports { sandbox } => done(look::ports(&client, &sandbox, json).await),
+        Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),
+        Command::Events {
+            sandbox,
+            follow,
+            after,
+        } => done(look::events(&client, sandbox.as_deref(), follow, after, json).await),
+        Command::Audit { limit } => done(look::audit(&client, limit, json).await),
+        Command::Stats { sandboxes } => done(look::stats(&client, sandboxes, json).await),
+        Command::Image(command) => images::run(&client, command, json).await,
+        Command::Key(command) => done(access::key(&client, command, json).await),
+        Command::Org(command) => done(access::org(&client, command, json).await),
+        Command::Bench(args) => done(bench::run(&client, &args, json).await),
+        Command::Serve(_)
+        | Command::Completion { .. }
+        | Command::Man { .. }
+        | Command::Doctor { .. } => {
+            unreachable!("dispatched before")
+        }
+    }
+}
+
+fn running(error: CliError) -> CliError {
+    CliError::Running(Box::new(error))
+}

@@ -1,0 +1,145 @@
+//! Keys and organisations.
+
+use cove_api::PageQuery;
+use cove_api::tenancy::{CreateKey, CreateOrg, Org, PatchOrg, QuotaRequest};
+use cove_client::Client;
+
+use crate::args::access::QuotaArgs;
+use crate::args::{KeyCommand, OrgCommand};
+use crate::output::{self, Table};
+use crate::report::CliError;
+use crate::units;
+
+pub async fn key(client: &Client, command: KeyCommand, json: bool) -> Result<(), CliError> {
+    match command {
+        KeyCommand::Ls => list_keys(client, json).await,
+        KeyCommand::Create {
+            name,
+            scope,
+            expires,
+            org,
+        } => {
+            let create = CreateKey {
+                name,
+                scopes: vec![scope.into()],
+                expires_in_s: expires,
+                org,
+            };
+            let new = client.create_key(&create).await?;
+            if json {
+                return output::json(&new);
+            }
+            eprintln!("this is shown once; the server keeps only a hash of it");
+            output::line(&new.token)
+        }
+        KeyCommand::Rm { keys } => {
+            for key in keys {
+                client.revoke_key(&key).await?;
+                output::line(&key)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
+    let mut query = PageQuery::default();
+    let mut all = Vec::new();
+    loop {
+        let page = client.keys(&query).await?;
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    if json {
+        return output::json(&all);
+    }
+    let mut table = Table::new(&["ID", "NAME", "SCOPES", "CREATED", "USED", "EXPIRES"]);
+    for key in all {
+        let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+        let ends = match (key.revoked_at, key.expires_at) {
+            (Some(_), _) => "revoked".into(),
+            (None, Some(at)) => at.to_string(),
+            (None, None) => "never".into(),
+        };
+        table.row([
+            key.id,
+            key.name,
+            scopes.join(","),
+            units::ago(key.created_at),
+            key.last_used_at.map_or_else(|| "never".into(), units::ago),
+            ends,
+        ]);
+    }
+    table.print()
+}
+
+pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(), CliError> {
+    match command {
+        OrgCommand::Ls => {
+            let orgs = client
+                .orgs(&PageQuery {
+                    limit: Some(1000),
+                    cursor: None,
+                })
+                .await?
+                .items;
+            if json {
+                output::json(&orgs)
+            } else {
+                table(&orgs)
+            }
+        }
+        OrgCommand::Create { name, quota } => {
+            let quota = Some(request(&quota)).filter(|asked| *asked != QuotaRequest::default());
+            let org = client.create_org(&CreateOrg { name, quota }).await?;
+            if json {
+                output::json(&org)
+            } else {
+                output::line(&org.id)
+            }
+        }
+        OrgCommand::Quota { org, quota } => {
+            let org = client
+                .patch_org(
+                    &org,
+                    &PatchOrg {
+                        quota: request(&quota),
+                    },
+                )
+                .await?;
+            if json {
+                output::json(&org)
+            } else {
+                table(&[org])
+            }
+        }
+    }
+}
+
+fn request(quota: &QuotaArgs) -> QuotaRequest {
+    QuotaRequest {
+        sandboxes: quota.sandboxes,
+        cpu: quota.cpu,
+        memory_mb: quota.memory,
+        disk_mb: quota.disk,
+    }
+}
+
+fn table(orgs: &[Org]) -> Result<(), CliError> {
+    let mut table = Table::new(&["ID", "NAME", "SANDBOXES", "CPU", "MEMORY MiB", "DISK MiB"]);
+    for org in orgs {
+        let (used, quota) = (&org.used, &org.quota);
+        table.row([
+            org.id.clone(),
+            org.name.clone(),
+            format!("{}/{}", used.sandboxes, quota.sandboxes),
+            format!("{}/{}", used.cpu, quota.cpu),
+            format!("{}/{}", used.memory_mb, quota.memory_mb),
+            format!("{}/{}", used.disk_mb, quota.disk_mb),
+        ]);
+    }
+    table.print()
+}

@@ -1,0 +1,293 @@
+//! `cove bench`: what this installation does, measured over HTTP by the client everybody uses.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use cove_api::process::Exec;
+use cove_api::sandbox::CreateSandbox;
+use cove_client::{Client, ClientConfig, ClientError};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::args::BenchArgs;
+use crate::output::{self, Progress, Table};
+use crate::report::CliError;
+
+mod docker;
+
+/// Execs timed one after the other, and for how long they are counted at once.
+const EXECS: usize = 300;
+const EXEC_WORKERS: usize = 8;
+const EXEC_TIME: Duration = Duration::from_secs(3);
+
+/// Something that makes sandboxes: Cove, or what it is compared with.
+pub trait Subject: Clone + Send + 'static {
+    fn create(&self) -> impl Future<Output = Result<String, ClientError>> + Send;
+    fn echo(&self, id: &str) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn delete(&self, id: &str) -> impl Future<Output = Result<(), ClientError>> + Send;
+}
+
+#[derive(Clone)]
+struct Cove {
+    client: Client,
+    image: String,
+}
+
+impl Subject for Cove {
+    async fn create(&self) -> Result<String, ClientError> {
+        let create = CreateSandbox {
+            image: Some(self.image.clone()),
+            ..CreateSandbox::default()
+        };
+        Ok(self.client.create_sandbox(&create, None).await?.id)
+    }
+
+    async fn echo(&self, id: &str) -> Result<(), ClientError> {
+        let exec = Exec {
+            argv: Some(vec!["echo".into(), "hello".into()]),
+            ..Exec::default()
+        };
+        let result = self.client.exec(id, &exec).await?;
+        if result.exit.exit_code != 0 || result.stdout != "hello\n" {
+            return Err(ClientError::Protocol("echo did not say hello"));
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), ClientError> {
+        self.client.delete_sandbox(id).await
+    }
+}
+
+pub async fn run(client: &Client, args: &BenchArgs, json: bool) -> Result<(), CliError> {
+    let cove = Cove {
+        client: client.clone(),
+        image: args.image.clone(),
+    };
+    let mut report = vec![("cove", measure(&cove, args, json).await?)];
+    if let Some(socket) = &args.docker {
+        let client = Client::new(ClientConfig::new(
+            format!("unix:{}", socket.display()),
+            None,
+        ))?;
+        let docker = docker::Docker {
+            client,
+            image: args.docker_image.clone(),
+        };
+        report.push(("docker", measure(&docker, args, json).await?));
+    }
+    if json {
+        let report: serde_json::Map<String, Value> = report
+            .into_iter()
+            .map(|(name, figures)| (name.to_owned(), figures))
+            .collect();
+        return output::json(&report);
+    }
+    let mut headings = vec!["FIGURE", "UNIT"];
+    headings.extend(report.iter().map(|(name, _)| *name));
+    let mut table = Table::new(&headings);
+    for (key, unit, title) in FIGURES {
+        let mut row = vec![(*title).to_owned(), (*unit).to_owned()];
+        row.extend(
+            report
+                .iter()
+                .map(|(_, figures)| match figures[*key].as_f64() {
+                    Some(value) => format!("{value:.2}"),
+                    None => "-".into(),
+                }),
+        );
+        table.row(row);
+    }
+    table.print()
+}
+
+const FIGURES: &[(&str, &str, &str)] = &[
+    ("create_exec_p50_ms", "ms", "create + exec, median"),
+    ("create_exec_p99_ms", "ms", "create + exec, p99"),
+    ("create_p50_ms", "ms", "create, median"),
+    ("create_p99_ms", "ms", "create, p99"),
+    ("delete_p50_ms", "ms", "delete, median"),
+    ("burst_p50_ms", "ms", "burst of create + exec, median"),
+    ("burst_max_ms", "ms", "burst of create + exec, last"),
+    ("burst_failed", "", "burst, failed"),
+    (
+        "sustained_per_s",
+        "1/s",
+        "create + exec + delete, sustained",
+    ),
+    ("exec_p50_ms", "ms", "exec, median"),
+    ("exec_p99_ms", "ms", "exec, p99"),
+    ("exec_per_s", "1/s", "exec on one sandbox, 8 at once"),
+];
+
+async fn measure<S: Subject>(subject: &S, args: &BenchArgs, json: bool) -> Result<Value, CliError> {
+    let mut progress = Progress::new(json);
+    progress.show("one after the other");
+    let latency = one_by_one(subject, args.count.max(1)).await?;
+    progress.show("at once");
+    let burst = at_once(subject, args.burst).await?;
+    progress.show("sustained");
+    let sustained = sustain(
+        subject,
+        args.workers.max(1),
+        Duration::from_secs(args.sustain),
+    )
+    .await?;
+    progress.show("exec");
+    let exec = execs(subject).await?;
+    let mut all = serde_json::Map::new();
+    for part in [latency, burst, sustained, exec] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    Ok(all.into())
+}
+
+async fn one_by_one<S: Subject>(subject: &S, count: usize) -> Result<Value, CliError> {
+    let (mut creates, mut both, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..count {
+        let started = Instant::now();
+        let id = subject.create().await?;
+        creates.push(started.elapsed());
+        let echoed = subject.echo(&id).await;
+        both.push(started.elapsed());
+        let started = Instant::now();
+        subject.delete(&id).await?;
+        deletes.push(started.elapsed());
+        echoed?;
+    }
+    Ok(json!({
+        "create_exec_p50_ms": quantile(&mut both, 0.5), "create_exec_p99_ms": quantile(&mut both, 0.99),
+        "create_p50_ms": quantile(&mut creates, 0.5), "create_p99_ms": quantile(&mut creates, 0.99),
+        "delete_p50_ms": quantile(&mut deletes, 0.5),
+    }))
+}
+
+async fn at_once<S: Subject>(subject: &S, count: usize) -> Result<Value, CliError> {
+    if count == 0 {
+        return Ok(json!({}));
+    }
+    let mut tasks = JoinSet::new();
+    let started = Instant::now();
+    for _ in 0..count {
+        let subject = subject.clone();
+        tasks.spawn(async move {
+            let id = subject.create().await?;
+            let echoed = subject.echo(&id).await;
+            let took = started.elapsed();
+            Ok::<_, ClientError>((id, echoed.map(|()| took)))
+        });
+    }
+    let (mut times, mut ids, mut failed) = (Vec::new(), Vec::new(), 0);
+    while let Some(done) = tasks.join_next().await {
+        match done {
+            Ok(Ok((id, Ok(took)))) => {
+                ids.push(id);
+                times.push(took);
+            }
+            Ok(Ok((id, Err(_)))) => {
+                ids.push(id);
+                failed += 1;
+            }
+            Ok(Err(_)) | Err(_) => failed += 1,
+        }
+    }
+    for id in ids {
+        subject.delete(&id).await?;
+    }
+    Ok(json!({
+        "burst_p50_ms": quantile(&mut times, 0.5), "burst_max_ms": quantile(&mut times, 1.0),
+        "burst_failed": failed,
+    }))
+}
+
+async fn sustain<S: Subject>(
+    subject: &S,
+    workers: usize,
+    time: Duration,
+) -> Result<Value, CliError> {
+    let mut tasks = JoinSet::new();
+    let started = Instant::now();
+    for _ in 0..workers {
+        let subject = subject.clone();
+        tasks.spawn(async move {
+            let mut made = 0u64;
+            while started.elapsed() < time {
+                let id = subject.create().await?;
+                let echoed = subject.echo(&id).await;
+                subject.delete(&id).await?;
+                echoed?;
+                made += 1;
+            }
+            Ok::<_, ClientError>(made)
+        });
+    }
+    let made = sum(tasks).await?;
+    Ok(json!({ "sustained_per_s": made as f64 / started.elapsed().as_secs_f64() }))
+}
+
+async fn execs<S: Subject>(subject: &S) -> Result<Value, CliError> {
+    let id = subject.create().await?;
+    let figures = execs_in(subject, &id).await;
+    subject.delete(&id).await?;
+    Ok(figures?)
+}
+
+async fn execs_in<S: Subject>(subject: &S, id: &str) -> Result<Value, ClientError> {
+    let mut times = Vec::new();
+    for _ in 0..EXECS {
+        let started = Instant::now();
+        subject.echo(id).await?;
+        times.push(started.elapsed());
+    }
+    let mut tasks = JoinSet::new();
+    let started = Instant::now();
+    for _ in 0..EXEC_WORKERS {
+        let (subject, id) = (subject.clone(), id.to_owned());
+        tasks.spawn(async move {
+            let mut done = 0u64;
+            while started.elapsed() < EXEC_TIME {
+                subject.echo(&id).await?;
+                done += 1;
+            }
+            Ok::<_, ClientError>(done)
+        });
+    }
+    let done = sum(tasks).await?;
+    Ok(json!({
+        "exec_p50_ms": quantile(&mut times, 0.5), "exec_p99_ms": quantile(&mut times, 0.99),
+        "exec_per_s": done as f64 / started.elapsed().as_secs_f64(),
+    }))
+}
+
+async fn sum(mut tasks: JoinSet<Result<u64, ClientError>>) -> Result<u64, ClientError> {
+    let mut total = 0;
+    while let Some(done) = tasks.join_next().await {
+        total += done.map_err(|_| ClientError::Protocol("a worker broke off"))??;
+    }
+    Ok(total)
+}
+
+/// In milliseconds; `None` of nothing.
+fn quantile(times: &mut [Duration], at: f64) -> Option<f64> {
+    times.sort();
+    let index = ((times.len() as f64 * at).ceil() as usize).saturating_sub(1);
+    times
+        .get(index.min(times.len().saturating_sub(1)))
+        .map(|time| time.as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let mut times: Vec<_> = (1..=100).rev().map(Duration::from_millis).collect();
+        assert_eq!(quantile(&mut times, 0.5), Some(50.0));
+        assert_eq!(quantile(&mut times, 0.99), Some(99.0));
+        assert_eq!(quantile(&mut times, 1.0), Some(100.0));
+        assert_eq!(quantile(&mut [], 0.5), None);
+    }
+}

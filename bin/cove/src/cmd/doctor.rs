@@ -1,0 +1,87 @@
+//! `cove doctor`: what the host has and lacks, from the server; and `--sweep`, which removes what
+//! nobody owns when no server runs to do it by itself.
+
+use cove_api::host::{Finding, Level};
+use cove_client::ClientError;
+use cove_engine::Engine;
+
+use crate::args::Global;
+use crate::connect;
+use crate::output::{self, Table};
+use crate::report::CliError;
+
+pub async fn run(global: &Global, sweep: bool) -> Result<u8, CliError> {
+    if sweep {
+        return self::sweep(global).await.map(|()| 0);
+    }
+    let client = connect::client(global)?;
+    let runners = match client.runners().await {
+        Ok(page) => page.items,
+        Err(error @ ClientError::Connect { .. }) => {
+            return Err(CliError::hinted(
+                format!("{error}: no server to ask"),
+                "`cove serve` checks the host when it starts and says what is missing",
+            ));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if global.json {
+        output::json(&runners)?;
+    } else {
+        for runner in &runners {
+            print(&runner.findings)?;
+        }
+    }
+    let broken = runners
+        .iter()
+        .flat_map(|runner| &runner.findings)
+        .any(|finding| finding.level == Level::Error);
+    Ok(u8::from(broken))
+}
+
+fn print(findings: &[Finding]) -> Result<(), CliError> {
+    let mut table = Table::new(&["", "CHECK", "FOUND"]);
+    for finding in findings {
+        let mark = match finding.level {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Error => "ERROR",
+        };
+        let mut found = finding.message.clone();
+        if let Some(fix) = &finding.fix {
+            found.push_str("; ");
+            found.push_str(fix);
+        }
+        table.row([mark.into(), finding.name.clone(), found]);
+    }
+    table.print()
+}
+
+/// Opening an engine takes over what runs and removes what was half made; closing it leaves the rest.
+async fn sweep(global: &Global) -> Result<(), CliError> {
+    let settings = crate::serve::settings(global)?;
+    let data_dir = &settings.data_dir;
+    if !data_dir.is_dir() {
+        return Err(CliError::usage(format!(
+            "{} is not there: nothing to sweep",
+            data_dir.display()
+        )));
+    }
+    let lock = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(data_dir.join("server.lock"))
+        .map_err(|source| CliError::io("cannot lock the data directory", source))?;
+    if lock.try_lock().is_err() {
+        return Err(CliError::hinted(
+            "a server runs and sweeps by itself",
+            "restart it if something looks left behind",
+        ));
+    }
+    let engine = Engine::open(settings.engine())
+        .await
+        .map_err(|error| CliError::usage(format!("cannot sweep: {error}")))?;
+    engine.close().await;
+    output::line("swept")
+}

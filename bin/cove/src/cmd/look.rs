@@ -1,0 +1,271 @@
+//! Commands that only look.
+
+use cove_api::PageQuery;
+use cove_api::event::{Event, EventKind};
+use cove_api::process::{OutputEvent, OutputQuery, Process};
+use cove_api::sandbox::{ListSandboxes, SandboxState};
+use cove_api::tenancy::UsageQuery;
+use cove_client::Client;
+
+use super::exec;
+use crate::args::LogsArgs;
+use crate::output::{self, Table};
+use crate::report::CliError;
+use crate::units;
+
+pub async fn processes(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {
+    let mut all = client.processes(sandbox).await?.items;
+    all.sort_by_key(|process| process.started_at);
+    if json {
+        return output::json(&all);
+    }
+    let mut table = Table::new(&[
+        "ID", "PID", "STATE", "USER", "CPU", "MEMORY", "STARTED", "COMMAND",
+    ]);
+    for process in &all {
+        table.row([
+            process.id.clone(),
+            process.pid.to_string(),
+            state(process),
+            process.user.clone(),
+            format!("{:.1} s", process.cpu_ms as f64 / 1e3),
+            units::bytes(process.memory_bytes),
+            units::ago(process.started_at),
+            process.argv.join(" "),
+        ]);
+    }
+    table.print()
+}
+
+fn state(process: &Process) -> String {
+    match &process.exit {
+        None => "running".into(),
+        Some(exit) if exit.oom => "out of memory".into(),
+        Some(exit) if exit.timed_out => "timed out".into(),
+        Some(exit) => match exit.signal {
+            Some(signal) => format!("signal {signal}"),
+            None => format!("exit {}", exit.exit_code),
+        },
+    }
+}
+
+pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), CliError> {
+    let process = match &args.process {
+        Some(process) => process.clone(),
+        None => {
+            let all = client.processes(&args.sandbox).await?.items;
+            all.into_iter()
+                .max_by_key(|process| process.started_at)
+                .map(|process| process.id)
+                .ok_or_else(|| CliError::usage("nothing was run in this sandbox"))?
+        }
+    };
+    let query = OutputQuery {
+        follow: args.follow,
+        ..OutputQuery::default()
+    };
+    let mut lines = client.output(&args.sandbox, &process, &query).await?;
+    while let Some(event) = lines.next().await? {
+        if json {
+            output::json_line(&event)?;
+            continue;
+        }
+        match event {
+            OutputEvent::Stdout(chunk) => exec::write_chunk(chunk, &mut std::io::stdout().lock())?,
+            OutputEvent::Stderr(chunk) => exec::write_chunk(chunk, &mut std::io::stderr().lock())?,
+            OutputEvent::Error { error } => return Err(CliError::usage(error.message)),
+            OutputEvent::Started { .. } | OutputEvent::Exit(_) => {}
+        }
+    }
+    Ok(())
+}
+
+pub async fn ports(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {
+    let ports = client.ports(sandbox).await?.items;
+    if json {
+        return output::json(&ports);
+    }
+    let mut table = Table::new(&["PORT", "ADDRESS", "PID", "PROCESS"]);
+    for port in ports {
+        table.row([
+            port.port.to_string(),
+            port.address,
+            port.pid.map_or_else(String::new, |pid| pid.to_string()),
+            port.process.unwrap_or_default(),
+        ]);
+    }
+    table.print()
+}
+
+pub async fn usage(client: &Client, sandbox: Option<String>, json: bool) -> Result<(), CliError> {
+    let mut query = UsageQuery {
+        sandbox,
+        ..UsageQuery::default()
+    };
+    let mut usage = client.usage(&query).await?;
+    while let Some(cursor) = usage.next_cursor.take() {
+        query.cursor = Some(cursor);
+        let more = client.usage(&query).await?;
+        usage.items.extend(more.items);
+        usage.next_cursor = more.next_cursor;
+    }
+    if json {
+        return output::json(&usage);
+    }
+    let mut table = Table::new(&["SANDBOX", "CPU s", "MEMORY GB·s", "DISK GB·h", "EGRESS"]);
+    let rows = usage
+        .items
+        .iter()
+        .map(|item| (item.sandbox.as_str(), &item.figures));
+    for (name, figures) in rows.chain([("total", &usage.total)]) {
+        table.row([
+            name.to_owned(),
+            format!("{:.2}", figures.cpu_seconds),
+            format!("{:.2}", figures.memory_gb_seconds),
+            format!("{:.4}", figures.disk_gb_hours),
+            units::bytes(figures.egress_bytes),
+        ]);
+    }
+    table.print()
+}
+
+pub async fn events(
+    client: &Client,
+    sandbox: Option<&str>,
+    follow: bool,
+    after: Option<u64>,
+    json: bool,
+) -> Result<(), CliError> {
+    let mut last = after.unwrap_or(0);
+    loop {
+        let page = client.events(sandbox, Some(last)).await?;
+        let Some(newest) = page.items.last().map(|event| event.id) else {
+            break;
+        };
+        for event in &page.items {
+            print_event(event, json)?;
+        }
+        last = newest;
+    }
+    if !follow {
+        return Ok(());
+    }
+    let mut stream = client.follow_events(sandbox, Some(last)).await?;
+    while let Some(event) = stream.next().await? {
+        print_event(&event, json)?;
+    }
+    Ok(())
+}
+
+fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
+    if json {
+        return output::json_line(event);
+    }
+    let what = match &event.kind {
+        EventKind::State {
+            state,
+            reason: None,
+        } => state.as_str().to_owned(),
+        EventKind::State {
+            state,
+            reason: Some(reason),
+        } => format!("{}: {reason}", state.as_str()),
+        EventKind::Oom {
+            kills,
+            limit_mb,
+            peak_mb,
+        } => {
+            format!("out of memory: {kills} killed, limit {limit_mb} MiB, peak {peak_mb} MiB")
+        }
+        EventKind::MemoryGrown { from_mb, to_mb } => {
+            format!("memory grew from {from_mb} to {to_mb} MiB")
+        }
+        EventKind::Resized => "limits changed".into(),
+        EventKind::Adopted => "taken over by a restarted server".into(),
+    };
+    let what = crate::report::printable(&what);
+    output::line(&format!(
+        "{:>6}  {}  {}  {what}",
+        event.id, event.at, event.sandbox
+    ))
+}
+
+pub async fn audit(client: &Client, limit: u32, json: bool) -> Result<(), CliError> {
+    let query = PageQuery {
+        limit: Some(limit),
+        cursor: None,
+    };
+    let records = client.audit(&query).await?.items;
+    if json {
+        return output::json(&records);
+    }
+    let mut table = Table::new(&["AT", "KEY", "ACTION", "TARGET", "FROM", "RESULT"]);
+    for record in records {
+        table.row([
+            record.at.to_string(),
+            record.key.unwrap_or_else(|| "system".into()),
+            record.action,
+            record.target.unwrap_or_default(),
+            record.source.unwrap_or_default(),
+            record.result,
+        ]);
+    }
+    table.print()
+}
+
+pub async fn stats(client: &Client, sandboxes: Vec<String>, json: bool) -> Result<(), CliError> {
+    let named = if sandboxes.is_empty() {
+        running(client).await?
+    } else {
+        sandboxes
+    };
+    let mut all = Vec::new();
+    for sandbox in named {
+        let metrics = client.metrics(&sandbox).await?;
+        all.push((sandbox, metrics));
+    }
+    if json {
+        let all: Vec<_> = all
+            .iter()
+            .map(|(sandbox, metrics)| serde_json::json!({"sandbox": sandbox, "metrics": metrics}))
+            .collect();
+        return output::json(&all);
+    }
+    let mut table = Table::new(&[
+        "SANDBOX",
+        "CPU",
+        "MEMORY",
+        "PEAK",
+        "LIMIT",
+        "PROCESSES",
+        "DISK",
+    ]);
+    for (sandbox, metrics) in all {
+        table.row([
+            sandbox,
+            format!("{:.2} s", metrics.cpu_usec as f64 / 1e6),
+            units::bytes(metrics.memory_bytes),
+            units::bytes(metrics.memory_peak_bytes),
+            units::bytes(metrics.memory_limit_bytes),
+            metrics.pids.to_string(),
+            units::bytes(metrics.disk_bytes),
+        ]);
+    }
+    table.print()
+}
+
+async fn running(client: &Client) -> Result<Vec<String>, CliError> {
+    let mut query = ListSandboxes {
+        state: Some(SandboxState::Running),
+        ..ListSandboxes::default()
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = client.list_sandboxes(&query).await?;
+        all.extend(page.items.into_iter().map(|sandbox| sandbox.id));
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => return Ok(all),
+        }
+    }
+}

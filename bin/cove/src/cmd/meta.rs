@@ -1,0 +1,34 @@
+//! Completions and manual pages, made from the command line's own definition.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::output;
+use crate::report::CliError;
+
+pub fn completion(shell: clap_complete::Shell) -> Result<u8, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "cove", &mut script);
+    output::write(&script)?;
+    Ok(0)
+}
+
+pub fn man(directory: Option<&Path>) -> Result<u8, CliError> {
+    let failed = |source| CliError::io("cannot write the manual", source);
+    match directory {
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command())
+                .render(&mut page)
+                .map_err(failed)?;
+            output::write(&page)?;
+        }
+        Some(directory) => {
+            std::fs::create_dir_all(directory).map_err(failed)?;
+            clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+        }
+    }
+    Ok(0)
+}

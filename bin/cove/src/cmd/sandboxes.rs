@@ -1,0 +1,210 @@
+//! Sandboxes themselves.
+
+use cove_api::sandbox::{ListSandboxes, Sandbox, StopSandbox};
+use cove_client::{Client, ClientError};
+
+use crate::args::{CreateArgs, ListArgs, UpdateArgs};
+use crate::output::{self, Facts, Table};
+use crate::report::CliError;
+use crate::units;
+
+pub async fn create(client: &Client, args: &CreateArgs, json: bool) -> Result<(), CliError> {
+    let sandbox = client
+        .create_sandbox(&args.options.request(&args.image), None)
+        .await
+        .map_err(|error| explain_image(error, &args.image))?;
+    if json {
+        return output::json(&sandbox);
+    }
+    output::line(sandbox.name.as_deref().unwrap_or(&sandbox.id))
+}
+
+/// A missing image is what a first create usually stumbles over: say how to get it.
+pub fn explain_image(error: ClientError, image: &str) -> CliError {
+    match error {
+        ClientError::Refused {
+            status,
+            mut detail,
+            retry_after_s,
+        } if detail.code == cove_api::ErrorCode::NotFound && detail.hint.is_none() => {
+            detail.hint = Some(match image {
+                "debian" => "`cove image build-debian` makes it".into(),
+                image => format!("`cove image pull {image}` fetches it"),
+            });
+            ClientError::Refused {
+                status,
+                detail,
+                retry_after_s,
+            }
+            .into()
+        }
+        other => other.into(),
+    }
+}
+
+pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), CliError> {
+    let labels: Vec<String> = args
+        .label
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let mut query = ListSandboxes {
+        state: args.state,
+        labels: Some(labels.join(",")).filter(|labels| !labels.is_empty()),
+        ..ListSandboxes::default()
+    };
+    let mut all: Vec<Sandbox> = Vec::new();
+    loop {
+        let page = client.list_sandboxes(&query).await?;
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    if args.quiet {
+        return output::write(
+            all.iter()
+                .map(|sandbox| format!("{}\n", sandbox.id))
+                .collect::<String>()
+                .as_bytes(),
+        );
+    }
+    if json {
+        return output::json(&all);
+    }
+    let mut table = Table::new(&["ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "CREATED"]);
+    for sandbox in all {
+        table.row([
+            sandbox.id,
+            sandbox.name.unwrap_or_default(),
+            sandbox.state.as_str().into(),
+            sandbox.image,
+            sandbox.resources.cpu.to_string(),
+            memory(&sandbox.resources),
+            units::ago(sandbox.created_at),
+        ]);
+    }
+    table.print()
+}
+
+fn memory(resources: &cove_api::sandbox::ResourcesView) -> String {
+    match resources.memory_max_mb {
+        Some(max) => format!("{}-{} MiB", resources.memory_mb, max),
+        None => format!("{} MiB", resources.memory_mb),
+    }
+}
+
+pub async fn show(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {
+    let sandbox = client.sandbox(sandbox).await?;
+    print(&sandbox, json)
+}
+
+fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
+    if json {
+        return output::json(sandbox);
+    }
+    let pairs = |map: &std::collections::BTreeMap<String, String>| {
+        let pairs: Vec<_> = map
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        Some(pairs.join(" ")).filter(|text| !text.is_empty())
+    };
+    let after = |seconds: Option<u64>| seconds.map(units::span);
+    let resources = &sandbox.resources;
+    let mut facts = Facts::new();
+    facts
+        .add("id", &sandbox.id)
+        .maybe("name", sandbox.name.clone())
+        .add("state", sandbox.state.as_str())
+        .maybe("reason", sandbox.reason.clone())
+        .add("image", &sandbox.image)
+        .add("isolation", &sandbox.isolation)
+        .add("cpu", resources.cpu.to_string())
+        .add("memory", memory(resources))
+        .add("disk", format!("{} MiB", resources.disk_mb))
+        .add("processes", resources.pids.to_string())
+        .maybe("user", sandbox.user.clone())
+        .maybe("workdir", sandbox.workdir.clone())
+        .maybe("env", pairs(&sandbox.env))
+        .maybe("labels", pairs(&sandbox.labels))
+        .maybe("stop after", after(sandbox.lifecycle.stop_after_s))
+        .maybe("delete after", after(sandbox.lifecycle.delete_after_s))
+        .maybe("max lifetime", after(sandbox.lifecycle.max_lifetime_s))
+        .add(
+            "created",
+            format!(
+                "{} ({})",
+                sandbox.created_at,
+                units::ago(sandbox.created_at)
+            ),
+        )
+        .maybe("started", sandbox.started_at.map(units::ago))
+        .add("last active", units::ago(sandbox.last_active_at));
+    facts.print()
+}
+
+pub async fn start(client: &Client, sandboxes: &[String], json: bool) -> Result<(), CliError> {
+    for sandbox in sandboxes {
+        let started = client.start_sandbox(sandbox).await?;
+        told(&started, sandbox, json)?;
+    }
+    Ok(())
+}
+
+pub async fn stop(
+    client: &Client,
+    sandboxes: &[String],
+    grace_s: Option<u64>,
+    json: bool,
+) -> Result<(), CliError> {
+    let stop = StopSandbox {
+        grace_ms: grace_s.map(|seconds| seconds.saturating_mul(1000)),
+    };
+    for sandbox in sandboxes {
+        let stopped = client.stop_sandbox(sandbox, &stop).await?;
+        told(&stopped, sandbox, json)?;
+    }
+    Ok(())
+}
+
+fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> {
+    if json {
+        output::json_line(sandbox)
+    } else {
+        output::line(named)
+    }
+}
+
+pub async fn remove(client: &Client, sandboxes: &[String]) -> Result<(), CliError> {
+    let mut failed = None;
+    for sandbox in sandboxes {
+        // The others are removed all the same; the last failure is told.
+        match client.delete_sandbox(sandbox).await {
+            Ok(()) => output::line(sandbox)?,
+            Err(error) => {
+                if let Some(earlier) = failed.replace(CliError::from(error)) {
+                    crate::report::print(&earlier);
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+pub async fn update(client: &Client, args: &UpdateArgs, json: bool) -> Result<(), CliError> {
+    let patch = args.request();
+    let unchanged = patch.name.is_none()
+        && patch.labels.is_none()
+        && patch.lifecycle.is_none()
+        && patch.resources.is_none();
+    if unchanged {
+        return Err(CliError::hinted(
+            "nothing to change",
+            "`cove update --help` lists what can be",
+        ));
+    }
+    let sandbox = client.patch_sandbox(&args.sandbox, &patch).await?;
+    print(&sandbox, json)
+}

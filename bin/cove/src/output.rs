@@ -1,0 +1,183 @@
+//! Standard output: tables for people, JSON for programs, and silence when nobody reads.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::report::{CliError, printable};
+
+/// Writes all of it, now.
+pub fn write(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(closed)
+}
+
+pub fn line(text: &str) -> Result<(), CliError> {
+    let mut text = text.to_owned();
+    text.push('\n');
+    write(text.as_bytes())
+}
+
+pub fn json(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value).expect("wire types are always JSON");
+    line(&text)
+}
+
+/// One value of a stream.
+pub fn json_line(value: &impl Serialize) -> Result<(), CliError> {
+    line(&serde_json::to_string(value).expect("wire types are always JSON"))
+}
+
+pub fn closed(error: io::Error) -> CliError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => CliError::OutputClosed,
+        _ => CliError::io("cannot write the output", error),
+    }
+}
+
+/// Columns as wide as they need to be.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(headings: &[&str]) -> Self {
+        Self {
+            rows: vec![
+                headings
+                    .iter()
+                    .map(|heading| (*heading).to_owned())
+                    .collect(),
+            ],
+        }
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(
+            cells
+                .into_iter()
+                .map(|cell| printable(&cell).replace('\n', " "))
+                .collect(),
+        );
+    }
+
+    pub fn print(&self) -> Result<(), CliError> {
+        write(self.render().as_bytes())
+    }
+
+    fn render(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|at| {
+                let cells = self.rows.iter().filter_map(|row| row.get(at));
+                cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            })
+            .collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Name and value, one a line.
+pub struct Facts {
+    facts: Vec<(&'static str, String)>,
+}
+
+impl Facts {
+    pub fn new() -> Self {
+        Self { facts: Vec::new() }
+    }
+
+    pub fn add(&mut self, name: &'static str, value: impl Into<String>) -> &mut Self {
+        self.facts.push((name, value.into()));
+        self
+    }
+
+    pub fn maybe(&mut self, name: &'static str, value: Option<impl Into<String>>) -> &mut Self {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+        self
+    }
+
+    pub fn print(&self) -> Result<(), CliError> {
+        let width = self
+            .facts
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        let mut out = String::new();
+        for (name, value) in &self.facts {
+            let value = printable(value).replace('\n', " ");
+            out.push_str(&format!("{name:width$}  {value}\n"));
+        }
+        write(out.as_bytes())
+    }
+}
+
+/// One line on standard error that is written over, for work that takes a while; only where a
+/// person watches.
+pub struct Progress {
+    shown: bool,
+    on: bool,
+}
+
+impl Progress {
+    pub fn new(quiet: bool) -> Self {
+        Self {
+            shown: false,
+            on: !quiet && io::stderr().is_terminal(),
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    pub fn show(&mut self, text: &str) {
+        if self.on {
+            eprint!("\r\x1b[K{}", printable(text));
+            io::stderr().flush().ok();
+            self.shown = true;
+        }
+    }
+
+    pub fn clear(&mut self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+            io::stderr().flush().ok();
+            self.shown = false;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_trailing_blanks() {
+        let mut table = Table::new(&["ID", "NAME"]);
+        table.row(["long-id".into(), "a".into()]);
+        table.row(["x".into(), String::new()]);
+        assert_eq!(table.render(), "ID       NAME\nlong-id  a\nx\n");
+    }
+}

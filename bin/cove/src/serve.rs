@@ -1,0 +1,165 @@
+//! The server: one supervisor and two children of the same binary.
+//!
+//! ```text
+//!  cove serve (root)  binds the port, makes the first key, starts and restarts its children
+//!    ├─ runner  (root)          the engine, behind <data-dir>/runner.sock
+//!    └─ control (unprivileged)  HTTP and the books; the listening socket is its standard input
+//! ```
+//!
+//! Whoever of them dies, sandboxes live on and nothing acknowledged is lost; the supervisor keeps the
+//! listening socket, so that callers wait through a restart of the control side instead of failing.
+
+mod control;
+mod logging;
+mod privileges;
+mod ready;
+mod role;
+mod runner;
+mod settings;
+mod supervisor;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::args::Global;
+use crate::report::CliError;
+pub use settings::{SETTINGS, Settings};
+
+/// Exit code of a child that must not be restarted: what is wrong will not go away by itself.
+pub const FATAL: u8 = 78;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{message}")]
+    Settings { message: String },
+    #[error("{message}")]
+    Start {
+        message: String,
+        hint: Option<String>,
+    },
+    #[error("{what}")]
+    Io {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl ServeError {
+    pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Io {
+            what: what.into(),
+            source,
+        }
+    }
+
+    pub fn start(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Start {
+            message: message.into(),
+            hint: Some(hint.into()),
+        }
+    }
+
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Settings { .. } => Some("`cove serve --help` lists all settings".into()),
+            Self::Start { hint, .. } => hint.clone(),
+            Self::Io { .. } => None,
+        }
+    }
+}
+
+/// What was given on the command line, by setting.
+#[derive(Debug, Clone, Default)]
+pub struct ServeArgs {
+    config: Option<String>,
+    role: Option<String>,
+    given: Vec<(&'static str, String)>,
+}
+
+impl Args for ServeArgs {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .env("COVE_CONFIG")
+            .help("A TOML file with settings [default: /etc/cove/cove.toml where there is one]");
+        let role = Arg::new("role").long("role").hide(true);
+        let settings = SETTINGS
+            .iter()
+            .filter(|setting| setting.key != "data_dir")
+            .map(|setting| {
+                let default = setting.default_text();
+                let help = match default.as_str() {
+                    "" => setting.help.to_owned(),
+                    default => format!("{} [default: {default}]", setting.help),
+                };
+                Arg::new(setting.key)
+                    .long(setting.flag())
+                    .value_name(setting.value_name)
+                    .help(help)
+            });
+        command.arg(config).arg(role).args(settings)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.config = matches.get_one::<String>("config").cloned();
+        self.role = matches.get_one::<String>("role").cloned();
+        for setting in SETTINGS.iter().filter(|setting| setting.key != "data_dir") {
+            if let Some(value) = matches.get_one::<String>(setting.key) {
+                self.given.push((setting.key, value.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
+    let result = match args.role.as_deref() {
+        None => resolve(&args, global).and_then(supervisor::run),
+        Some("runner") => return role::child(runner::run),
+        Some("control") => return role::child(control::run),
+        Some(other) => Err(ServeError::Settings {
+            message: format!("there is no role '{other}'"),
+        }),
+    };
+    result.map(|()| 0).map_err(CliError::from)
+}
+
+/// The settings a server of this machine would have, flags aside.
+pub fn settings(global: &Global) -> Result<Settings, ServeError> {
+    let config = std::env::var("COVE_CONFIG").ok();
+    resolve(
+        &ServeArgs {
+            config,
+            ..ServeArgs::default()
+        },
+        global,
+    )
+}
+
+/// File, then environment, then flags: the later wins.
+fn resolve(args: &ServeArgs, global: &Global) -> Result<Settings, ServeError> {
+    let mut settings = Settings::default();
+    settings.read_file(args.config.as_deref())?;
+    settings.read_environment(|name| std::env::var(name).ok())?;
+    for (key, value) in &args.given {
+        settings.set(key, value, &format!("--{}", key.replace('_', "-")))?;
+    }
+    if let Some(data_dir) = &global.data_dir {
+        settings.data_dir = data_dir.clone();
+    }
+    settings.check()?;
+    Ok(settings)
+}

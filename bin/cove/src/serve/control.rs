@@ -1,0 +1,126 @@
+//! The unprivileged child: HTTP and the books.
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove_control::{Control, SystemClock, TokenHash};
+use cove_runner::wire;
+use cove_server::{App, TlsPem};
+use tokio_util::sync::CancellationToken;
+
+use super::role::{RoleConfig, claim, follow_parent, until_told};
+use super::{ServeError, privileges};
+
+/// Between two tries to open the books: a database may come up after us.
+const STORE_RETRY: Duration = Duration::from_millis(500);
+const STORE_TRIES: u32 = 60;
+
+pub fn run(config: RoleConfig) -> Result<(), ServeError> {
+    // The listening socket comes as standard input; the key of the certificate is root's to read.
+    let listener = rustix::stdio::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(TcpListener::from)
+        .map_err(|source| ServeError::io("cannot take over the listening socket", source))?;
+    let tls = tls(&config)?;
+    let _claim = claim(&config, "control")?;
+    privileges::drop_to(config.account)?;
+    follow_parent(&config)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| ServeError::io("cannot start the control side", source))?;
+    runtime.block_on(serve(config, listener, tls))
+}
+
+fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
+    let (Some(certificate), Some(key)) =
+        (&config.settings.tls_certificate, &config.settings.tls_key)
+    else {
+        return Ok(None);
+    };
+    let read = |path: &std::path::Path| {
+        std::fs::read(path)
+            .map_err(|source| ServeError::io(format!("cannot read {}", path.display()), source))
+    };
+    Ok(Some(TlsPem {
+        certificates: read(certificate)?,
+        key: read(key)?,
+    }))
+}
+
+async fn serve(
+    config: RoleConfig,
+    listener: TcpListener,
+    tls: Option<TlsPem>,
+) -> Result<(), ServeError> {
+    let shutdown = until_told()?;
+    let settings = &config.settings;
+    let store = open_store(&config).await?;
+    let runner = Arc::new(wire::Client::new(settings.runner_socket()));
+    let control = Control::new(settings.control(), store, runner, Arc::new(SystemClock));
+    let failed = |error: cove_control::ControlError| ServeError::Start {
+        message: format!("the control side cannot start: {}", chain(&error)),
+        hint: error.hint.clone(),
+    };
+    control.prepare().await.map_err(failed)?;
+    let hash = TokenHash::parse(&config.root_key_hash).ok_or_else(|| ServeError::Settings {
+        message: "the hash of the first key is broken".into(),
+    })?;
+    control.bootstrap_root_key(&hash).await.map_err(failed)?;
+
+    // The background work outlives the last request, so that what requests did is still noticed.
+    let background_end = CancellationToken::new();
+    let background = tokio::spawn({
+        let (control, end) = (control.clone(), background_end.clone());
+        async move { control.run(end).await }
+    });
+    let mut server = settings.server();
+    server.tls = tls;
+    tracing::info!("the control side is ready");
+    let served = cove_server::serve(listener, App::new(control, server), shutdown).await;
+    background_end.cancel();
+    background.await.ok();
+    served.map_err(|error| ServeError::Start {
+        message: chain(&error),
+        hint: None,
+    })
+}
+
+async fn open_store(config: &RoleConfig) -> Result<Arc<dyn cove_store::Store>, ServeError> {
+    let mut tries = 0;
+    loop {
+        let opened = match config.settings.database.as_str() {
+            "" => cove_store::open_sqlite(&config.settings.control_dir().join("cove.db")).await,
+            address => cove_store::open(address).await,
+        };
+        match opened {
+            Ok(store) => return Ok(store),
+            Err(cove_store::StoreError::Unavailable(_)) if tries < STORE_TRIES => {
+                tries += 1;
+                tracing::warn!("the database does not answer yet");
+                tokio::time::sleep(STORE_RETRY).await;
+            }
+            Err(error) => {
+                let message = format!("the books cannot be opened: {}", chain(&error));
+                return Err(ServeError::Start {
+                    message,
+                    hint: None,
+                });
+            }
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(cause) = below {
+        text.push_str(&format!(": {cause}"));
+        below = cause.source();
+    }
+    text
+}

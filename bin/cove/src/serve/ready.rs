@@ -1,0 +1,42 @@
+//! Telling the world that the server is up: a log line, and the service manager where there is one.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use cove_client::{Client, ClientConfig};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits until the server answers that it is ready. Whoever waits decides for how long.
+pub async fn wait(url: &str, ca_pem: Option<Vec<u8>>) {
+    let mut config = ClientConfig::new(url, None);
+    config.ca_pem = ca_pem;
+    let Ok(client) = Client::new(config) else {
+        return;
+    };
+    while client.ready().await.is_err() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Says so to the service manager that started us, if one did.
+pub fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let Ok(socket) = UnixDatagram::unbound() else {
+        return;
+    };
+    let sent = match path.to_str().and_then(|path| path.strip_prefix('@')) {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            std::os::unix::net::SocketAddr::from_abstract_name(name)
+                .and_then(|address| socket.send_to_addr(state.as_bytes(), &address))
+        }
+        None => socket.send_to(state.as_bytes(), &path),
+    };
+    if let Err(error) = sent {
+        tracing::debug!(%error, "the service manager could not be told");
+    }
+}

@@ -1,0 +1,484 @@
+//! Every setting of the server in one table: its name in the file, the environment and on the
+//! command line, its default, and what it does. `docs/configuration.md` holds the same table.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cove_control::{ControlConfig, Quota, RateLimit};
+use cove_engine::{BackendChoice, EngineConfig, Overcommit};
+use cove_server::ServerConfig;
+use serde::{Deserialize, Serialize};
+
+use super::ServeError;
+
+const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
+/// A configuration file beyond this is not one.
+const FILE_MAX: u64 = 1024 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    pub data_dir: PathBuf,
+    pub database: String,
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub log: String,
+    pub log_format: String,
+    pub connections_max: u64,
+    pub header_timeout_s: u64,
+    pub body_timeout_s: u64,
+    pub upload_idle_s: u64,
+    pub write_stall_s: u64,
+    pub shutdown_grace_s: u64,
+    pub rate_per_second: f64,
+    pub rate_burst: f64,
+    pub quota_sandboxes: u64,
+    pub quota_cpu: f64,
+    pub quota_memory_mb: u64,
+    pub quota_disk_mb: u64,
+    pub stop_grace_ms: u64,
+    pub idle_cpu: f64,
+    pub idle_network_bytes: u64,
+    pub network_quiet_s: u64,
+    pub meter_every_s: u64,
+    pub lifecycle_every_s: u64,
+    pub events_kept_days: u64,
+    pub warm: u64,
+    pub overcommit_cpu: f64,
+    pub overcommit_memory: f64,
+    pub overcommit_disk: f64,
+    pub pool: String,
+    pub pool_mb: u64,
+    pub pool_reserve_mb: u64,
+    pub host_dir: PathBuf,
+    pub cache_dir: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let server = ServerConfig::default();
+        let control = ControlConfig::default();
+        let engine = EngineConfig::new(crate::connect::DEFAULT_DATA_DIR);
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
+            data_dir: crate::connect::DEFAULT_DATA_DIR.into(),
+            database: String::new(),
+            tls_certificate: None,
+            tls_key: None,
+            log: "info".into(),
+            log_format: "text".into(),
+            connections_max: server.connections_max as u64,
+            header_timeout_s: server.header_timeout.as_secs(),
+            body_timeout_s: server.body_timeout.as_secs(),
+            upload_idle_s: server.upload_idle.as_secs(),
+            write_stall_s: server.write_stall.as_secs(),
+            shutdown_grace_s: server.shutdown_grace.as_secs(),
+            rate_per_second: control.rate_limit.per_second,
+            rate_burst: control.rate_limit.burst,
+            quota_sandboxes: control.default_quota.sandboxes,
+            quota_cpu: control.default_quota.cpu_milli as f64 / 1e3,
+            quota_memory_mb: control.default_quota.memory_mb,
+            quota_disk_mb: control.default_quota.disk_mb,
+            stop_grace_ms: control.stop_grace_ms,
+            idle_cpu: control.idle_cpu,
+            idle_network_bytes: control.idle_network_bytes,
+            network_quiet_s: control.network_quiet.as_secs(),
+            meter_every_s: control.meter_every.as_secs(),
+            lifecycle_every_s: control.lifecycle_every.as_secs(),
+            events_kept_days: control.events_kept.as_secs() / 86_400,
+            warm: engine.warm as u64,
+            overcommit_cpu: engine.overcommit.cpu,
+            overcommit_memory: engine.overcommit.memory,
+            overcommit_disk: engine.overcommit.disk,
+            pool: "auto".into(),
+            pool_mb: 0,
+            pool_reserve_mb: 0,
+            host_dir: engine.host_dir,
+            cache_dir: engine.host_cache,
+        }
+    }
+}
+
+/// One row of the table.
+pub struct Setting {
+    pub key: &'static str,
+    pub value_name: &'static str,
+    pub help: &'static str,
+    set: fn(&mut Settings, &str) -> Result<(), String>,
+    get: fn(&Settings) -> String,
+}
+
+/// How values of a kind are read and shown.
+trait Value: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+    fn show(&self) -> String;
+}
+
+macro_rules! parsed {
+    ($($kind:ty => $wrong:literal),*) => {$(
+        impl Value for $kind {
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| $wrong.to_owned())
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+parsed!(u64 => "must be a whole number", SocketAddr => "must be like 127.0.0.1:7070", String => "must be text");
+
+impl Value for f64 {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.parse::<f64>() {
+            Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+            _ => Err("must be a number, not below 0".into()),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            Err("must be a path".into())
+        } else {
+            Ok(text.into())
+        }
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+impl Value for Option<PathBuf> {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(Some(text).filter(|text| !text.is_empty()).map(Into::into))
+    }
+    fn show(&self) -> String {
+        self.as_ref()
+            .map_or_else(String::new, |path| path.display().to_string())
+    }
+}
+
+macro_rules! settings {
+    ($($key:ident $value:literal $help:literal;)*) => {
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            key: stringify!($key),
+            value_name: $value,
+            help: $help,
+            set: |settings, text| { settings.$key = Value::read(text)?; Ok(()) },
+            get: |settings| Value::show(&settings.$key),
+        },)*];
+    };
+}
+
+settings! {
+    listen "ADDRESS" "Where the API listens; beyond loopback use TLS";
+    data_dir "DIR" "Where everything is kept";
+    database "URL" "postgres://… for the books; empty: SQLite in the data directory";
+    tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
+    tls_key "FILE" "PEM private key of that certificate";
+    log "FILTER" "What is logged: error, warn, info, debug, or a tracing filter";
+    log_format "FORMAT" "text or json";
+    connections_max "COUNT" "Connections served at once";
+    header_timeout_s "SECONDS" "For a request's headers and a TLS handshake";
+    body_timeout_s "SECONDS" "For the whole of a JSON body";
+    upload_idle_s "SECONDS" "Between two pieces of an upload";
+    write_stall_s "SECONDS" "How long a client may leave an answer unread";
+    shutdown_grace_s "SECONDS" "What requests get to end when the server stops";
+    rate_per_second "COUNT" "Requests per second of one key; 0: no limit";
+    rate_burst "COUNT" "Requests of one key at once";
+    quota_sandboxes "COUNT" "Of an organisation made without a quota: sandboxes";
+    quota_cpu "CPUS" "The same: CPUs of running sandboxes";
+    quota_memory_mb "MIB" "The same: memory of running sandboxes";
+    quota_disk_mb "MIB" "The same: disk";
+    stop_grace_ms "MS" "Between SIGTERM and SIGKILL when a stop does not say";
+    idle_cpu "SHARE" "Below this share of one CPU a sandbox counts as idle";
+    idle_network_bytes "BYTES" "Below this traffic in a lifecycle period a sandbox counts as idle";
+    network_quiet_s "SECONDS" "How long traffic keeps a sandbox from being idle";
+    meter_every_s "SECONDS" "How often usage is metered";
+    lifecycle_every_s "SECONDS" "How often idle policies are looked at";
+    events_kept_days "DAYS" "How long events are kept";
+    warm "COUNT" "Sandboxes prepared ahead of need";
+    overcommit_cpu "FACTOR" "CPUs promised for each CPU of the host";
+    overcommit_memory "FACTOR" "Memory promised for each byte of the host";
+    overcommit_disk "FACTOR" "Disk promised for each byte of the pool";
+    pool "KIND" "Storage: auto, btrfs or directory (no disk limits)";
+    pool_mb "MIB" "Size of a pool that is made as a file; 0: by what is free";
+    pool_reserve_mb "MIB" "Kept free in the pool; 0: a share of its size";
+    host_dir "DIR" "Shared by all servers of a machine; emptied by a reboot";
+    cache_dir "DIR" "Shared by all servers of a machine; kept";
+}
+
+impl Setting {
+    pub fn flag(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    pub fn variable(&self) -> String {
+        format!("COVE_{}", self.key.to_ascii_uppercase())
+    }
+
+    pub fn default_text(&self) -> String {
+        (self.get)(&Settings::default())
+    }
+}
+
+fn wrong(message: String) -> ServeError {
+    ServeError::Settings { message }
+}
+
+impl Settings {
+    pub fn set(&mut self, key: &str, value: &str, source: &str) -> Result<(), ServeError> {
+        let setting = SETTINGS
+            .iter()
+            .find(|setting| setting.key == key)
+            .ok_or_else(|| wrong(format!("{source}: there is no setting '{key}'")))?;
+        (setting.set)(self, value).map_err(|problem| wrong(format!("{source}: {key} {problem}")))
+    }
+
+    /// The named file must be there; the usual one may be missing.
+    pub fn read_file(&mut self, path: Option<&str>) -> Result<(), ServeError> {
+        let (path, named) = match path {
+            Some(path) => (Path::new(path), true),
+            None => (Path::new(DEFAULT_FILE), false),
+        };
+        let failed = |source| ServeError::io(format!("cannot read {}", path.display()), source);
+        match std::fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => return Ok(()),
+            Err(error) => return Err(failed(error)),
+            Ok(found) if found.len() > FILE_MAX => {
+                return Err(wrong(format!(
+                    "{} is too large for a configuration",
+                    path.display()
+                )));
+            }
+            Ok(_) => {}
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        self.read_toml(&text, &path.display().to_string())
+    }
+
+    fn read_toml(&mut self, text: &str, source: &str) -> Result<(), ServeError> {
+        let table: toml::Table = text
+            .parse()
+            .map_err(|error| wrong(format!("{source} is not TOML: {error}")))?;
+        for (key, value) in table {
+            let value = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                _ => return Err(wrong(format!("{source}: {key} must be text or a number"))),
+            };
+            self.set(&key, &value, source)?;
+        }
+        Ok(())
+    }
+
+    pub fn read_environment(
+        &mut self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), ServeError> {
+        for setting in SETTINGS {
+            let name = setting.variable();
+            if let Some(value) = variable(&name) {
+                self.set(setting.key, &value, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What single values cannot tell.
+    pub fn check(&mut self) -> Result<(), ServeError> {
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            return Err(wrong("tls_certificate and tls_key belong together".into()));
+        }
+        if !matches!(self.log_format.as_str(), "text" | "json") {
+            return Err(wrong("log_format must be text or json".into()));
+        }
+        if !matches!(self.pool.as_str(), "auto" | "btrfs" | "directory") {
+            return Err(wrong("pool must be auto, btrfs or directory".into()));
+        }
+        for (key, value) in [
+            ("connections_max", self.connections_max),
+            ("header_timeout_s", self.header_timeout_s),
+            ("body_timeout_s", self.body_timeout_s),
+            ("upload_idle_s", self.upload_idle_s),
+            ("write_stall_s", self.write_stall_s),
+            ("meter_every_s", self.meter_every_s),
+            ("lifecycle_every_s", self.lifecycle_every_s),
+        ] {
+            if value == 0 || value > u64::from(u32::MAX) {
+                return Err(wrong(format!("{key} must be between 1 and {}", u32::MAX)));
+            }
+        }
+        self.data_dir = std::path::absolute(&self.data_dir)
+            .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
+        Ok(())
+    }
+
+    pub fn server(&self) -> ServerConfig {
+        ServerConfig {
+            connections_max: usize::try_from(self.connections_max).unwrap_or(usize::MAX),
+            header_timeout: Duration::from_secs(self.header_timeout_s),
+            body_timeout: Duration::from_secs(self.body_timeout_s),
+            upload_idle: Duration::from_secs(self.upload_idle_s),
+            write_stall: Duration::from_secs(self.write_stall_s),
+            shutdown_grace: Duration::from_secs(self.shutdown_grace_s),
+            tls: None,
+        }
+    }
+
+    pub fn control(&self) -> ControlConfig {
+        ControlConfig {
+            default_quota: Quota {
+                sandboxes: self.quota_sandboxes,
+                cpu_milli: (self.quota_cpu * 1e3).round() as u64,
+                memory_mb: self.quota_memory_mb,
+                disk_mb: self.quota_disk_mb,
+            },
+            rate_limit: RateLimit {
+                per_second: self.rate_per_second,
+                burst: self.rate_burst,
+            },
+            meter_every: Duration::from_secs(self.meter_every_s),
+            lifecycle_every: Duration::from_secs(self.lifecycle_every_s),
+            idle_cpu: self.idle_cpu,
+            idle_network_bytes: self.idle_network_bytes,
+            network_quiet: Duration::from_secs(self.network_quiet_s),
+            stop_grace_ms: self.stop_grace_ms,
+            events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
+            ..ControlConfig::default()
+        }
+    }
+
+    pub fn engine(&self) -> EngineConfig {
+        let some = |mb: u64| (mb > 0).then(|| mb.saturating_mul(1024 * 1024));
+        EngineConfig {
+            host_dir: self.host_dir.clone(),
+            host_cache: self.cache_dir.clone(),
+            backend: match self.pool.as_str() {
+                "btrfs" => BackendChoice::Btrfs,
+                "directory" => BackendChoice::Directory,
+                _ => BackendChoice::Auto,
+            },
+            pool_bytes: some(self.pool_mb),
+            reserve_bytes: some(self.pool_reserve_mb),
+            warm: usize::try_from(self.warm).unwrap_or(usize::MAX),
+            overcommit: Overcommit {
+                cpu: self.overcommit_cpu,
+                memory: self.overcommit_memory,
+                disk: self.overcommit_disk,
+            },
+            ..EngineConfig::new(&self.data_dir)
+        }
+    }
+
+    /// Where clients of this machine reach it.
+    pub fn url(&self, listening: SocketAddr) -> String {
+        let scheme = if self.tls_certificate.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let mut address = listening;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        format!("{scheme}://{address}")
+    }
+
+    /// The control side's own directory, the only one it may write.
+    pub fn control_dir(&self) -> PathBuf {
+        self.data_dir.join("control")
+    }
+
+    pub fn runner_socket(&self) -> PathBuf {
+        self.data_dir.join("runner.sock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_in_the_table_and_reads_what_it_shows() {
+        let fields = serde_json::to_value(Settings::default()).unwrap();
+        let fields: Vec<_> = fields.as_object().unwrap().keys().cloned().collect();
+        let mut keys: Vec<_> = SETTINGS
+            .iter()
+            .map(|setting| setting.key.to_owned())
+            .collect();
+        keys.sort();
+        let mut sorted = fields.clone();
+        sorted.sort();
+        assert_eq!(keys, sorted);
+        for setting in SETTINGS {
+            let mut settings = Settings::default();
+            (setting.set)(&mut settings, &setting.default_text())
+                .unwrap_or_else(|problem| panic!("{}: {problem}", setting.key));
+            assert_eq!(settings, Settings::default(), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn later_sources_win_and_name_themselves_when_wrong() {
+        let mut settings = Settings::default();
+        settings
+            .read_toml("listen = \"127.0.0.1:1\"\nwarm = 9\nidle_cpu = 0.5", "file")
+            .unwrap();
+        settings
+            .read_environment(|name| (name == "COVE_LISTEN").then(|| "127.0.0.1:2".into()))
+            .unwrap();
+        assert_eq!(settings.listen.port(), 2);
+        assert_eq!(settings.warm, 9);
+        for (text, said) in [
+            ("listn = \"x\"", "there is no setting 'listn'"),
+            ("warm = \"many\"", "warm must be a whole number"),
+            ("warm = [1]", "warm must be text or a number"),
+            ("warm", "is not TOML"),
+        ] {
+            let error = Settings::default()
+                .read_toml(text, "file")
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(said) && error.contains("file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_documented_table_is_this_one() {
+        let documented = include_str!("../../../../docs/configuration.md");
+        for setting in SETTINGS {
+            let row = format!(
+                "| `{}` | `{}` | `--{}` | {} | {} |",
+                setting.key,
+                setting.variable(),
+                setting.flag(),
+                match setting.default_text().as_str() {
+                    "" => String::new(),
+                    default => format!("`{default}`"),
+                },
+                setting.help
+            );
+            assert!(
+                documented.contains(&row),
+                "docs/configuration.md lacks the row\n{row}"
+            );
+        }
+        let rows = documented
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .count();
+        assert_eq!(rows, SETTINGS.len());
+    }
+}

@@ -1,0 +1,317 @@
+//! The parent of both children: prepares what they need, starts them, restarts what dies.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use cove_control::ApiToken;
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::privileges::{self, Account};
+use super::role::{RoleConfig, VARIABLE};
+use super::settings::Settings;
+use super::{FATAL, ServeError, logging, ready};
+use crate::connect::{ROOT_KEY_FILE, URL_FILE};
+
+/// Between a child's end and its next start: doubled each time, from and to these.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A child that lived this long is started again without waiting.
+const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+/// What the control side gets beyond its own grace time, and the runner in all.
+const CONTROL_MARGIN: Duration = Duration::from_secs(5);
+const RUNNER_GRACE: Duration = Duration::from_secs(30);
+
+pub fn run(settings: Settings) -> Result<(), ServeError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(ServeError::start(
+            "the server must be started by root",
+            "sandboxes need namespaces, mounts and cgroups; the part that talks to the network gives root up",
+        ));
+    }
+    logging::start(&settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| ServeError::io("cannot start", source))?;
+    runtime.block_on(supervise(settings))
+}
+
+async fn supervise(settings: Settings) -> Result<(), ServeError> {
+    let account = privileges::account();
+    prepare_directories(&settings, account)?;
+    let _lock = lock(&settings.data_dir)?;
+    let token = root_key(&settings.data_dir)?;
+    let listener = listen(settings.listen)?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| ServeError::io("cannot read the address", source))?;
+    let url = settings.url(address);
+    let url_file = settings.data_dir.join(URL_FILE);
+    write_file(&url_file, &url, 0o644)?;
+    if !address.ip().is_loopback() && settings.tls_certificate.is_none() {
+        tracing::warn!(%address, "the API is open to the network without TLS: keys travel readable");
+    }
+
+    let role = RoleConfig {
+        account,
+        root_key_hash: token.hash().as_str().to_owned(),
+        parent: rustix::process::getpid().as_raw_nonzero().get(),
+        settings,
+    };
+    let stop = CancellationToken::new();
+    let runner = Supervised::new("runner", &role, None)?;
+    let control = Supervised::new("control", &role, Some(listener.into()))?;
+    let until_ready = stop.clone();
+    let ca_pem = role
+        .settings
+        .tls_certificate
+        .as_ref()
+        .and_then(|path| fs::read(path).ok());
+    let announce = tokio::spawn(async move {
+        tokio::select! {
+            () = ready::wait(&url, ca_pem) => {
+                ready::notify("READY=1");
+                tracing::info!(url, "cove is ready");
+            }
+            () = until_ready.cancelled() => {}
+        }
+    });
+
+    let control_grace =
+        Duration::from_secs(role.settings.shutdown_grace_s).saturating_add(CONTROL_MARGIN);
+    // The control side goes first: what it has under way still needs the runner.
+    let runner_stop = CancellationToken::new();
+    let mut runner = tokio::spawn(runner.keep(runner_stop.clone(), RUNNER_GRACE));
+    let mut control = tokio::spawn(control.keep(stop.clone(), control_grace));
+    let failed = |source| ServeError::io("cannot wait for signals", source);
+    let mut term = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
+    let outcome = tokio::select! {
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+        ended = &mut runner => ended.unwrap_or_else(|_| Err(lost("runner"))),
+        ended = &mut control => ended.unwrap_or_else(|_| Err(lost("control"))),
+    };
+    ready::notify("STOPPING=1");
+    stop.cancel();
+    if !control.is_finished() {
+        control.await.ok();
+    }
+    runner_stop.cancel();
+    if !runner.is_finished() {
+        runner.await.ok();
+    }
+    announce.await.ok();
+    fs::remove_file(&url_file).ok();
+    outcome
+}
+
+fn lost(role: &str) -> ServeError {
+    ServeError::Start {
+        message: format!("the {role} side was lost"),
+        hint: None,
+    }
+}
+
+struct Supervised {
+    role: &'static str,
+    config: String,
+    /// Given to the child as its standard input.
+    listener: Option<OwnedFd>,
+}
+
+impl Supervised {
+    fn new(
+        role: &'static str,
+        config: &RoleConfig,
+        listener: Option<OwnedFd>,
+    ) -> Result<Self, ServeError> {
+        let config = serde_json::to_string(config).map_err(|error| ServeError::Settings {
+            message: error.to_string(),
+        })?;
+        Ok(Self {
+            role,
+            config,
+            listener,
+        })
+    }
+
+    fn spawn(&self) -> Result<Child, ServeError> {
+        let failed =
+            |source| ServeError::io(format!("cannot start the {} side", self.role), source);
+        let program = std::env::current_exe().map_err(failed)?;
+        let stdin = match &self.listener {
+            Some(listener) => Stdio::from(listener.as_fd().try_clone_to_owned().map_err(failed)?),
+            None => Stdio::null(),
+        };
+        Command::new(program)
+            .args(["serve", "--role", self.role])
+            .env(VARIABLE, &self.config)
+            // Signals of a terminal are for the supervisor, which passes them on in order.
+            .process_group(0)
+            .stdin(stdin)
+            .spawn()
+            .map_err(failed)
+    }
+
+    /// Runs the child until told to stop, again whenever it ends by itself.
+    async fn keep(self, stop: CancellationToken, grace: Duration) -> Result<(), ServeError> {
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let started = Instant::now();
+            let mut child = self.spawn()?;
+            let status = tokio::select! {
+                status = child.wait() => status,
+                () = stop.cancelled() => {
+                    self.end(child, grace).await;
+                    return Ok(());
+                }
+            };
+            let status =
+                status.map_err(|source| ServeError::io("cannot wait for a child", source))?;
+            if is_fatal(status) {
+                return Err(ServeError::Start {
+                    message: format!("the {} side cannot run; its log says why", self.role),
+                    hint: None,
+                });
+            }
+            if started.elapsed() >= HEALTHY_AFTER {
+                backoff = BACKOFF_FIRST;
+            }
+            tracing::error!(role = self.role, %status, again_in = ?backoff, "a child ended");
+            tokio::select! {
+                () = tokio::time::sleep(backoff) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    async fn end(&self, mut child: Child, grace: Duration) {
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(pid) = pid {
+            rustix::process::kill_process(pid, Signal::TERM).ok();
+        }
+        if timeout(grace, child.wait()).await.is_err() {
+            tracing::warn!(
+                role = self.role,
+                "a child did not end in time and is killed"
+            );
+            child.kill().await.ok();
+        }
+    }
+}
+
+fn is_fatal(status: ExitStatus) -> bool {
+    status.code() == Some(i32::from(FATAL))
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).map_err(|source| match source.kind() {
+        std::io::ErrorKind::AddrInUse => ServeError::start(
+            format!("{address} is taken by another program"),
+            "is a server running already? choose another with --listen",
+        ),
+        _ => ServeError::io(format!("cannot listen at {address}"), source),
+    })
+}
+
+/// The data directory may be passed through, not read; the control side owns its own part of it.
+fn prepare_directories(settings: &Settings, account: Account) -> Result<(), ServeError> {
+    let make = |path: &Path, mode: u32| -> Result<(), ServeError> {
+        let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(path)
+            .map_err(failed)?;
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
+    };
+    make(&settings.data_dir, 0o711)?;
+    let control = settings.control_dir();
+    make(&control, 0o700)?;
+    chown_tree(&control, account)
+        .map_err(|source| ServeError::io(format!("cannot give away {}", control.display()), source))
+}
+
+/// One level is all there is: the database and its journals.
+fn chown_tree(directory: &Path, account: Account) -> std::io::Result<()> {
+    let (uid, gid) = (Some(account.uid), Some(account.gid));
+    chown(directory, uid, gid)?;
+    for entry in fs::read_dir(directory)? {
+        std::os::unix::fs::lchown(entry?.path(), uid, gid)?;
+    }
+    Ok(())
+}
+
+/// One server per data directory; the kernel lets go of the lock however this process ends.
+fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
+    let path = data_dir.join("server.lock");
+    let failed = |source| ServeError::io(format!("cannot lock {}", path.display()), source);
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(ServeError::start(
+            format!("a server already runs over {}", data_dir.display()),
+            "stop it first, or choose another with --data-dir",
+        )),
+        Err(fs::TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// The first key: made once, readable by root alone.
+fn root_key(data_dir: &Path) -> Result<ApiToken, ServeError> {
+    let path = data_dir.join(ROOT_KEY_FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => ApiToken::parse(text.trim()).ok_or_else(|| {
+            ServeError::start(
+                format!("{} does not hold a key", path.display()),
+                "remove it to have a new one made",
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let token = ApiToken::random();
+            write_file(&path, token.reveal(), 0o600)?;
+            Ok(token)
+        }
+        Err(source) => Err(ServeError::io(
+            format!("cannot read {}", path.display()),
+            source,
+        )),
+    }
+}
+
+/// In one step, so that nobody ever reads half of it.
+fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), ServeError> {
+    let failed = |source| ServeError::io(format!("cannot write {}", path.display()), source);
+    let fresh = path.with_extension("new");
+    fs::remove_file(&fresh).ok();
+    let mut file = fs::OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(mode)
+        .open(&fresh)
+        .map_err(failed)?;
+    file.write_all(format!("{text}\n").as_bytes())
+        .map_err(failed)?;
+    file.set_permissions(Permissions::from_mode(mode))
+        .map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    fs::rename(&fresh, path).map_err(failed)
+}

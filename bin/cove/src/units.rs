@@ -1,0 +1,110 @@
+//! Sizes and times as people write and read them.
+
+use cove_api::Timestamp;
+use time::OffsetDateTime;
+
+/// `512`, `512M`, `2G`, `1T`: in MiB.
+pub fn megabytes(text: &str) -> Result<u64, String> {
+    let wrong = || "must be like 512M, 2G or 1T".to_owned();
+    let (digits, unit) = split(text);
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let factor = match unit.trim_end_matches("iB").trim_end_matches('B') {
+        "" | "M" | "m" => 1,
+        "G" | "g" => 1024,
+        "T" | "t" => 1024 * 1024,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor).ok_or_else(wrong)
+}
+
+/// `90`, `90s`, `10m`, `2h`, `7d`: in seconds.
+pub fn duration_s(text: &str) -> Result<u64, String> {
+    let wrong = || "must be like 90s, 10m, 2h or 7d".to_owned();
+    let (digits, unit) = split(text);
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor).ok_or_else(wrong)
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let at = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.split_at(at)
+}
+
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("must be KEY=VALUE".into()),
+    }
+}
+
+/// `1.5 GB`, for people.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit < UNITS.len() - 1 {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// `3 min ago`, for people.
+pub fn ago(at: Timestamp) -> String {
+    let seconds = at.millis_until(OffsetDateTime::now_utc()) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// `1h 5m`, for people.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_read_with_their_units() {
+        assert_eq!(megabytes("512"), Ok(512));
+        assert_eq!(megabytes("2G"), Ok(2048));
+        assert_eq!(megabytes("1GiB"), Ok(1024));
+        assert_eq!(duration_s("10m"), Ok(600));
+        assert_eq!(duration_s("7d"), Ok(604_800));
+        for bad in ["", "G", "1.5G", "-1", "2X", "99999999999999999999"] {
+            assert!(megabytes(bad).is_err(), "{bad} was accepted");
+        }
+        assert!(duration_s("18446744073709551615d").is_err());
+    }
+
+    #[test]
+    fn byte_counts_are_short() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1500), "1.5 kB");
+        assert_eq!(bytes(200_000_000), "200 MB");
+    }
+}
