@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cove_model::OrgId;
+use cove_model::spec::DEFAULT_IMAGE;
 use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState};
 use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope};
 
@@ -71,7 +72,10 @@ impl Control {
             return Ok(None);
         }
         let grants = self.store().image_grants(&principal.org).await?;
-        Ok(Some(grants.into_iter().map(|(name, _)| name).collect()))
+        let mut names: HashSet<String> = grants.into_iter().map(|(name, _)| name).collect();
+        // The default image is everybody's however it came onto the host.
+        names.insert(DEFAULT_IMAGE.to_owned());
+        Ok(Some(names))
     }
 
     /// Refuses an image the caller may not use, exactly like one that is not there.
@@ -155,7 +159,7 @@ impl Control {
         self.to_the_end(async move {
             let name = match &source {
                 ImageSource::Registry { reference, .. } => reference.clone(),
-                ImageSource::Debian => "debian".into(),
+                ImageSource::Debian => DEFAULT_IMAGE.into(),
                 ImageSource::Local { name, .. } => name.clone(),
             };
             let outcome = control.try_add_image(&principal, source, &name).await;

@@ -121,7 +121,7 @@ pub trait Store: Send + Sync + 'static {
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 
     /// Charges what was used since each sandbox's last sample and moves its marks, in one go. A
-    /// sample that is not younger than the last one changes nothing.
+    /// sample that is older than the last one changes nothing.
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError>;
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError>;
     async fn usage_by_sandbox(

@@ -2,6 +2,7 @@
 //!
 //! The test starts itself as a writer, kills it at some moment, and compares what it was told with
 //! what the file holds.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

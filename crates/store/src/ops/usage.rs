@@ -97,7 +97,9 @@ async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError
         memory_rest: row.count(6)?,
         disk_rest: row.count(7)?,
     };
-    if at <= mark.at {
+    // Two at the same moment are both taken: no time lies between them, and the later one knows
+    // better whether it runs.
+    if at < mark.at {
         return Ok(());
     }
     let (usage, memory_rest, disk_rest) = charge(&mark, sample);

@@ -1,0 +1,82 @@
+//! A guest that knows a few answers by heart.
+
+use cove_protocol::frame;
+use cove_protocol::message::{
+    Done, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Reply,
+    ReplyKind, Request,
+};
+use cove_runner::GuestStream;
+use tokio::net::UnixStream;
+
+/// Answers what its processes are; a command prints what it was given and exits with 0.
+#[derive(Debug, Clone, Default)]
+pub struct ScriptedGuest {
+    pub processes: Vec<Process>,
+}
+
+impl ScriptedGuest {
+    pub(super) fn connect(&self) -> GuestStream {
+        let (ours, guest) = UnixStream::pair().expect("a socket pair can be made");
+        let script = self.clone();
+        tokio::spawn(async move { script.answer(guest).await });
+        GuestStream::Unix(ours)
+    }
+
+    async fn answer(self, mut stream: UnixStream) {
+        let opened = frame::FrameReader::default()
+            .next::<_, Open>(&mut stream)
+            .await;
+        let Ok(open) = opened else {
+            return;
+        };
+        for kind in self.replies(open.request) {
+            let reply = Reply { kind: Some(kind) };
+            if frame::write(&mut stream, &reply).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn replies(self, request: Option<Request>) -> Vec<ReplyKind> {
+        match request {
+            Some(Request::Info(_)) => vec![ReplyKind::Info(Info::default())],
+            Some(Request::Metrics(_)) => vec![ReplyKind::Metrics(Metrics::default())],
+            Some(Request::Processes(_)) => vec![
+                ReplyKind::Processes(Processes {
+                    processes: self.processes,
+                }),
+                ReplyKind::Done(Done::default()),
+            ],
+            Some(Request::Start(start)) => {
+                let said = format!(
+                    "user={} cwd={} tag={} argv={:?} shell={:?} env={:?}\n",
+                    start.user, start.cwd, start.tag, start.argv, start.shell, start.env
+                );
+                let started = Process {
+                    id: start.id,
+                    argv: start.argv,
+                    ..Process::default()
+                };
+                if !start.follow {
+                    return vec![ReplyKind::Started(started)];
+                }
+                let length = said.len() as u64;
+                vec![
+                    ReplyKind::Started(started),
+                    ReplyKind::Output(Output {
+                        data: said.into(),
+                        ..Output::default()
+                    }),
+                    ReplyKind::Exit(Exit {
+                        stdout_bytes: length,
+                        ..Exit::default()
+                    }),
+                ]
+            }
+            _ => vec![ReplyKind::Error(Error {
+                code: ErrorCode::Unsupported as i32,
+                message: "not in the script".into(),
+            })],
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Events: live, replayed, never doubled.
+
+use cove_control::{EventItem, EventSubscription};
+use cove_model::{EventKind, State};
+use tokio::time::timeout;
+
+use crate::support::{DEADLINE, Plane, named};
+
+async fn next_state(events: &mut EventSubscription) -> (u64, State) {
+    loop {
+        let item = timeout(DEADLINE, events.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        match item {
+            EventItem::Event(event) => {
+                if let EventKind::State { state, .. } = event.kind {
+                    return (event.sequence, state);
+                }
+            }
+            EventItem::Lost { .. } => panic!("nothing was lost"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn listeners_hear_live_and_resume_where_they_were() {
+    let mut plane = Plane::new().await;
+    plane.go();
+    let mut live = plane.control.events(&plane.root, None, None).await.unwrap();
+    plane.sandbox("agent").await;
+    assert_eq!(next_state(&mut live).await.1, State::Creating);
+    let (seen, state) = next_state(&mut live).await;
+    assert_eq!(state, State::Running);
+    drop(live);
+    plane
+        .control
+        .stop_sandbox(&plane.root, "agent", None)
+        .await
+        .unwrap();
+    plane
+        .control
+        .start_sandbox(&plane.root, "agent")
+        .await
+        .unwrap();
+    let mut resumed = plane
+        .control
+        .events(&plane.root, Some("agent"), Some(seen))
+        .await
+        .unwrap();
+    assert_eq!(next_state(&mut resumed).await.1, State::Stopped);
+    let (seen, state) = next_state(&mut resumed).await;
+    assert_eq!(state, State::Running);
+
+    // A new control plane goes on in the host's log where the old one was: nothing twice.
+    plane.halt().await;
+    assert!(
+        timeout(DEADLINE, resumed.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .is_none(),
+        "ended"
+    );
+    plane.crash().await;
+    plane.go();
+    let mut resumed = plane
+        .control
+        .events(&plane.root, None, Some(seen))
+        .await
+        .unwrap();
+    plane
+        .control
+        .delete_sandbox(&plane.root, "agent")
+        .await
+        .unwrap();
+    assert_eq!(next_state(&mut resumed).await.1, State::Gone);
+}
+
+#[tokio::test]
+async fn each_organisation_hears_its_own() {
+    let mut plane = Plane::new().await;
+    let tenant = plane.tenant("tenant", None).await;
+    let mut theirs = plane.control.events(&tenant, None, Some(0)).await.unwrap();
+    plane.go();
+    plane.sandbox("ours").await;
+    let made = plane
+        .create(&tenant, named("theirs"))
+        .await
+        .unwrap()
+        .sandbox;
+    let item = timeout(DEADLINE, theirs.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let EventItem::Event(event) = item else {
+        panic!("{item:?}")
+    };
+    assert_eq!((event.sandbox, event.org), (made.id, tenant.org));
+}
+
+#[tokio::test]
+async fn a_listener_from_before_what_is_kept_or_from_nowhere_is_told() {
+    let mut plane = Plane::new().await;
+    let ahead = plane
+        .control
+        .events(&plane.root, None, Some(1_000_000))
+        .await;
+    let mut ahead = ahead.unwrap();
+    assert_eq!(
+        ahead.next().await.unwrap(),
+        Some(EventItem::Lost { before: 1 })
+    );
+    plane.go();
+    plane.sandbox("agent").await;
+    assert_eq!(next_state(&mut ahead).await.1, State::Creating);
+    plane.halt().await;
+    let everything = cove_store::Retention {
+        idempotency_before: time::OffsetDateTime::UNIX_EPOCH,
+        events_before: time::OffsetDateTime::UNIX_EPOCH,
+        events_max: 1,
+        tombstones_before: time::OffsetDateTime::UNIX_EPOCH,
+    };
+    plane.store.sweep(&everything).await.unwrap();
+    plane.crash().await;
+    let mut behind = plane
+        .control
+        .events(&plane.root, None, Some(0))
+        .await
+        .unwrap();
+    assert_eq!(
+        behind.next().await.unwrap(),
+        Some(EventItem::Lost { before: 2 })
+    );
+    assert_eq!(next_state(&mut behind).await, (2, State::Running));
+}

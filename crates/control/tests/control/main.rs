@@ -1,0 +1,15 @@
+//! The control plane over a real SQLite store and a host in memory that fails on request.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod crash;
+mod creating;
+mod events;
+mod idle;
+mod images;
+mod keys;
+mod metering;
+mod quota;
+mod support;
+mod tenancy;
+mod updating;

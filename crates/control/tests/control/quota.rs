@@ -1,0 +1,171 @@
+//! Admission under concurrency: never over the quota, never a leak.
+
+use cove_control::testing::{Call, Fault};
+use cove_control::{ErrorCode, Quota, SandboxPatch};
+use cove_model::{ResourcesPatch, State};
+use cove_runner::RunnerError;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use crate::support::{Plane, sized};
+
+#[derive(Debug, Clone)]
+enum Act {
+    Create(u64),
+    CreateRefused(u64),
+    Delete(usize),
+    Stop(usize),
+    Start(usize),
+    Resize(usize, u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (16u64..400).prop_map(Act::Create),
+        1 => (16u64..400).prop_map(Act::CreateRefused),
+        1 => (0usize..20).prop_map(Act::Delete),
+        2 => (0usize..20).prop_map(Act::Stop),
+        2 => (0usize..20).prop_map(Act::Start),
+        1 => (0usize..20, 16u64..500).prop_map(|(which, memory)| Act::Resize(which, memory)),
+    ]
+}
+
+const QUOTA: Quota = Quota {
+    sandboxes: 12,
+    cpu_milli: 4_000,
+    memory_mb: 1_000,
+    disk_mb: 1_000,
+};
+
+async fn check(plane: &Plane, tenant: &cove_control::Principal) {
+    let used = plane.control.organisation(tenant, None).await.unwrap().used;
+    assert!(used.sandboxes <= QUOTA.sandboxes, "{used:?}");
+    assert!(used.cpu_milli <= QUOTA.cpu_milli, "{used:?}");
+    assert!(used.memory_mb <= QUOTA.memory_mb, "{used:?}");
+    assert!(used.disk_mb <= QUOTA.disk_mb, "{used:?}");
+}
+
+/// Batches of acts run at once; between batches the books must add up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_mix_of_requests_gets_past_the_quota() {
+    let mut runner = TestRunner::deterministic();
+    let (mut done, mut short) = (0, 0);
+    for round in 0..6 {
+        let plane = Plane::new().await;
+        let tenant = plane.tenant(&format!("t{round}"), Some(QUOTA)).await;
+        let batches = prop::collection::vec(prop::collection::vec(act(), 1..12), 1..6);
+        for batch in batches.new_tree(&mut runner).unwrap().current() {
+            let ids: Vec<String> = plane
+                .all(&tenant)
+                .await
+                .iter()
+                .map(|s| s.id.to_string())
+                .collect();
+            let calls: Vec<_> = batch
+                .into_iter()
+                .map(|act| {
+                    let (control, tenant) = (plane.control.clone(), tenant.clone());
+                    let pick = |which: usize| {
+                        ids.get(which % ids.len().max(1))
+                            .cloned()
+                            .unwrap_or_default()
+                    };
+                    let (one, memory) = match act {
+                        Act::Create(memory) | Act::CreateRefused(memory) => (String::new(), memory),
+                        Act::Delete(which) | Act::Stop(which) | Act::Start(which) => {
+                            (pick(which), 0)
+                        }
+                        Act::Resize(which, memory) => (pick(which), memory),
+                    };
+                    if matches!(act, Act::CreateRefused(_)) {
+                        let no = RunnerError::Internal {
+                            message: "no".into(),
+                        };
+                        plane.runner.inject(Call::Create, Fault::Refuse(no));
+                    }
+                    tokio::spawn(async move {
+                        match act {
+                            Act::Create(_) | Act::CreateRefused(_) => {
+                                let spec = sized(memory);
+                                let request = cove_control::CreateSandbox {
+                                    spec,
+                                    idempotency_key: None,
+                                };
+                                control.create_sandbox(&tenant, request).await.map(drop)
+                            }
+                            Act::Delete(_) => control.delete_sandbox(&tenant, &one).await,
+                            Act::Stop(_) => {
+                                control.stop_sandbox(&tenant, &one, None).await.map(drop)
+                            }
+                            Act::Start(_) => control.start_sandbox(&tenant, &one).await.map(drop),
+                            Act::Resize(..) => {
+                                let resources = ResourcesPatch {
+                                    memory_mb: Some(memory),
+                                    ..Default::default()
+                                };
+                                let patch = SandboxPatch {
+                                    resources: Some(resources),
+                                    ..SandboxPatch::default()
+                                };
+                                control.update_sandbox(&tenant, &one, patch).await.map(drop)
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for call in calls {
+                match call.await.unwrap() {
+                    Ok(()) => done += 1,
+                    Err(error) if error.code == ErrorCode::QuotaExceeded => short += 1,
+                    Err(error) => assert_ne!(error.code, ErrorCode::Stale, "{error}"),
+                }
+            }
+            check(&plane, &tenant).await;
+            // The sums are those of what is really there.
+            let (mut memory, mut disk, mut count) = (0, 0, 0);
+            for sandbox in plane.all(&tenant).await {
+                count += 1;
+                disk += sandbox.spec.resources.disk_mb;
+                if sandbox.state == State::Running {
+                    memory += sandbox.spec.resources.memory_mb;
+                }
+                assert_eq!(plane.runner.state(&sandbox.id), Some(sandbox.state));
+            }
+            let used = plane
+                .control
+                .organisation(&tenant, None)
+                .await
+                .unwrap()
+                .used;
+            assert_eq!(
+                (used.memory_mb, used.disk_mb, used.sandboxes),
+                (memory, disk, count)
+            );
+            assert_eq!(plane.runner.ids().len() as u64, count);
+        }
+    }
+    assert!(
+        done > 20 && short > 5,
+        "{done} done, {short} refused: too few to say anything"
+    );
+}
+
+#[tokio::test]
+async fn refusals_of_the_quota_name_it_and_say_when_to_try_again() {
+    let plane = Plane::new().await;
+    let tenant = plane
+        .tenant(
+            "tenant",
+            Some(Quota {
+                sandboxes: 1,
+                ..QUOTA
+            }),
+        )
+        .await;
+    plane.create(&tenant, sized(16)).await.unwrap();
+    let refused = plane.create(&tenant, sized(16)).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::QuotaExceeded);
+    assert!(refused.message.contains("sandboxes"), "{}", refused.message);
+    assert!(refused.retry_after_s.is_some() && refused.hint.is_some());
+}
