@@ -1,0 +1,222 @@
+//! Attempts to get out by the kernel's own doors: mounts, namespaces, /proc, devices, sockets,
+//! system calls, capabilities.
+
+use std::sync::Arc;
+
+use cove_model::SandboxSpec;
+use cove_protocol::message::Start;
+use cove_tests::start_as;
+
+use crate::world::{Case, World, attempts, cases};
+
+/// Capabilities no program inside may ever get: what configures the kernel, the network or devices,
+/// looks into other processes, or makes packets by hand.
+const FORBIDDEN: [u32; 20] = [
+    12, 13, 14, 15, 16, 17, 19, 20, 21, 22, 23, 24, 25, 27, 32, 33, 36, 38, 39, 40,
+];
+
+pub fn cases() -> Vec<Case> {
+    let programs = [
+        ("mounts_cannot_be_changed", include_str!("programs/mounts.py")),
+        ("pid_1_and_the_pids_of_others_are_out_of_reach", include_str!("programs/proc.py")),
+        ("the_kernels_files_cannot_be_written", include_str!("programs/kernel_files.py")),
+        ("system_calls_that_reach_the_host_are_refused", include_str!("programs/calls.py")),
+        ("namespaces_cannot_be_made_or_entered", include_str!("programs/namespaces.py")),
+        ("only_ordinary_sockets_can_be_made", include_str!("programs/sockets.py")),
+        ("devices_cannot_be_made", include_str!("programs/devices.py")),
+    ];
+    let mut all: Vec<Case> = programs
+        .into_iter()
+        .map(|(name, program)| {
+            Case::new(format!("border::{name}"), move |world: Arc<World>| async move {
+                let sandbox = world.sandbox().await;
+                for user in ["", "user"] {
+                    attempts(&sandbox, user, program).await;
+                }
+            })
+        })
+        .collect();
+    all.extend(cases![
+        chroot_tricks_end_at_the_sandboxs_own_root,
+        a_32_bit_system_call_does_not_exist,
+        setuid_programs_give_no_more_than_the_bounding_set,
+        file_capabilities_give_no_more_than_the_bounding_set,
+        commands_inherit_no_descriptor_and_no_variable_of_the_host,
+        mount_tables_name_no_place_of_the_hosts_data,
+        sandboxes_have_uid_ranges_of_their_own,
+        no_new_privileges_stops_sudo,
+        the_pool_is_closed_to_the_hosts_users,
+    ]);
+    all
+}
+
+async fn chroot_tricks_end_at_the_sandboxs_own_root(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    attempts(&sandbox, "", include_str!("programs/chroot.py")).await;
+    let seen = sandbox
+        .sh("user", "chroot /tmp true && echo entered || echo refused")
+        .await
+        .ok();
+    assert_eq!(seen, "refused\n");
+}
+
+async fn a_32_bit_system_call_does_not_exist(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    // getpid by its 32-bit number through the old gate answers 38 (ENOSYS) or kills the caller.
+    let program = r#"
+        cat > /tmp/gate.c <<'END'
+        #include <stdio.h>
+        int main(void) {
+            long answer;
+            __asm__ volatile("int $0x80" : "=a"(answer) : "a"(20) : "memory");
+            printf("%ld\n", answer);
+        }
+END
+        gcc -o /tmp/gate /tmp/gate.c && /tmp/gate || echo killed"#;
+    let said = sandbox.sh("", program).await.ok();
+    assert!(
+        ["-38", "killed"].contains(&said.trim()),
+        "the gate answered {said:?}"
+    );
+}
+
+fn assert_bounded(status: &str, who: &str) {
+    for field in ["CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        let set = status
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t"))
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .unwrap_or_else(|| panic!("{who} has no {field}: {status}"));
+        for capability in FORBIDDEN {
+            assert_eq!(set >> capability & 1, 0, "{who}: {field} has {capability}");
+        }
+    }
+}
+
+async fn setuid_programs_give_no_more_than_the_bounding_set(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let status = "cat /proc/self/status";
+    assert_bounded(&sandbox.sh("", status).await.ok(), "root");
+    assert_bounded(&sandbox.sh("user", status).await.ok(), "a user");
+    assert_bounded(&sandbox.sh("user", "sudo cat /proc/self/status").await.ok(), "sudo");
+    sandbox.sh("", "cp /bin/cat /usr/bin/rootcat && chmod 4755 /usr/bin/rootcat").await.ok();
+    let seen = sandbox.sh("user", "rootcat /proc/self/status").await.ok();
+    let uids = seen.lines().find(|line| line.starts_with("Uid:"));
+    assert_eq!(uids, Some("Uid:\t1000\t0\t0\t0"), "the set-id bit was ignored");
+    assert_bounded(&seen, "a setuid program");
+}
+
+async fn file_capabilities_give_no_more_than_the_bounding_set(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    // Version 2 of the attribute, effective, with CAP_SYS_ADMIN or with CAP_NET_BIND_SERVICE.
+    let program = r#"
+import os, shutil, struct, subprocess
+for name, bit in (("admin", 21), ("bind", 10)):
+    path = "/usr/local/bin/cat-" + name
+    shutil.copy("/bin/cat", path)
+    os.chmod(path, 0o755)
+    os.setxattr(path, "security.capability", struct.pack("<5I", 0x02000001, 1 << bit, 0, 0, 0))
+"#;
+    sandbox.python("", program).await.ok();
+    let admin = sandbox.sh("user", "cat-admin /proc/self/status").await;
+    assert_ne!(admin.exit.code, 0, "a program ran with CAP_SYS_ADMIN: {}", admin.stdout);
+    let bind = sandbox.sh("user", "cat-bind /proc/self/status").await.ok();
+    assert!(bind.contains("CapEff:\t0000000000000400"), "{bind}");
+}
+
+async fn commands_inherit_no_descriptor_and_no_variable_of_the_host(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let list = "import os; fd = os.listdir('/proc/self/fd'); print(sorted(fd))";
+    for start in [
+        start_as("user"),
+        start_as(""),
+        Start { stdin_open: true, ..start_as("") },
+    ] {
+        let argv = ["python3", "-c", list].map(String::from).to_vec();
+        let stdin_open = start.stdin_open;
+        let seen = sandbox.exec(Start { argv, ..start }).await.ok();
+        // The fourth is the listing's own.
+        assert_eq!(seen, "['0', '1', '2', '3']\n", "with open input: {stdin_open}");
+    }
+    let argv = vec!["/usr/bin/env".into()];
+    let seen = sandbox.exec(Start { argv, ..start_as("") }).await.ok();
+    let mut names: Vec<&str> = seen.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER"]);
+    if world.tier == "container" {
+        let pid = crate::guest::host_pid(&sandbox).await;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).expect("PID 1 runs") {
+            let path = entry.expect("a descriptor").path();
+            let Ok(target) = std::fs::read_link(&path) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            let expected = ["socket:", "pipe:", "anon_inode:[event", "anon_inode:[signalfd"]
+                .iter()
+                .any(|kind| target.starts_with(kind))
+                || target == "/dev/null"
+                || target.starts_with("/.cove/")
+                || target.starts_with("/proc/")
+                || target.starts_with("/sys/fs/cgroup");
+            assert!(expected, "PID 1 holds {target}");
+        }
+    }
+}
+
+async fn mount_tables_name_no_place_of_the_hosts_data(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let seen = sandbox.sh("", "cat /proc/self/mountinfo").await.ok();
+    let scratch = world.host.dir().to_string_lossy().into_owned();
+    let told: Vec<&str> = seen.lines().filter(|line| line.contains(&scratch)).collect();
+    assert!(told.is_empty(), "{told:#?}");
+}
+
+async fn sandboxes_have_uid_ranges_of_their_own(world: Arc<World>) {
+    let (one, other) = (world.sandbox().await, world.sandbox().await);
+    let mut bases = Vec::new();
+    for sandbox in [&one, &other, &world.neighbour] {
+        for map in ["uid_map", "gid_map"] {
+            let seen = sandbox.sh("", &format!("cat /proc/self/{map}")).await.ok();
+            let fields: Vec<u64> = seen.split_whitespace().filter_map(|f| f.parse().ok()).collect();
+            assert_eq!((fields[0], fields[2]), (0, 65536), "{map}: {seen}");
+            assert!(fields[1] >= 0x7000_0000, "{map} begins among the host's users: {seen}");
+            if map == "uid_map" {
+                bases.push(fields[1]);
+            }
+        }
+    }
+    bases.sort_unstable();
+    assert!(bases.windows(2).all(|pair| pair[1] - pair[0] >= 65536), "{bases:?}");
+    // The same user inside both: what one writes, the other does not have.
+    one.sh("user", "umask 077; echo private > ~/note").await.ok();
+    let seen = other.sh("user", "cat ~/note 2>&1; ls /proc/*/root/home/user/note 2>/dev/null").await;
+    assert!(!seen.stdout.contains("private"), "{seen:?}");
+    // A process of one has no number in the other.
+    one.spawn(Start { argv: vec!["sleep".into(), "1000".into()], tag: "mark".into(), ..start_as("user") }).await;
+    let seen = other.sh("", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.ok();
+    assert!(!seen.contains("sleep 1000"), "{seen}");
+}
+
+async fn no_new_privileges_stops_sudo(world: Arc<World>) {
+    let spec = SandboxSpec { no_new_privs: true, ..world.spec() };
+    let sandbox = world.host.sandbox(spec).await;
+    let ran = sandbox.sh("user", "sudo id -u").await;
+    assert_ne!(ran.exit.code, 0, "{ran:?}");
+    assert!(!ran.stdout.contains('0'), "{ran:?}");
+    assert_eq!(sandbox.sh("user", "id -u").await.ok(), "1000\n");
+}
+
+async fn the_pool_is_closed_to_the_hosts_users(world: Arc<World>) {
+    use std::os::unix::fs::PermissionsExt;
+    let sandbox = world.sandbox().await;
+    sandbox.sh("", "cp /bin/sh /root/rootsh && chmod 4755 /root/rootsh && sync").await.ok();
+    let data = world.host.data_dir();
+    let mode = std::fs::metadata(&data).expect("the data directory is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // On disk the file belongs to the host's root with its set-id bit, so the mount must disarm it.
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the host has mounts");
+    let pool = data.join("pool").to_string_lossy().into_owned();
+    let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(&pool));
+    let options = line.and_then(|line| line.split(' ').nth(5)).expect("the pool is mounted");
+    for option in ["nosuid", "nodev", "noexec"] {
+        assert!(options.split(',').any(|found| found == option), "{option} is not in {options}");
+    }
+}

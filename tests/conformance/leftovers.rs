@@ -1,0 +1,101 @@
+//! What an engine could leave on its host, looked for after everything was deleted.
+
+use std::fs;
+use std::path::Path;
+
+use cove_runner::RunnerApi;
+
+use crate::world::World;
+
+/// Ends the world and tells what is left of it.
+pub async fn after(world: World) -> Vec<String> {
+    let World {
+        host, neighbour, ..
+    } = world;
+    let mut left = Vec::new();
+    let data_dir = host.data_dir();
+    let instance = fs::read_to_string(data_dir.join("instance")).expect("the instance has a name");
+    host.settle().await;
+    let alive = host.engine.list().await.expect("sandboxes can be listed");
+    for view in alive.iter().filter(|view| view.id != neighbour.id) {
+        left.push(format!("sandbox {}", view.id));
+    }
+    let volumes = fs::read_dir(data_dir.join("pool/sandboxes")).expect("the pool is mounted");
+    if volumes.count() != 1 {
+        left.push("subvolumes of deleted sandboxes".into());
+    }
+    drop(neighbour);
+    let scratch = host.dir().to_owned();
+    host.destroy().await;
+    left.extend(on_host(&scratch, instance.trim()));
+    left
+}
+
+fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
+    let mut left = Vec::new();
+    let here = scratch.to_string_lossy().into_owned();
+    if scratch.exists() {
+        left.push(format!("directory {here}"));
+    }
+    let group = format!("cove-{instance}");
+    for process in entries("/proc") {
+        let Ok(pid) = process.parse::<u32>() else {
+            continue;
+        };
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        if read("mountinfo").contains(&here) {
+            left.push(format!("a mount of {here}, seen by process {pid}"));
+        }
+        if read("cgroup").contains(&group) {
+            left.push(format!("process {pid} {}", read("comm").trim()));
+        }
+        let parent = format!("PPid:\t{}", std::process::id());
+        if read("status").lines().any(|line| line == parent) {
+            left.push(format!("child {pid} {}", read("comm").trim()));
+        }
+    }
+    for block in entries("/sys/block") {
+        let file = format!("/sys/block/{block}/loop/backing_file");
+        if fs::read_to_string(file).is_ok_and(|backing| backing.contains(&here)) {
+            left.push(format!("loop device {block}"));
+        }
+    }
+    for hierarchy in entries("/sys/fs/cgroup") {
+        for place in [
+            format!("/sys/fs/cgroup/{hierarchy}/{group}"),
+            format!("/sys/fs/cgroup/{group}"),
+        ] {
+            if Path::new(&place).exists() {
+                left.push(format!("cgroup {place}"));
+            }
+        }
+    }
+    for claim in entries("/run/cove/uids") {
+        let text = fs::read_to_string(format!("/run/cove/uids/{claim}")).unwrap_or_default();
+        if text.contains(&here) {
+            left.push(format!("claim {claim}"));
+        }
+    }
+    for descriptor in entries("/proc/self/fd") {
+        let Ok(target) = fs::read_link(format!("/proc/self/fd/{descriptor}")) else {
+            continue;
+        };
+        let target = target.to_string_lossy();
+        if target.contains(":[") && !target.starts_with("pipe") && !target.starts_with("socket")
+            && !target.starts_with("anon_inode:[event")
+            || target.contains("pidfd")
+            || target.contains(&here)
+        {
+            left.push(format!("descriptor {descriptor} of {target}"));
+        }
+    }
+    left
+}
+
+fn entries(directory: &str) -> Vec<String> {
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}

@@ -1,0 +1,146 @@
+//! What one engine has left on the host: found by its name and its directory, so that engines of
+//! other tests are never counted and never touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+const CLAIMS: &str = "/run/cove/uids";
+/// How long killed processes may hold their group when cleaning up by hand.
+const EMPTY_DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Traces {
+    /// Mount points below the engine's directory.
+    pub mounts: Vec<PathBuf>,
+    /// Loop devices on files below it.
+    pub loops: Vec<PathBuf>,
+    /// The engine's own groups, one in each hierarchy.
+    pub parents: Vec<PathBuf>,
+    /// Groups of sandboxes and seats by name, with every directory each has.
+    pub groups: BTreeMap<String, Vec<PathBuf>>,
+    /// Processes in any of those groups, zombies not counted.
+    pub processes: BTreeSet<i32>,
+    /// Blocks of uid ranges claimed in the engine's name.
+    pub claims: Vec<PathBuf>,
+    pub records: BTreeSet<String>,
+    /// Volumes of sandboxes.
+    pub volumes: BTreeSet<String>,
+    /// Volumes that only exist while something is being made or deleted.
+    pub unfinished: BTreeSet<String>,
+}
+
+impl Traces {
+    pub fn find(instance: &str, dir: &Path) -> Self {
+        let mut traces = Self::default();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        for line in mounts.lines() {
+            let at = Path::new(line.split(' ').nth(4).unwrap_or_default());
+            if at.starts_with(dir) {
+                traces.mounts.push(at.to_owned());
+            }
+            let kind = line
+                .split_once(" - ")
+                .and_then(|(_, rest)| rest.split(' ').next());
+            if !instance.is_empty() && matches!(kind, Some("cgroup" | "cgroup2")) {
+                let parent = at.join(format!("cove-{instance}"));
+                if parent.is_dir() {
+                    traces.parents.push(parent);
+                }
+            }
+        }
+        for parent in &traces.parents {
+            for name in names(parent) {
+                let group = parent.join(&name);
+                if !group.is_dir() {
+                    continue;
+                }
+                let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+                traces
+                    .processes
+                    .extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()));
+                traces.groups.entry(name).or_default().push(group);
+            }
+        }
+        for name in names(Path::new("/sys/block")) {
+            let file = Path::new("/sys/block")
+                .join(&name)
+                .join("loop/backing_file");
+            let backing = fs::read_to_string(file).unwrap_or_default();
+            if Path::new(backing.trim_end()).starts_with(dir) {
+                traces.loops.push(Path::new("/dev").join(name));
+            }
+        }
+        for name in names(Path::new(CLAIMS)) {
+            let path = Path::new(CLAIMS).join(name);
+            let ours = fs::read(&path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok())
+                .is_some_and(|claim| claim["instance"] == instance);
+            if ours {
+                traces.claims.push(path);
+            }
+        }
+        let data = dir.join("data");
+        traces.records = names(&data.join("records")).into_iter().collect();
+        traces.volumes = names(&data.join("pool/sandboxes")).into_iter().collect();
+        for folder in ["staging", "trash", "partial"] {
+            traces.unfinished.extend(
+                names(&data.join("pool").join(folder))
+                    .into_iter()
+                    .map(|name| format!("{folder}/{name}")),
+            );
+        }
+        traces
+    }
+
+    /// Whether the host is as if the engine had never been.
+    pub fn on_host_is_empty(&self) -> bool {
+        self.mounts.is_empty()
+            && self.loops.is_empty()
+            && self.parents.is_empty()
+            && self.processes.is_empty()
+            && self.claims.is_empty()
+    }
+
+    /// The last resort of a failed test.
+    pub fn remove_from_host(&self) {
+        let deadline = Instant::now() + EMPTY_DEADLINE;
+        for pid in &self.processes {
+            if let Some(pid) = Pid::from_raw(*pid) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        for dir in self.groups.values().flatten().chain(&self.parents) {
+            while fs::remove_dir(dir).is_err() && dir.exists() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        for mount in self.mounts.iter().rev() {
+            let _ = unmount(mount, UnmountFlags::DETACH);
+        }
+        for device in &self.loops {
+            let _ = std::process::Command::new("losetup")
+                .arg("--detach")
+                .arg(device)
+                .status();
+        }
+        for claim in &self.claims {
+            let _ = fs::remove_file(claim);
+        }
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
