@@ -93,7 +93,7 @@ impl Sandbox {
         record.state = next;
         record.reason.clone_from(&reason);
         change(&mut record);
-        if next != State::Gone {
+        if is_kept(before) && next != State::Gone {
             self.records
                 .write(&record, durability)
                 .map_err(|error| internal(format!("write the sandbox's record: {error}")))?;
@@ -121,6 +121,9 @@ impl Sandbox {
     ) -> Result<(), RunnerError> {
         let mut record = self.lock();
         change(&mut record);
+        if !is_kept(record.state) {
+            return Ok(());
+        }
         self.records
             .write(&record, durability)
             .map_err(|error| internal(format!("write the sandbox's record: {error}")))
@@ -148,6 +151,12 @@ impl Sandbox {
             started_at: record.started_at,
         }
     }
+}
+
+/// A delete removes the record while the monitor may still have something to say; written then, the
+/// record would be there again.
+fn is_kept(state: State) -> bool {
+    !matches!(state, State::Deleting | State::Gone)
 }
 
 pub fn volume_of(id: &SandboxId) -> VolumeId {
