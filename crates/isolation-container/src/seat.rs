@@ -8,6 +8,7 @@ use cove_isolation::IsolationError;
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_spawner::message::{ChildReply, Prepare, Start};
 use cove_spawner::socket;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::cgroup::{Cgroups, Group};
 use crate::spawner::{self, Prepared, Spawner};
@@ -108,6 +109,17 @@ impl Seat {
         self.parts().child.pid
     }
 
+    /// Whether its child still waits; one that was killed must not be given to a boot.
+    pub fn is_alive(&self) -> bool {
+        let pidfd = self.parts().child.pidfd.as_fd();
+        let now = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ended = &mut [PollFd::new(&pidfd, PollFlags::IN)];
+        matches!(poll(ended, Some(&now)), Ok(0))
+    }
+
     /// Waits until everything that needs no image is in place.
     pub fn wait_parked(&mut self) -> Result<(), IsolationError> {
         if !self.parked {
@@ -191,7 +203,8 @@ impl Drop for Seat {
 
 /// Waits for the group to be empty, for a bounded time, and removes it.
 pub fn remove_when_empty(group: &Group) -> std::io::Result<()> {
-    const TRIES: u32 = 200;
+    // Ten seconds: freeing the memory of a large sandbox takes a while on a busy host.
+    const TRIES: u32 = 2000;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
     for _ in 0..TRIES {
         match group.remove() {

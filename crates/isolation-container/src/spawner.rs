@@ -18,6 +18,8 @@ use serde::de::DeserializeOwned;
 /// How long the spawner or a child may take for one step; both take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ABOVE_STANDARD: i32 = 10;
+/// A spawner that died is replaced and asked once more.
+const ASK_TRIES: u32 = 2;
 
 #[derive(Debug)]
 pub struct Spawner {
@@ -47,18 +49,7 @@ impl Spawner {
     }
 
     pub fn prepare(&self, request: &Prepare) -> Result<Prepared, IsolationError> {
-        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = match slot.take() {
-            Some(running) => running,
-            None => launch().map_err(IsolationError::failed("start the spawner"))?,
-        };
-        // A spawner that failed to answer is not put back: the next call starts a new one.
-        let (reply, fds) = (|| {
-            socket::send(&running.socket, request, &[])?;
-            receive::<PrepareReply>(&running.socket)
-        })()
-        .map_err(IsolationError::failed("ask the spawner"))?;
-        *slot = Some(running);
+        let (reply, fds) = self.ask(request)?;
         let pid = match reply {
             PrepareReply::Prepared { pid } => pid,
             PrepareReply::Failed(failure) => {
@@ -78,6 +69,32 @@ impl Spawner {
             user_ns,
             socket,
         })
+    }
+
+    /// A spawner keeps no state, and a child whose spawner died before it was handed over ends by
+    /// itself, so the same request may be made twice.
+    fn ask(&self, request: &Prepare) -> Result<(PrepareReply, Vec<OwnedFd>), IsolationError> {
+        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tries = 1;
+        loop {
+            let running = match slot.take() {
+                Some(running) => running,
+                None => launch().map_err(IsolationError::failed("start the spawner"))?,
+            };
+            let asked = socket::send(&running.socket, request, &[])
+                .and_then(|()| receive::<PrepareReply>(&running.socket));
+            match asked {
+                Ok(answer) => {
+                    *slot = Some(running);
+                    return Ok(answer);
+                }
+                Err(error) if tries < ASK_TRIES => {
+                    tracing::warn!(%error, "the spawner does not answer and is replaced");
+                    tries += 1;
+                }
+                Err(error) => return Err(IsolationError::failed("ask the spawner")(error)),
+            }
+        }
     }
 }
 

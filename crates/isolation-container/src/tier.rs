@@ -118,6 +118,8 @@ impl ContainerTier {
         let shared = Arc::clone(&self.shared);
         let _ = spawn_blocking(move || {
             let _refill = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
+            // A seat under way comes to its end first; it would be missed otherwise.
+            let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
             drop(seats);
         })
@@ -133,6 +135,19 @@ impl ContainerTier {
 impl Shared {
     fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
         self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat whose child still waits, when there is one.
+    fn take_ready(&self) -> Option<Seat> {
+        loop {
+            let seat = self.warm().pop_front()?;
+            if seat.is_alive() {
+                return Some(seat);
+            }
+            tracing::warn!("a parked child was killed; its seat is removed");
+            // Removing its group may take a moment.
+            spawn_blocking(move || drop(seat));
+        }
     }
 
     fn refill(&self, _turn: MutexGuard<'_, ()>) {
@@ -340,7 +355,7 @@ impl Isolation for ContainerTier {
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
         let shared = Arc::clone(&self.shared);
         shared.check(&boot.limits)?;
-        let ready = shared.warm().pop_front();
+        let ready = shared.take_ready();
         let seat = async {
             match ready {
                 Some(seat) => Ok(seat),
