@@ -129,23 +129,28 @@ impl Books {
 
     pub fn promise_disk(self: &Arc<Self>, bytes: u64) -> Result<DiskPromise, RunnerError> {
         let mut promised = self.lock();
+        self.check_disk(&promised, bytes)?;
+        promised.disk_bytes += bytes;
+        Ok(DiskPromise {
+            books: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    fn check_disk(&self, promised: &Promised, more: u64) -> Result<(), RunnerError> {
         let limit = (self.capacity.disk_bytes as f64 * self.overcommit.disk) as u64;
-        if promised.disk_bytes + bytes > limit {
+        if promised.disk_bytes + more > limit {
             return Err(short(
                 "disk",
                 format!(
                     "{} of {} MiB are promised and {} more were asked for",
                     promised.disk_bytes >> 20,
                     limit >> 20,
-                    bytes >> 20
+                    more >> 20
                 ),
             ));
         }
-        promised.disk_bytes += bytes;
-        Ok(DiskPromise {
-            books: Arc::clone(self),
-            bytes,
-        })
+        Ok(())
     }
 
     /// Books a disk that exists already, fit or not.
@@ -185,6 +190,20 @@ impl RunPromise {
         drop(promised);
         self.cpu = cpu;
         self.memory_bytes = memory_bytes;
+        Ok(())
+    }
+}
+
+impl DiskPromise {
+    /// Changes the promise in place; refused, and unchanged, when more does not fit.
+    pub fn change(&mut self, bytes: u64) -> Result<(), RunnerError> {
+        let mut promised = self.books.lock();
+        if bytes > self.bytes {
+            self.books.check_disk(&promised, bytes - self.bytes)?;
+        }
+        promised.disk_bytes = promised.disk_bytes - self.bytes + bytes;
+        drop(promised);
+        self.bytes = bytes;
         Ok(())
     }
 }

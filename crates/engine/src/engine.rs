@@ -12,7 +12,9 @@ use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Adopted, Boot, Isolation, IsolationError, Machine, Root};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::lifecycle::Step;
-use cove_model::{EventKind, NetworkMode, ResourcesPatch, SandboxId, SandboxSpec, State};
+use cove_model::{
+    EventKind, NetworkMode, Resources, ResourcesPatch, SandboxId, SandboxSpec, State,
+};
 use cove_pool::{BackendChoice, Kind, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::{CreateRequest, RunnerError, Sample, SandboxView};
@@ -304,9 +306,17 @@ impl Engine {
                 }
                 Err(error) => Err(internal(error)),
             };
-            match booted.and_then(|machine| written.map(|()| machine)) {
-                Ok(machine) => engine.inner.booted(&sandbox, machine),
-                Err(error) => {
+            match (booted, written) {
+                (Ok(machine), Ok(())) => engine.inner.booted(&sandbox, machine),
+                (booted, written) => {
+                    let error = match (&booted, written) {
+                        (_, Err(error)) => error,
+                        (Err(error), Ok(())) => error.clone(),
+                        (Ok(_), Ok(())) => unreachable!("matched above"),
+                    };
+                    if let Ok(machine) = booted {
+                        end(machine.as_ref()).await;
+                    }
                     engine.inner.forget(&sandbox).await;
                     Err(error)
                 }
@@ -714,7 +724,8 @@ impl Inner {
         sandbox: &Arc<Sandbox>,
         patch: &ResourcesPatch,
     ) -> Result<SandboxView, RunnerError> {
-        let old = sandbox.record().limits;
+        let record = sandbox.record();
+        let old = record.limits;
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
@@ -726,31 +737,36 @@ impl Inner {
             );
             return Err(RunnerError::Unsupported { message });
         }
+        // What memory has grown to stays, unless the change is about just that.
+        let old_memory_mb = record.grown_mb.unwrap_or(old.memory_mb);
+        let memory_mb = match patch.memory_mb {
+            Some(memory_mb) => memory_mb,
+            None => old_memory_mb.clamp(new.memory_mb, new.memory_ceiling_mb()),
+        };
         // Disk first: it can be refused, and is put back when a later step is.
         let disk_changed = new.disk_mb != old.disk_mb;
         if disk_changed {
-            self.set_disk(sandbox, new.disk_mb).await?;
+            self.promise_disk(sandbox, new.disk_mb)?;
+            if let Err(error) = self.set_disk(sandbox, new.disk_mb).await {
+                self.promise_disk(sandbox, old.disk_mb)?;
+                return Err(error);
+            }
         }
-        let running = self.resize_running(sandbox, &new, &old);
+        let running = self.resize_running(sandbox, (&new, memory_mb), (&old, old_memory_mb));
         if running.is_err() && disk_changed {
             self.set_disk(sandbox, old.disk_mb).await?;
+            self.promise_disk(sandbox, old.disk_mb)?;
         }
         running?;
         let machine = sandbox.machine().map(|machine| machine.record());
         sandbox.update(Durability::Flushed, |record| {
             record.limits = new.clone();
-            record.grown_mb = None;
+            record.grown_mb =
+                (machine.is_some() && memory_mb != new.memory_mb).then_some(memory_mb);
             if machine.is_some() {
                 record.machine = machine;
             }
         })?;
-        if disk_changed {
-            let promise = self.books.adopt_disk(new.disk_mb << 20);
-            *sandbox
-                .disk_promise
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(promise);
-        }
         sandbox.emit(EventKind::Resized);
         Ok(sandbox.view())
     }
@@ -758,8 +774,8 @@ impl Inner {
     fn resize_running(
         &self,
         sandbox: &Sandbox,
-        new: &cove_model::Resources,
-        old: &cove_model::Resources,
+        (new, memory_mb): (&Resources, u64),
+        (old, old_memory_mb): (&Resources, u64),
     ) -> Result<(), RunnerError> {
         let Some(machine) = sandbox.machine() else {
             return Ok(());
@@ -769,15 +785,26 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(promise) = promise.as_mut() {
-            promise.change(new.cpu, new.memory_mb)?;
+            promise.change(new.cpu, memory_mb)?;
         }
-        machine.resize(new).map_err(|error| {
+        machine.resize(new, memory_mb).map_err(|error| {
             if let Some(promise) = promise.as_mut() {
                 // Going back to what was promised before; a smaller promise cannot be refused.
-                let _ = promise.change(old.cpu, old.memory_mb);
+                let _ = promise.change(old.cpu, old_memory_mb);
             }
             from_isolation(error)
         })
+    }
+
+    fn promise_disk(&self, sandbox: &Sandbox, disk_mb: u64) -> Result<(), RunnerError> {
+        let mut promise = sandbox
+            .disk_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match promise.as_mut() {
+            Some(promise) => promise.change(disk_mb << 20),
+            None => Ok(()),
+        }
     }
 
     async fn set_disk(
@@ -850,6 +877,22 @@ async fn shut_down(sandbox: &Arc<Sandbox>, grace: Duration) {
     }));
     if let Err(error) = guest.shutdown(grace).await {
         tracing::debug!(sandbox = %sandbox.id, %error, "the guest did not shut down by itself");
+    }
+}
+
+/// Ends a machine that nobody will own.
+async fn end(machine: &dyn Machine) {
+    let ended = async {
+        machine
+            .kill()
+            .map_err(IsolationError::failed("end PID 1"))?;
+        machine.exited().await;
+        machine.dispose().await
+    };
+    match tokio::time::timeout(KILL_PATIENCE, ended).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "a machine stays until the next sweep"),
+        Err(_) => tracing::warn!("a machine did not end after SIGKILL"),
     }
 }
 

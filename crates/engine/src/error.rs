@@ -50,6 +50,15 @@ pub fn from_isolation(error: IsolationError) -> RunnerError {
             resource: "uid ranges".into(),
             message: error.to_string(),
         },
+        // The root is made by the engine, inside the tier's boot: its refusals come back whole.
+        IsolationError::Failed { source, .. }
+            if source
+                .get_ref()
+                .is_some_and(|inner| inner.is::<PoolError>()) =>
+        {
+            let inner = source.into_inner().expect("looked at above");
+            from_pool(*inner.downcast().expect("looked at above"))
+        }
         error => RunnerError::Internal {
             message: chain(&error),
         },

@@ -57,10 +57,13 @@ impl Events {
             .take(BATCH)
             .cloned()
             .collect();
-        let lost = after > 0 && ring.front().is_some_and(|first| first.sequence > after + 1);
+        // An empty ring of an engine that has just started stands for what its predecessor knew.
+        let latest = *self.latest.borrow();
+        let oldest = ring.front().map_or(latest + 1, |first| first.sequence);
+        let lost = after > 0 && oldest > after + 1;
         let next = events
             .last()
-            .map_or(after.max(*self.latest.borrow()), |last| last.sequence);
+            .map_or(after.max(latest), |last| last.sequence);
         EventBatch { events, next, lost }
     }
 }

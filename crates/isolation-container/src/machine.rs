@@ -187,16 +187,16 @@ impl Machine for Container {
             .map_err(IsolationError::failed("read the cgroup"))
     }
 
-    fn resize(&self, limits: &Resources) -> Result<(), IsolationError> {
+    fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
         let usage = self.usage()?;
         let needed = usage
             .memory_bytes
             .saturating_sub(usage.memory_reclaimable_bytes);
-        if limits.memory_mb << 20 < needed {
+        if memory_mb << 20 < needed {
             return Err(IsolationError::LimitBelowUse {
                 field: "memory_mb",
                 used: needed.div_ceil(1 << 20),
-                wanted: limits.memory_mb,
+                wanted: memory_mb,
             });
         }
         if limits.pids < usage.pids {
@@ -208,7 +208,7 @@ impl Machine for Container {
         }
         let failed = |error| IsolationError::failed("change the limits")(error);
         self.group
-            .set_memory(MemoryLimit::of(limits, limits.memory_mb))
+            .set_memory(MemoryLimit::of(limits, memory_mb))
             .map_err(failed)?;
         self.group.set_pids(limits.pids).map_err(failed)?;
         let mut detail = self.detail();

@@ -156,8 +156,9 @@ pub trait Machine: Send + Sync {
 
     fn usage(&self) -> Result<Usage, IsolationError>;
 
-    /// Sets limits while it runs; refused when below what is in use.
-    fn resize(&self, limits: &Resources) -> Result<(), IsolationError>;
+    /// Sets limits while it runs; refused when below what is in use. `memory_mb` is the memory limit
+    /// to begin with, between `limits.memory_mb` and its maximum.
+    fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
 
     /// Moves the elastic memory limit; `grown` is between `memory_mb` and `memory_max_mb`.
     fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
