@@ -1,0 +1,133 @@
+//! Images through the engine.
+
+use std::fs;
+use std::time::Instant;
+
+use cove_runner::{ImageSource, JobState, RunnerApi, RunnerError};
+use cove_tests::engine_host::{IMAGE, World, eventually, output};
+
+use crate::PROGRAM;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_directory_is_listed_counts_its_users_and_goes_with_the_last() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let tree = world.setup.dir.join("image");
+    fs::write(tree.join("etc/marker"), "second").unwrap();
+    let job = world.import("second", &tree).await;
+    assert_eq!(job.state, JobState::Done, "{job:?}");
+    assert!(job.image.as_ref().is_some_and(|image| image.size_bytes > 0));
+    let sandbox = world.create_with(|spec| spec.image = "second".into()).await;
+    assert_eq!(
+        output(&world.guest(&sandbox.id), "cat /etc/marker").await,
+        "second"
+    );
+    let images = client.images().await.unwrap();
+    assert_eq!(images.len(), 2);
+    let users = |name: &str| {
+        images
+            .iter()
+            .find(|image| image.names.iter().any(|has| has == name))
+            .map(|image| image.in_use_by)
+    };
+    assert_eq!((users(IMAGE), users("second")), (Some(0), Some(1)));
+
+    for _ in 0..2 {
+        let error = client.remove_image("second").await.unwrap_err();
+        assert!(matches!(error, RunnerError::InUse { .. }), "{error:?}");
+        // Also while nobody runs: its disk still stands on the image.
+        let _ = client.stop(&sandbox.id, 0).await;
+    }
+    client.delete(&sandbox.id).await.unwrap();
+    client.remove_image("second").await.unwrap();
+    let error = client.remove_image("second").await.unwrap_err();
+    assert!(matches!(error, RunnerError::NotFound { .. }), "{error:?}");
+    let error = world
+        .try_create(|spec| spec.image = "second".into())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RunnerError::NotFound { .. }), "{error:?}");
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_of_nothing_fails_with_the_path() {
+    let world = World::start(PROGRAM).await;
+    let job = world
+        .import("nothing", &world.setup.dir.join("nowhere"))
+        .await;
+    assert_eq!(job.state, JobState::Failed);
+    match job.error {
+        Some(RunnerError::Invalid { message }) => {
+            assert!(message.contains("nowhere"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.client().images().await.unwrap().len(), 1);
+    assert!(world.traces().unfinished.is_empty());
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_callers_share_one_debian_build_and_a_second_data_directory_reuses_it() {
+    let first = World::with(PROGRAM, |setup| setup.pool_bytes = 8 << 30).await;
+    let begun = Instant::now();
+    let (one, two) = tokio::join!(
+        {
+            let client = first.client();
+            async move { client.add_image(ImageSource::Debian).await.unwrap() }
+        },
+        {
+            let client = first.client();
+            async move { client.add_image(ImageSource::Debian).await.unwrap() }
+        }
+    );
+    assert_eq!(one.id, two.id);
+    let client = first.client();
+    // A first build on a host takes minutes; it is polled for as long as it moves.
+    let mut stages = std::collections::BTreeSet::new();
+    let job = loop {
+        let job = client.image_job(&one.id).await.unwrap();
+        stages.insert(job.stage.clone());
+        if job.state != JobState::Running {
+            break job;
+        }
+        assert!(begun.elapsed().as_secs() < 900, "still at: {}", job.stage);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(job.state, JobState::Done, "{job:?}");
+    let first_took = begun.elapsed();
+    let sandbox = first
+        .create_with(|spec| {
+            spec.image = "debian".into();
+            spec.resources.memory_mb = 512;
+        })
+        .await;
+    let version = output(
+        &first.guest(&sandbox.id),
+        "python3 --version && git --version",
+    )
+    .await;
+    assert!(version.contains("Python 3"), "{version}");
+
+    let second = World::with(PROGRAM, |setup| setup.pool_bytes = 8 << 30).await;
+    let begun = Instant::now();
+    let job = second
+        .client()
+        .add_image(ImageSource::Debian)
+        .await
+        .unwrap();
+    let job = eventually("the cached image is there", || async {
+        let job = second.client().image_job(&job.id).await.unwrap();
+        (job.state != JobState::Running).then_some(job)
+    })
+    .await;
+    assert_eq!(job.state, JobState::Done, "{job:?}");
+    println!(
+        "debian ready after {first_took:?} in the first data directory ({} stages seen), {:?} in the second",
+        stages.len(),
+        begun.elapsed()
+    );
+    second.finish();
+    first.finish();
+}

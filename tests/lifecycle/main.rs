@@ -1,0 +1,14 @@
+//! Sandboxes from creation to deletion, on a real engine in a process of its own.
+#![forbid(unsafe_code)]
+
+mod basics;
+mod churn;
+mod images;
+mod memory;
+mod observing;
+mod resizing;
+mod stopping;
+mod storage;
+
+/// The program that holds the engine.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_engine-host");

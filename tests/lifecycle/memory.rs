@@ -1,0 +1,141 @@
+//! Memory that grows, and the kernel's killer when it may not.
+
+use cove_model::{EventKind, Resources, ResourcesPatch};
+use cove_runner::RunnerApi;
+use cove_tests::engine_host::{World, exec, succeed};
+
+use crate::PROGRAM;
+
+/// Touches about `mb` megabytes from user space and says so.
+fn touch(mb: u64) -> String {
+    format!(
+        "awk 'BEGIN{{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<{mb};i++) a[i]=s i; print \"survived\"}}'"
+    )
+}
+
+fn elastic(memory_mb: u64, max_mb: u64) -> Resources {
+    Resources {
+        memory_mb,
+        memory_max_mb: Some(max_mb),
+        disk_mb: 256,
+        pids: 64,
+        ..Resources::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elastic_memory_grows_up_to_its_maximum_and_then_kills() {
+    let mut world = World::start(PROGRAM).await;
+    let client = world.client();
+    let id = world
+        .create_with(|spec| spec.resources = elastic(64, 512))
+        .await
+        .id;
+    let guest = world.guest(&id);
+    let cursor = world.cursor().await;
+    succeed(&guest, &touch(300)).await;
+    world
+        .event(cursor, "memory grew", |event| {
+            matches!(event.kind, EventKind::MemoryGrown { from_mb: 64, to_mb } if to_mb > 64)
+        })
+        .await;
+    let grown = client.get(&id).await.unwrap().limits.memory_mb;
+    assert!((300..=512).contains(&grown), "grown to {grown}");
+    assert_eq!(
+        client.host().await.unwrap().promised_memory_bytes,
+        grown << 20
+    );
+
+    // Growth belongs to the running machine, not to the engine that watched it.
+    world.restart();
+    assert_eq!(client.get(&id).await.unwrap().limits.memory_mb, grown);
+
+    // Another limit can change without giving up what has grown.
+    let patch = ResourcesPatch {
+        cpu: Some(0.7),
+        ..ResourcesPatch::default()
+    };
+    let view = client.resize(&id, patch).await.unwrap();
+    assert_eq!((view.limits.cpu, view.limits.memory_mb), (0.7, grown));
+
+    let cursor = world.cursor().await;
+    let killed = exec(&guest, &touch(1000)).await;
+    assert!(killed.exit.oom, "{:?}", killed.exit);
+    let event = world
+        .event(cursor, "the kernel killed", |event| {
+            matches!(event.kind, EventKind::Oom { .. })
+        })
+        .await;
+    let EventKind::Oom {
+        kills, limit_mb, ..
+    } = event.kind
+    else {
+        unreachable!("it was just matched")
+    };
+    assert!(kills >= 1);
+    assert_eq!(limit_mb, 512);
+    assert_eq!(client.get(&id).await.unwrap().limits.memory_mb, 512);
+    assert!(client.sample(&id).await.unwrap().oom_kills >= 1);
+
+    // A fresh boot starts small again.
+    client.stop(&id, 0).await.unwrap();
+    assert_eq!(client.start(&id).await.unwrap().limits.memory_mb, 64);
+    assert!(client.sample(&id).await.unwrap().oom_kills >= 1);
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_touched_from_inside_a_system_call_grows_too() {
+    let world = World::start(PROGRAM).await;
+    let id = world
+        .create_with(|spec| spec.resources = elastic(64, 512))
+        .await
+        .id;
+    // One read fills a buffer of 200 MB: every page is first touched by the kernel.
+    let result = exec(
+        &world.guest(&id),
+        "dd if=/dev/zero of=/dev/null bs=200M count=1 iflag=fullblock",
+    )
+    .await;
+    let text = String::from_utf8_lossy(&result.stderr).into_owned();
+    assert_eq!(result.exit.code, 0, "{:?} {text}", result.exit);
+    assert!(text.contains("1+0 records in"), "{text}");
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_maximum_the_limit_kills_the_command_and_spares_the_sandbox() {
+    let world = World::start(PROGRAM).await;
+    let id = world
+        .create_with(|spec| spec.resources.memory_mb = 64)
+        .await
+        .id;
+    let guest = world.guest(&id);
+    let killed = exec(&guest, &touch(200)).await;
+    assert!(killed.exit.oom, "{:?}", killed.exit);
+    assert_eq!(killed.exit.memory_limit_bytes, 64 << 20);
+    succeed(&guest, "echo still here").await;
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_with_no_more_to_promise_kills_instead_of_hanging() {
+    let world = World::with(PROGRAM, |setup| setup.memory_overcommit = Some(1.0)).await;
+    let client = world.client();
+    let host_mb = client.host().await.unwrap().memory_bytes >> 20;
+    // All but a little is promised to a sandbox that does not use it.
+    world
+        .create_with(|spec| spec.resources.memory_mb = host_mb - 200)
+        .await;
+    let id = world
+        .create_with(|spec| spec.resources = elastic(64, 1024))
+        .await
+        .id;
+    let guest = world.guest(&id);
+    let killed = exec(&guest, &touch(600)).await;
+    assert!(killed.exit.oom, "{:?}", killed.exit);
+    succeed(&guest, "echo still here").await;
+    let promised = client.host().await.unwrap().promised_memory_bytes;
+    assert!(promised <= host_mb << 20, "{promised}");
+    world.finish();
+}

@@ -1,0 +1,96 @@
+//! How a sandbox ends: asked, made to, or by the death of its PID 1.
+
+use cove_model::{EventKind, State};
+use cove_runner::RunnerApi;
+use cove_tests::engine_host::{World, eventually, output, shell, signal, succeed};
+
+use crate::PROGRAM;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_asks_first_and_what_it_writes_then_is_on_disk() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let id = world.create().await.id;
+    let guest = world.guest(&id);
+    // Takes its time after SIGTERM; only somebody who waits finds the second file.
+    guest
+        .start(shell(
+            "trap 'sleep 1; echo bye > /root/bye; exit 0' TERM; touch /root/ready; while :; do sleep 0.1; done",
+        ))
+        .await
+        .unwrap();
+    eventually("the trap is set", || async {
+        (output(&guest, "ls /root").await == "ready").then_some(())
+    })
+    .await;
+    client.stop(&id, 20_000).await.unwrap();
+    client.start(&id).await.unwrap();
+    assert_eq!(output(&guest, "cat /root/bye").await, "bye");
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_ignores_the_request_is_killed_at_the_end_of_the_grace_time() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let id = world.create().await.id;
+    let guest = world.guest(&id);
+    guest
+        .start(shell(
+            "trap '' TERM HUP; touch /root/ready; while :; do echo x >> /root/alive; sleep 0.05; done",
+        ))
+        .await
+        .unwrap();
+    eventually("the trap is set", || async {
+        (output(&guest, "cat /root/alive | wc -l").await != "0").then_some(())
+    })
+    .await;
+    let lines_before: u64 = output(&guest, "wc -l < /root/alive").await.parse().unwrap();
+    let stopped = client.stop(&id, 500).await.unwrap();
+    assert_eq!(stopped.state, State::Stopped);
+    assert!(world.traces().processes.is_empty());
+    client.start(&id).await.unwrap();
+    let lines_after: u64 = output(&guest, "wc -l < /root/alive").await.parse().unwrap();
+    assert!(
+        lines_after > lines_before,
+        "it had no grace time: {lines_before} lines before, {lines_after} after"
+    );
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_pid_1_means_stopped_with_a_reason_and_a_sandbox_that_starts_again() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let id = world.create().await.id;
+    succeed(&world.guest(&id), "echo kept > /root/file; sync").await;
+    let cpu_before = client.sample(&id).await.unwrap().cpu_usec;
+    let cursor = world.cursor().await;
+    let pids = world.traces().processes;
+    // Nothing else runs in it.
+    let [pid] = pids.iter().copied().collect::<Vec<_>>()[..] else {
+        panic!("expected PID 1 alone, found {pids:?}");
+    };
+    signal(pid as u32, rustix::process::Signal::KILL);
+    let event = world
+        .event(cursor, "it stopped", |event| {
+            matches!(
+                event.kind,
+                EventKind::State {
+                    state: State::Stopped,
+                    ..
+                }
+            )
+        })
+        .await;
+    assert_eq!(event.sandbox, id);
+    let view = client.get(&id).await.unwrap();
+    assert_eq!(view.state, State::Stopped);
+    assert_eq!(view.reason.as_deref(), Some("PID 1 ended"));
+    let traces = world.traces();
+    assert!(traces.groups.is_empty(), "{traces:#?}");
+    assert!(client.sample(&id).await.unwrap().cpu_usec >= cpu_before);
+    client.start(&id).await.unwrap();
+    assert_eq!(output(&world.guest(&id), "cat /root/file").await, "kept");
+    world.finish();
+}
