@@ -53,13 +53,12 @@ struct Note {
 
 /// Opens the host's image, building it first where there is none.
 pub(super) async fn obtain(dir: &Path, host: &Host, report: &Report) -> Result<Cached, ImageError> {
+    let version = recipe::version(host, debian_arch());
     let key = format!(
-        "{}-{}-{}-r{}-{}",
+        "{}-{}-{}-{version}",
         host.distribution,
         host.suite,
-        host_arch(),
-        recipe::VERSION,
-        host.fingerprint()
+        host_arch()
     );
     let place = dir.to_owned();
     blocking(move || prepare_dir(&place)).await?;

@@ -3,10 +3,8 @@
 use std::path::Path;
 
 use super::sources::Host;
+use crate::chain::hex_digest;
 use crate::image::OciConfig;
-
-/// Part of the cache's key: raise it with every change to what is built here.
-pub(super) const VERSION: u32 = 1;
 
 /// What agents and people reach for first. Everything else is one `apt-get install` away.
 const PACKAGES: &[&str] = &[
@@ -115,9 +113,12 @@ pub(super) fn build_script(
                 options.push_str(&format!(" --dpkgopt={}", quote(rule)));
             }
             format!(
-                "exec mmdebstrap --mode=root --variant=minbase --format=tar --verbose \
+                "set -eu\n\
+                 mmdebstrap --mode=root --variant=minbase --format=tar --verbose \
                  --architectures={arch} --include={packages} --skip=output/dev{options} \
-                 --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n",
+                 --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n\
+                 mkdir {work_text}/dev\n\
+                 tar --append --file {work_text}/image.tar --directory {work_text} ./dev\n",
                 hook = quote(&customise),
             )
         }
@@ -148,6 +149,14 @@ pub(super) fn build_script(
         customise: SCRIPT,
         sources: host.deb822(),
     }
+}
+
+/// Stands for everything that decides what the image holds: a change here or in the host's sources
+/// is another image in the cache.
+pub(super) fn version(host: &Host, arch: &str) -> String {
+    let script = build_script(Tool::Mmdebstrap, host, arch, &[], Path::new("/"));
+    let all = [script.build.as_str(), script.customise, &script.sources].join("\0");
+    hex_digest(all.as_bytes())[..12].to_owned()
 }
 
 /// The files of one build.

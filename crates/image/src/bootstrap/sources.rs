@@ -8,7 +8,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::BootstrapError;
-use crate::chain::hex_digest;
 
 /// Suites that belong to a release besides the one named like it.
 const SUITE_SUFFIXES: [&str; 3] = ["-updates", "-security", "-backports"];
@@ -69,11 +68,6 @@ impl Host {
             .map(AptSource::deb822)
             .collect::<Vec<_>>()
             .join("\n")
-    }
-
-    /// Changes with anything here that changes the image.
-    pub fn fingerprint(&self) -> String {
-        hex_digest(self.deb822().as_bytes())[..12].to_owned()
     }
 
     /// Keyrings on the host that the image needs too.

@@ -67,6 +67,17 @@ async fn the_default_image_is_built_once_for_all_data_directories_of_a_host() {
     ] {
         assert!(root.join(program).exists(), "{program}");
     }
+    for directory in [
+        "dev",
+        "proc",
+        "sys",
+        "run",
+        "tmp",
+        "home/user",
+        "var/lib/apt/lists",
+    ] {
+        assert!(root.join(directory).is_dir(), "{directory}");
+    }
     let passwd = fs::read_to_string(root.join("etc/passwd")).unwrap();
     assert!(
         passwd
@@ -79,6 +90,7 @@ async fn the_default_image_is_built_once_for_all_data_directories_of_a_host() {
         fs::metadata(root.join("usr/bin/sudo")).unwrap().mode() & 0o7777,
         0o4755
     );
+    can_install_packages(&root);
     assert!(
         fs::write(root.join("x"), "").is_err(),
         "the image must be read-only"
@@ -105,6 +117,30 @@ async fn the_default_image_is_built_once_for_all_data_directories_of_a_host() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(kept.len(), 3, "image, digest and lock: {kept:?}");
+}
+
+/// The package manager inside accepts the mirror's signatures: nothing in the image would work
+/// for long without that. Runs on a throwaway overlay, with the host's network.
+fn can_install_packages(root: &std::path::Path) {
+    let work = tempfile::tempdir_in("/var/tmp").unwrap();
+    let script = format!(
+        "mount -t tmpfs none . && mkdir upper work root
+         mount -t overlay none -o lowerdir={},upperdir=upper,workdir=work root
+         mount --rbind /dev root/dev && mount -t proc none root/proc && cp /etc/resolv.conf root/etc/
+         chroot root sh -c 'apt-get update && apt-get install -y --no-install-recommends tree && tree --version'
+         chroot root su user -c 'sudo id -u && python -c \"import ssl, venv\" && git --version'",
+        root.display()
+    );
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-euc", &script])
+        .current_dir(work.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn count(dir: &std::path::Path) -> usize {
