@@ -6,6 +6,15 @@
 //!    └─ control (unprivileged)  HTTP and the books; the listening socket is its standard input
 //! ```
 //!
+//! ```text
+//! <data-dir>/             0711  may be passed through, not read
+//! <data-dir>/root.key     0600  the first key
+//! <data-dir>/url          0644  where the command line of this machine finds the server
+//! <data-dir>/engine/      0700  root's: the pool, images, records
+//! <data-dir>/control/     0700  the control side's: its database
+//! <data-dir>/runner.sock  0600  the control side's way to the runner
+//! ```
+//!
 //! Whoever of them dies, sandboxes live on and nothing acknowledged is lost; the supervisor keeps the
 //! listening socket, so that callers wait through a restart of the control side instead of failing.
 

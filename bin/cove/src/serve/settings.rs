@@ -375,8 +375,13 @@ impl Settings {
                 memory: self.overcommit_memory,
                 disk: self.overcommit_disk,
             },
-            ..EngineConfig::new(&self.data_dir)
+            ..EngineConfig::new(self.engine_dir())
         }
+    }
+
+    /// Root's own part of the data directory.
+    pub fn engine_dir(&self) -> PathBuf {
+        self.data_dir.join("engine")
     }
 
     /// Where clients of this machine reach it.
