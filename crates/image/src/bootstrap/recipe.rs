@@ -174,6 +174,63 @@ fn quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::AptSource;
+
+    #[test]
+    fn both_tools_get_a_script_the_shell_accepts_whatever_the_paths() {
+        let source = AptSource {
+            uris: vec!["http://m.example/it's".to_owned()],
+            suites: vec!["stable".to_owned()],
+            components: vec!["main".to_owned()],
+            signed_by: Some("/k/a key'.gpg".to_owned()),
+        };
+        let host = Host {
+            distribution: "debian".to_owned(),
+            suite: "stable".to_owned(),
+            sources: vec![source],
+        };
+        for tool in [Tool::Mmdebstrap, Tool::Debootstrap] {
+            let proxies = ["Acquire::http::Proxy \"http://p.example\"".to_owned()];
+            let script = build_script(
+                tool,
+                &host,
+                "amd64",
+                &proxies,
+                Path::new("/tmp/o'dd \"$dir\""),
+            );
+            let checked = std::process::Command::new("sh")
+                .args(["-n", "-c", &script.build])
+                .output()
+                .unwrap();
+            assert!(checked.status.success(), "{}\n{checked:?}", script.build);
+        }
+    }
+
+    #[test]
+    fn another_mirror_is_another_image() {
+        let host = |uri: &str| Host {
+            distribution: "debian".to_owned(),
+            suite: "stable".to_owned(),
+            sources: vec![AptSource {
+                uris: vec![uri.to_owned()],
+                suites: vec!["stable".to_owned()],
+                components: vec!["main".to_owned()],
+                signed_by: None,
+            }],
+        };
+        assert_eq!(
+            version(&host("http://a.example"), "amd64"),
+            version(&host("http://a.example"), "amd64")
+        );
+        assert_ne!(
+            version(&host("http://a.example"), "amd64"),
+            version(&host("http://b.example"), "amd64")
+        );
+        assert_ne!(
+            version(&host("http://a.example"), "amd64"),
+            version(&host("http://a.example"), "arm64")
+        );
+    }
 
     #[test]
     fn words_reach_the_shell_as_they_are() {
