@@ -1,5 +1,7 @@
 //! Sandboxes from creation to deletion, on a real engine in a process of its own.
 #![forbid(unsafe_code)]
+// Helpers of tests fail as tests do.
+#![allow(clippy::unwrap_used)]
 
 mod basics;
 mod churn;

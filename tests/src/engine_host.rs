@@ -329,6 +329,23 @@ impl World {
         self.finished = true;
     }
 
+    /// A second engine over the same data; tells how it ended.
+    pub fn launch_another(&self) -> std::process::ExitStatus {
+        Command::new(&self.program)
+            .args(self.setup.arguments())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("start engine-host")
+    }
+
+    /// For a data directory the test itself has deleted: what is left is removed without the engine.
+    pub fn abandon(mut self) {
+        self.traces().remove_from_host();
+        self.finished = true;
+    }
+
     fn log(&self) -> PathBuf {
         self.setup.dir.join("engine.log")
     }

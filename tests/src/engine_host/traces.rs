@@ -17,7 +17,8 @@ const EMPTY_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Traces {
     /// Mount points below the engine's directory.
     pub mounts: Vec<PathBuf>,
-    /// Loop devices on files below it.
+    /// Loop devices on files below it, but for those that only a mount namespace of somebody else
+    /// still holds: a copy of the host's mounts keeps every filesystem in it until it goes.
     pub loops: Vec<PathBuf>,
     /// The engine's own groups, one in each hierarchy.
     pub parents: Vec<PathBuf>,
@@ -71,9 +72,14 @@ impl Traces {
                 .join(&name)
                 .join("loop/backing_file");
             let backing = fs::read_to_string(file).unwrap_or_default();
+            let device = Path::new("/dev").join(name);
             if Path::new(backing.trim_end()).starts_with(dir) {
-                traces.loops.push(Path::new("/dev").join(name));
+                traces.loops.push(device);
             }
+        }
+        if traces.mounts.is_empty() && !traces.loops.is_empty() {
+            let elsewhere = mounted_elsewhere();
+            traces.loops.retain(|device| !elsewhere.contains(device));
         }
         for name in names(Path::new(CLAIMS)) {
             let path = Path::new(CLAIMS).join(name);
@@ -127,12 +133,28 @@ impl Traces {
             let _ = std::process::Command::new("losetup")
                 .arg("--detach")
                 .arg(device)
-                .status();
+                .output();
         }
         for claim in &self.claims {
             let _ = fs::remove_file(claim);
         }
     }
+}
+
+/// Every device that is mounted in the mount namespace of any process.
+fn mounted_elsewhere() -> BTreeSet<PathBuf> {
+    let tables = names(Path::new("/proc"))
+        .into_iter()
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok());
+    let mut devices = BTreeSet::new();
+    for table in tables {
+        devices.extend(table.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(" - ")?;
+            rest.split(' ').nth(1).map(PathBuf::from)
+        }));
+    }
+    devices
 }
 
 fn names(dir: &Path) -> Vec<String> {

@@ -1,0 +1,92 @@
+//! Two engines on one host.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use cove_runner::RunnerApi;
+use cove_tests::engine_host::{World, output, succeed};
+
+use crate::PROGRAM;
+
+/// Numbers of the uid ranges in use, from the names of the groups.
+fn ranges(world: &World) -> BTreeSet<String> {
+    world.traces().groups.into_keys().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_share_no_range_and_never_touch_each_others_sandboxes() {
+    let (mut one, mut two) = tokio::join!(
+        World::with(PROGRAM, |setup| setup.warm = 2),
+        World::with(PROGRAM, |setup| setup.warm = 2)
+    );
+    assert_ne!(one.instance(), two.instance());
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push((one.create().await.id, two.create().await.id));
+    }
+    assert!(ranges(&one).is_disjoint(&ranges(&two)));
+    let claims = |world: &World| world.traces().claims.into_iter().collect::<BTreeSet<_>>();
+    assert!(claims(&one).is_disjoint(&claims(&two)));
+
+    // The sweep of one while the other is down, and the other way round.
+    one.kill();
+    two.restart();
+    let seen = one.traces();
+    assert_eq!(seen.records.len(), 3);
+    assert!(seen.groups.len() >= 3, "{seen:#?}");
+    one.launch();
+    two.restart();
+    for (first, second) in &ids {
+        assert_eq!(output(&one.guest(first), "echo one").await, "one");
+        assert_eq!(output(&two.guest(second), "echo two").await, "two");
+    }
+    assert_eq!(one.client().list().await.unwrap().len(), 3);
+    one.finish();
+    let (_, second) = &ids[0];
+    succeed(&two.guest(second), "true").await;
+    two.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_of_a_deleted_data_directory_are_free_for_the_next_engine() {
+    let mut gone = World::start(PROGRAM).await;
+    let claims = gone.traces().claims;
+    assert_eq!(claims.len(), 1);
+    let text = fs::read_to_string(&claims[0]).unwrap();
+    gone.kill();
+    // As an operator who throws an installation away does it.
+    let traces = gone.traces();
+    for mount in &traces.mounts {
+        rustix::mount::unmount(mount, rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+    fs::remove_dir_all(gone.setup.data_dir()).unwrap();
+    // Whoever claims next takes the lowest free block: that one, or one freed by another test.
+    let next = World::start(PROGRAM).await;
+    let taken = next.traces().claims;
+    assert_eq!(taken.len(), 1);
+    let number = |path: &std::path::Path| -> u32 {
+        path.file_name().unwrap().to_str().unwrap().parse().unwrap()
+    };
+    assert!(
+        number(&taken[0]) <= number(&claims[0]),
+        "{taken:?} {claims:?}"
+    );
+    if taken == claims {
+        assert_ne!(fs::read_to_string(&claims[0]).unwrap(), text);
+    }
+    next.finish();
+    // Its empty groups are all that is left of it; nobody else may remove them.
+    gone.abandon();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_engine_over_the_same_data_is_refused() {
+    let mut world = World::start(PROGRAM).await;
+    let id = world.create().await.id;
+    let refused = world.launch_another();
+    assert!(!refused.success());
+    assert_eq!(output(&world.guest(&id), "echo alive").await, "alive");
+    world.restart();
+    assert_eq!(output(&world.guest(&id), "echo alive").await, "alive");
+    world.finish();
+}
