@@ -39,7 +39,16 @@ const COVERED_FILES: [&str; 4] = [
 /// Directories likewise.
 const COVERED_DIRS: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/sys/firmware"];
 /// Trees that may be read but not written.
-const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+const READ_ONLY: [&str; 5] = [
+    "/proc/sys",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/pressure",
+];
+/// Terminals a sandbox may have. The kernel has a few thousand for the whole host, so that without a
+/// share of its own one sandbox could take every other's.
+const TERMINALS_MAX: &str = "256";
 /// Inodes of our own tmpfs, which also backs /dev/shm.
 const TMPFS_INODES: &str = "100000";
 /// Connections that may wait to be accepted.
@@ -162,7 +171,12 @@ fn become_guest(inherited: &Inherited<'_>, start: &Start, root: OwnedFd) -> Resu
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
     let pts = mounts::new_filesystem(
         "devpts",
-        &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
+        &[
+            ("ptmxmode", "0666"),
+            ("mode", "0620"),
+            ("gid", "5"),
+            ("max", TERMINALS_MAX),
+        ],
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
     )
     .step("make /dev/pts")?;

@@ -47,6 +47,8 @@ const REFUSED: &[c_long] = &[
     SYS_process_madvise, SYS_ustat, SYS_sysfs, SYS_iopl, SYS_ioperm,
 ];
 
+/// Not among them: the old asynchronous I/O (io_setup and its kin), whose contexts come out of one small
+/// number for the whole host; programs that use it fall back to threads.
 #[rustfmt::skip]
 const ALLOWED: &[c_long] = &[
     // Files
@@ -62,7 +64,7 @@ const ALLOWED: &[c_long] = &[
     SYS_pselect6, SYS_ppoll, SYS_splice, SYS_tee, SYS_vmsplice, SYS_sync_file_range, SYS_utimensat, SYS_fallocate,
     SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2, SYS_copy_file_range, SYS_statx, SYS_name_to_handle_at, SYS_close_range,
     SYS_fadvise64, SYS_inotify_init, SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch, SYS_pipe2, SYS_ioprio_get,
-    SYS_ioprio_set, SYS_io_setup, SYS_io_destroy, SYS_io_getevents, SYS_io_submit, SYS_io_cancel,
+    SYS_ioprio_set,
     // Memory
     SYS_mmap, SYS_mprotect, SYS_munmap, SYS_brk, SYS_mremap, SYS_msync, SYS_mincore, SYS_madvise, SYS_mlock, SYS_munlock,
     SYS_mlockall, SYS_munlockall, SYS_mlock2, SYS_remap_file_pages, SYS_memfd_create, SYS_membarrier, SYS_pkey_mprotect,

@@ -13,6 +13,18 @@ use super::{CPU_PERIOD_USEC, MemoryLimit, join_all, keyed, read_number, text, wr
 /// Without all of these a sandbox could not be limited.
 const NEEDED: [&str; 5] = ["memory", "cpu", "cpuacct", "pids", "cpuset"];
 
+/// Socket buffers may take this part of a sandbox's memory on top of it.
+const SOCKETS_SHARE: u64 = 4;
+
+/// A kernel without the file counts them with the rest.
+fn limit_sockets(memory: &Path, bytes: &str) -> io::Result<()> {
+    let file = memory.join("memory.kmem.tcp.limit_in_bytes");
+    match file.exists() {
+        true => write(&file, bytes),
+        false => Ok(()),
+    }
+}
+
 #[derive(Debug)]
 pub struct Hierarchy {
     /// Controller to this engine's parent directory in its hierarchy.
@@ -85,6 +97,9 @@ impl Hierarchy {
             if controller == "memory" {
                 // Inherited by every child; there is no swap for sandboxes.
                 write(&parent.join("memory.swappiness"), "0")?;
+                // Counting socket buffers is switched on in the kernel's code by the first group that
+                // limits them and off by the last; a parent that never goes keeps it on.
+                limit_sockets(parent, "-1")?;
             }
         }
         quicken_attaching();
@@ -181,6 +196,8 @@ impl Group {
             write(&memory, &bytes)?;
             set_with_swap()?;
         }
+        // Socket buffers are counted apart from the rest, and not at all unless they have a limit.
+        limit_sockets(&self.memory, &(limit.now_bytes / SOCKETS_SHARE).to_string())?;
         // At its limit an elastic group waits for the engine to grow it instead of being killed.
         let wait = if limit.may_grow() { "1" } else { "0" };
         write(&self.memory.join("memory.oom_control"), wait)
