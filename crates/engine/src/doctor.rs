@@ -9,8 +9,8 @@ use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
 use crate::engine::Inner;
 use crate::error::from_pool;
 
-/// Overlays take their layers as descriptors since this kernel.
-const KERNEL_NEEDED: (u32, u32) = (6, 13);
+/// Overlays have idmapped layers since this kernel.
+const KERNEL_NEEDED: (u32, u32) = (5, 19);
 
 pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
     let space = inner.pool.space().map_err(from_pool)?;

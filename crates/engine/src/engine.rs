@@ -495,6 +495,7 @@ impl Inner {
                 host_dir: config.host_dir.clone(),
                 warm: config.warm,
                 device: device_below(pool.root()),
+                handing: Default::default(),
             },
             Arc::clone(&ranges),
         )?;

@@ -8,6 +8,7 @@
 mod cgroup;
 mod cpus;
 mod machine;
+mod overlay;
 mod rootfs;
 mod seat;
 mod shown;
@@ -15,4 +16,5 @@ mod spawner;
 mod tier;
 mod watched;
 
+pub use overlay::Handing;
 pub use tier::{ContainerConfig, ContainerTier};

@@ -12,14 +12,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cove_isolation::{IsolationError, Root};
-use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, openat};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_fd,
-    fsconfig_set_string, fsmount, fsopen, open_tree,
-};
-use rustix::thread::{
-    CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits,
-};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::overlay::{Layers, Overlays};
 
 /// Character devices every program expects; all harmless.
 const DEVICES: [(&str, u32, u32); 6] = [
@@ -109,6 +105,7 @@ pub fn mount(
     base: &Path,
     user_ns: BorrowedFd<'_>,
     uid_base: u32,
+    overlays: &Overlays,
 ) -> Result<OwnedFd, IsolationError> {
     let layer = |path: &Path| {
         idmapped(path, user_ns).map_err(|source| IsolationError::Failed {
@@ -116,39 +113,14 @@ pub fn mount(
             source,
         })
     };
-    let base = layer(base)?;
-    let image = layer(&root.image)?;
-    let volume = layer(&root.volume)?;
-    let inside = |name: &str| {
-        openat(
-            &volume,
-            name,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| {
-            IsolationError::failed(format!("open '{name}' of the volume"))(errno.into())
-        })
+    let layers = Layers {
+        base: layer(base)?,
+        image: layer(&root.image)?,
+        volume: layer(&root.volume)?,
     };
-    let (upper, work) = (inside("upper")?, inside("work")?);
-    (|| -> io::Result<OwnedFd> {
-        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for lower in [&base, &image] {
-            fsconfig_set_fd(&context, "lowerdir+", lower)?;
-        }
-        fsconfig_set_fd(&context, "upperdir", &upper)?;
-        fsconfig_set_fd(&context, "workdir", &work)?;
-        // Renaming a directory of the image must work as on any machine.
-        fsconfig_set_string(&context, "redirect_dir", "on")?;
-        let _identity = FilesystemIdentity::take(uid_base)?;
-        fsconfig_create(&context)?;
-        Ok(fsmount(
-            &context,
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            MountAttrFlags::empty(),
-        )?)
-    })()
-    .map_err(IsolationError::failed("mount the overlay"))
+    overlays
+        .mount(layers, uid_base)
+        .map_err(IsolationError::failed("mount the overlay"))
 }
 
 /// A detached copy of the tree at `path` whose ids are shifted into the namespace's range.
@@ -188,38 +160,5 @@ fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         Ok(tree)
     } else {
         Err(io::Error::last_os_error())
-    }
-}
-
-/// This thread acts on files as the root of the sandbox while it lives. An overlay keeps the
-/// identity it was made with and writes its upper layer as that; as the host's root, whose id has no
-/// place in the mapped layer, it would come out read-only.
-struct FilesystemIdentity {
-    secure_bits: CapabilitiesSecureBits,
-}
-
-impl FilesystemIdentity {
-    fn take(uid_base: u32) -> io::Result<Self> {
-        let secure_bits = capabilities_secure_bits()?;
-        set_capabilities_secure_bits(secure_bits | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
-        set_filesystem_ids(uid_base);
-        Ok(Self { secure_bits })
-    }
-}
-
-impl Drop for FilesystemIdentity {
-    fn drop(&mut self) {
-        set_filesystem_ids(0);
-        // Only gives back what was there; a thread that could set the bits can clear them.
-        let _ = set_capabilities_secure_bits(self.secure_bits);
-    }
-}
-
-fn set_filesystem_ids(id: u32) {
-    // SAFETY: changes this thread's file system identity only; the calls cannot fail for a
-    // privileged thread and report nothing.
-    unsafe {
-        libc::setfsgid(id);
-        libc::setfsuid(id);
     }
 }

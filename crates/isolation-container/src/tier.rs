@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use crate::cgroup::{Cgroups, MemoryLimit};
 use crate::cpus::CpuBook;
 use crate::machine::{self, Container, Detail, TIER};
+use crate::overlay::{Handing, Overlays};
 use crate::rootfs;
 use crate::seat::{self, Seat, SeatMaker};
 use crate::shown::{self, Cpuinfo};
@@ -40,6 +41,8 @@ pub struct ContainerConfig {
     pub warm: usize,
     /// Major and minor of the device below the pool, when there is one to limit.
     pub device: Option<(u32, u32)>,
+    /// How the layers of a root reach the kernel.
+    pub handing: Handing,
 }
 
 pub struct ContainerTier {
@@ -50,6 +53,7 @@ struct Shared {
     config: ContainerConfig,
     maker: SeatMaker,
     cgroups: Arc<Cgroups>,
+    overlays: Overlays,
     cpus: Arc<CpuBook>,
     cpuinfo: Cpuinfo,
     warm: Mutex<VecDeque<Seat>>,
@@ -79,6 +83,8 @@ impl ContainerTier {
             staging: staging.to_string_lossy().into_owned(),
         };
         let shared = Shared {
+            overlays: Overlays::open(config.handing, &staging)
+                .map_err(IsolationError::failed("find out how to mount overlays"))?,
             maker,
             cgroups,
             cpus: Arc::new(CpuBook::new(cpus)),
@@ -227,7 +233,13 @@ impl Shared {
                 )
                 .map_err(limit)?;
         }
-        let overlay = rootfs::mount(root, &self.config.base_dir, seat.user_ns(), seat.uid_base())?;
+        let overlay = rootfs::mount(
+            root,
+            &self.config.base_dir,
+            seat.user_ns(),
+            seat.uid_base(),
+            &self.overlays,
+        )?;
         let visible = limits.visible_cpus();
         let start = Start {
             hostname: boot.hostname.clone(),

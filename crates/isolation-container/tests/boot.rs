@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cove_isolation::claims::UidRanges;
 use cove_isolation::{Boot, Isolation, Machine, Root};
-use cove_isolation_container::{ContainerConfig, ContainerTier};
+use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
 use cove_model::{Resources, SandboxId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_protocol::message::Start;
@@ -33,6 +33,25 @@ fn busybox_image(dir: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_boots_answers_and_leaves_nothing() {
+    boot(Handing::Auto).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_kernels_that_take_layers_as_paths_boot_the_same() {
+    let before = mounts();
+    boot(Handing::Paths).await;
+    assert_eq!(mounts(), before, "a layer stayed attached on the host");
+}
+
+fn mounts() -> usize {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table
+        .lines()
+        .filter(|line| line.contains("/run/cove"))
+        .count()
+}
+
+async fn boot(handing: Handing) {
     let dir = tempfile::Builder::new()
         .prefix("cove-boot-")
         .tempdir_in("/var/tmp")
@@ -41,7 +60,7 @@ async fn a_guest_boots_answers_and_leaves_nothing() {
     busybox_image(&image);
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
-    let instance = format!("boot{}", std::process::id());
+    let instance = format!("boot{}{handing:?}", std::process::id());
     let host = Path::new("/run/cove");
     let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path()).unwrap();
     let config = ContainerConfig {
@@ -51,6 +70,7 @@ async fn a_guest_boots_answers_and_leaves_nothing() {
         host_dir: host.to_owned(),
         warm: 1,
         device: None,
+        handing,
     };
     let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
     let boot = Boot {
@@ -78,7 +98,6 @@ async fn a_guest_boots_answers_and_leaves_nothing() {
         "{stdout}{}",
         String::from_utf8_lossy(&result.stderr)
     );
-    println!("{stdout}");
     assert!(stdout.starts_with("0\nbox\n1\n"), "{stdout}");
     machine.kill().unwrap();
     machine.exited().await;
