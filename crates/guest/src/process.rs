@@ -78,8 +78,14 @@ pub struct Streams {
     pub exit: Option<Exit>,
     /// What the foreground follower has taken; while there is one, nothing beyond is overwritten.
     pub foreground: Option<[u64; CHANNELS]>,
-    /// No longer in the table: output is counted and let go.
-    pub forgotten: bool,
+}
+
+impl Streams {
+    /// Nobody is owed anything of it any more: its exit is out, and the follower that nothing may
+    /// be dropped for has left.
+    pub fn may_be_forgotten(&self) -> bool {
+        self.exit.is_some() && self.foreground.is_none()
+    }
 }
 
 impl Process {

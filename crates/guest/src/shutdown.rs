@@ -1,32 +1,33 @@
 //! The end: everything inside is asked to stop, then made to, and the disk is flushed.
 
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
 use cove_protocol::message::Shutdown;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::call::{Call, Ended};
 use crate::state::State;
 
 /// How long killed processes may take to disappear.
 const KILL_WAIT: Duration = Duration::from_secs(5);
+/// Between two hang-ups of the same terminal.
+const HANG_UP_AGAIN: Duration = Duration::from_millis(200);
 /// A longer grace time is cut.
 const GRACE_MAX: Duration = Duration::from_secs(600);
 
 pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Result<(), Ended> {
     state.stopping.set(true);
     signal_all(state, libc::SIGTERM);
-    // Interactive shells ignore SIGTERM but end when their terminal hangs up.
-    for process in state.table.running() {
-        if process.terminal.borrow().is_some() {
-            process.signal_group(libc::SIGHUP);
-        }
-    }
     // Stopped processes act only when they go on.
     signal_all(state, libc::SIGCONT);
     let grace = Duration::from_millis(request.grace_ms).min(GRACE_MAX);
-    if !all_gone_within(state, grace).await {
+    let gone = tokio::select! {
+        gone = all_gone_within(state, grace) => gone,
+        never = hang_up_terminals(state) => match never {},
+    };
+    if !gone {
         signal_all(state, libc::SIGKILL);
         all_gone_within(state, KILL_WAIT).await;
     }
@@ -35,6 +36,19 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Res
     state.finished.notify_one();
     told?;
     Ok(())
+}
+
+/// Interactive shells ignore SIGTERM but end when their terminal hangs up. Said more than once: a
+/// shell about to wait for input takes note of a signal only at the next one.
+async fn hang_up_terminals(state: &State) -> Infallible {
+    loop {
+        for process in state.table.running() {
+            if process.terminal.borrow().is_some() {
+                process.signal_group(libc::SIGHUP);
+            }
+        }
+        sleep(HANG_UP_AGAIN).await;
+    }
 }
 
 /// PID 1 reaches everything in its namespace; an ordinary process only what it started.

@@ -161,7 +161,6 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
             survivors: false,
             exit: None,
             foreground: start.follow.then_some([0; CHANNELS]),
-            forgotten: false,
         }),
         changed: Notify::new(),
         room: Notify::new(),

@@ -70,22 +70,25 @@ impl Table {
     pub fn ended(&self, pid: i32) -> Option<Rc<Process>> {
         let process = self.running.borrow_mut().remove(&pid)?;
         self.finished.borrow_mut().push_back(process.id.clone());
-        while self.finished.borrow().len() > FINISHED_MAX {
-            self.forget_oldest();
-        }
+        while self.finished.borrow().len() > FINISHED_MAX && self.forget_oldest() {}
         if self.running.borrow().is_empty() {
             *self.scratch.borrow_mut() = Vec::new();
         }
         Some(process)
     }
 
+    /// False when there is none that may be forgotten.
     fn forget_oldest(&self) -> bool {
-        let Some(id) = self.finished.borrow_mut().pop_front() else {
+        let oldest = self.finished.borrow().iter().position(|id| {
+            let process = self.get(id);
+            process.is_none_or(|process| process.streams.borrow().may_be_forgotten())
+        });
+        let id = oldest.and_then(|oldest| self.finished.borrow_mut().remove(oldest));
+        let Some(id) = id else {
             return false;
         };
         if let Some(process) = self.by_id.borrow_mut().remove(&id) {
             let mut streams = process.streams.borrow_mut();
-            streams.forgotten = true;
             for ring in &mut streams.rings {
                 self.ring_bytes
                     .set(self.ring_bytes.get() - ring.allocated());

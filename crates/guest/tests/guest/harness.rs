@@ -229,6 +229,8 @@ pub fn shell(command: &str) -> Start {
         id: new_id(),
         shell: command.to_owned(),
         cwd: "/".to_owned(),
+        // Not the login files of whoever owns this machine.
+        env: vec!["HOME=/nonexistent".to_owned()],
         ..Start::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Listening ports and connections to them.
 
-use cove_protocol::message::ErrorCode;
+use cove_protocol::message::{ErrorCode, Start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -22,6 +22,23 @@ async fn listeners_are_found_with_who_listens() {
     drop(four);
     let ports = guest.ports().await.unwrap();
     assert!(!ports.iter().any(|found| found.port == u32::from(port)));
+}
+
+#[tokio::test]
+async fn listeners_of_other_users_are_found_too() {
+    let guest = TestGuest::start().await;
+    let script = "import socket,time\ns=socket.socket()\ns.bind(('127.0.0.1',0))\ns.listen()\nprint(s.getsockname()[1],flush=True)\ntime.sleep(1000)";
+    let start = Start {
+        user: "daemon".to_owned(),
+        ..argv(&["python3", "-c", script])
+    };
+    let id = start.id.clone();
+    let mut follow = guest.start_following(start).await.unwrap();
+    let port: u32 = read_until(&mut follow, "\n").await.trim().parse().unwrap();
+    let pid = guest.process(&id).await.unwrap().pid;
+    let ports = guest.ports().await.unwrap();
+    let found = ports.iter().find(|found| found.port == port).unwrap();
+    assert_eq!((found.pid, found.process.as_str()), (pid, "python3"));
 }
 
 #[tokio::test]
