@@ -144,7 +144,9 @@ impl Control {
                 continue;
             };
             match &event.kind {
-                EventKind::State { state, .. } => self.0.stale.told(&event.sandbox, *state),
+                EventKind::State { state, .. } => {
+                    self.0.stale.told(&event.sandbox, *state, event.at)
+                }
                 EventKind::MemoryGrown { .. } | EventKind::Adopted => {
                     self.0.stale.mark(&event.sandbox);
                 }

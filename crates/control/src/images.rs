@@ -1,9 +1,10 @@
 //! Images, and which organisation may see which.
 //!
 //! A host keeps each image once. An organisation may use those it fetched itself and those the home
-//! organisation fetched, which are everybody's; for all others it might as well not be there. A grant
-//! is written only when the fetch came to its end, so asking for a private image without the right
-//! credentials opens nothing.
+//! organisation fetched, which are everybody's; any other might as well not be there. Each has its own
+//! words for its images: a fetch that came to its end binds the name that was asked for to the image
+//! it brought, for that organisation alone, so nobody else's fetch can move or borrow it, and asking
+//! for a private image without the right credentials opens nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use cove_model::OrgId;
 use cove_model::spec::DEFAULT_IMAGE;
-use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState};
+use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, RunnerError};
 use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope};
 
 use crate::Control;
@@ -23,25 +24,28 @@ use crate::principal::Principal;
 const JOBS_MAX: usize = 1024;
 /// How often a fetch is looked at until it ends.
 const JOB_POLL: Duration = Duration::from_secs(1);
+/// Seconds after which a fetch that met somebody else's is worth another try.
+const JOB_RETRY_S: u64 = 5;
 /// A fetch that takes longer than this is granted only when somebody asks again.
 const JOB_WATCH_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// Whose job is whose, as long as this process lives.
 #[derive(Default)]
-pub(crate) struct Jobs(Mutex<HashMap<String, HashSet<OrgId>>>);
+pub(crate) struct Jobs(Mutex<HashMap<String, OrgId>>);
 
 impl Jobs {
-    fn add(&self, job: &str, org: &OrgId) {
+    /// The first one to ask for it owns it; `false` when that is somebody else.
+    fn claim(&self, job: &str, org: &OrgId) -> bool {
         let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.len() >= JOBS_MAX && !jobs.contains_key(job) {
             jobs.clear();
         }
-        jobs.entry(job.to_owned()).or_default().insert(org.clone());
+        *jobs.entry(job.to_owned()).or_insert_with(|| org.clone()) == *org
     }
 
     fn is_of(&self, job: &str, org: &OrgId) -> bool {
         let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.get(job).is_some_and(|owners| owners.contains(org))
+        jobs.get(job) == Some(org)
     }
 }
 
@@ -53,67 +57,91 @@ pub(crate) fn no_image(given: &str) -> ControlError {
 /// Registries leave the tag out when it is this one.
 const DEFAULT_TAG: &str = ":latest";
 
+/// A reference without its tag or digest.
+fn repository(reference: &str) -> &str {
+    let plain = reference.split('@').next().unwrap_or(reference);
+    match plain.rsplit_once(':') {
+        // A colon before a slash belongs to a registry's port.
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => plain,
+    }
+}
+
+/// `text` with the tag registries assume when there is none.
+fn tagged(text: &str) -> String {
+    if repository(text) == text {
+        format!("{text}{DEFAULT_TAG}")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Whether `name`, as a host spells it out, is what `asked` stands for.
+fn stands_for(asked: &str, name: &str) -> bool {
+    let is_tail = |whole: &str, tail: &str| {
+        whole == tail
+            || whole
+                .strip_suffix(tail)
+                .is_some_and(|front| front.ends_with('/'))
+    };
+    is_tail(name, asked)
+        || is_tail(name, &tagged(asked))
+        || (name.contains('@') && is_tail(repository(name), repository(asked)))
+}
+
 fn is_called(view: &ImageView, text: &str) -> bool {
-    let short = text.strip_suffix(DEFAULT_TAG).unwrap_or(text);
-    view.id.as_str() == text
-        || view
-            .names
-            .iter()
-            .any(|name| name.strip_suffix(DEFAULT_TAG).unwrap_or(name) == short)
+    view.id.as_str() == text || view.names.iter().any(|name| tagged(name) == tagged(text))
 }
 
 impl Control {
-    /// Names the caller may use; `None` means all.
-    async fn granted(
-        &self,
-        principal: &Principal,
-    ) -> Result<Option<HashSet<String>>, ControlError> {
-        if principal.home {
-            return Ok(None);
-        }
-        let grants = self.store().image_grants(&principal.org).await?;
-        let mut names: HashSet<String> = grants.into_iter().map(|(name, _)| name).collect();
-        // The default image is everybody's however it came onto the host.
-        names.insert(DEFAULT_IMAGE.to_owned());
-        Ok(Some(names))
-    }
-
-    /// Refuses an image the caller may not use, exactly like one that is not there.
-    pub(crate) async fn require_image(
+    /// What to ask the host for when a caller names an image. One the caller may not use is refused
+    /// exactly like one that is not there.
+    pub(crate) async fn resolve_image(
         &self,
         principal: &Principal,
         given: &str,
-    ) -> Result<(), ControlError> {
-        let Some(granted) = self.granted(principal).await? else {
-            return Ok(());
-        };
-        if granted.contains(given) {
-            return Ok(());
+    ) -> Result<String, ControlError> {
+        if principal.home {
+            return Ok(given.to_owned());
         }
-        let images = self.runner().images().await?;
-        let usable = images
-            .iter()
-            .any(|view| is_called(view, given) && view.names.iter().any(|n| granted.contains(n)));
-        if usable { Ok(()) } else { Err(no_image(given)) }
+        let grants = self.store().image_grants(&principal.org).await?;
+        let with_tag = tagged(given);
+        let own_first = [false, true].into_iter().find_map(|shared| {
+            let mut grants = grants.iter().filter(|grant| grant.shared == shared);
+            let exact = grants.clone().find(|grant| grant.name == given);
+            exact.or_else(|| {
+                grants
+                    .find(|grant| tagged(&grant.name) == with_tag || grant.image.as_str() == given)
+            })
+        });
+        match own_first {
+            Some(grant) => Ok(grant.image.to_string()),
+            // Everybody's, however it came onto the host.
+            None if given == DEFAULT_IMAGE => Ok(given.to_owned()),
+            None => Err(no_image(given)),
+        }
     }
 
     /// Needs `read`. Those everybody may use and those the caller's organisation fetched.
     pub async fn list_images(&self, principal: &Principal) -> Result<Vec<ImageView>, ControlError> {
         principal.require(Scope::Read)?;
-        let granted = self.granted(principal).await?;
         let mut images = self.runner().images().await?;
-        let Some(granted) = granted else {
+        if principal.home {
             return Ok(images);
-        };
-        for view in &mut images {
-            view.names.retain(|name| granted.contains(name));
         }
-        images.retain(|view| !view.names.is_empty());
-        // How many of other organisations' sandboxes use an image is nobody's business.
+        let grants = self.store().image_grants(&principal.org).await?;
+        // How many of other organisations' sandboxes use an image is nobody's business, and neither
+        // are their words for it.
         let mut uses = self.image_uses(&principal.org).await?;
         for view in &mut images {
+            view.names.retain(|name| name == DEFAULT_IMAGE);
+            let words = grants.iter().filter(|grant| grant.image == view.id);
+            view.names.extend(words.map(|grant| grant.name.clone()));
+            view.names.sort();
+            view.names.dedup();
             view.in_use_by = uses.remove(view.id.as_str()).unwrap_or(0);
         }
+        images.retain(|view| !view.names.is_empty());
         Ok(images)
     }
 
@@ -184,7 +212,14 @@ impl Control {
         let shared = principal.home || matches!(source, ImageSource::Debian);
         let holder = (!shared).then(|| principal.org.clone());
         let job = self.runner().add_image(source).await?;
-        self.0.image_jobs.add(&job.id, &principal.org);
+        if !self.0.image_jobs.claim(&job.id, &principal.org) {
+            // The host joins fetches of one name; this one goes on with somebody else's credentials.
+            return Err(
+                ControlError::new(ErrorCode::Conflict, "the host is busy with this image")
+                    .hint("ask again in a moment")
+                    .retry_after(JOB_RETRY_S),
+            );
+        }
         if job.state == JobState::Running {
             let (control, id) = (self.clone(), job.id.clone());
             let name = name.to_owned();
@@ -198,20 +233,18 @@ impl Control {
     async fn grant(
         &self,
         job: &ImageJob,
-        name: &str,
+        asked: &str,
         holder: Option<&OrgId>,
     ) -> Result<(), ControlError> {
         let (JobState::Done, Some(image)) = (job.state, &job.image) else {
             return Ok(());
         };
-        let asked = [name, job.name.as_str()].into_iter();
-        // Other names of the same image may be another organisation's words for it.
-        let known = image.names.iter().map(String::as_str);
-        let names: HashSet<&str> = asked
-            .filter(|name| known.clone().any(|n| n == *name))
-            .collect();
+        // Other names of the same image may be somebody else's words for it.
+        let spelled_out = image.names.iter().map(String::as_str);
+        let mut names: HashSet<&str> = spelled_out.filter(|name| stands_for(asked, name)).collect();
+        names.insert(asked);
         for name in names {
-            self.store().grant_image(holder, name).await?;
+            self.store().grant_image(holder, name, &image.id).await?;
         }
         Ok(())
     }
@@ -224,7 +257,7 @@ impl Control {
                 match self.runner().image_job(&id).await {
                     Ok(job) if job.state == JobState::Running => {}
                     Ok(job) => return self.grant(&job, &name, holder.as_ref()).await,
-                    Err(cove_runner::RunnerError::Unreachable { .. }) => {}
+                    Err(RunnerError::Unreachable { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -257,7 +290,7 @@ impl Control {
             .image_job(id)
             .await
             .map_err(|error| match error {
-                cove_runner::RunnerError::NotFound { .. } => missing(),
+                RunnerError::NotFound { .. } => missing(),
                 other => other.into(),
             })?;
         // Whoever sees the end may use the image at once.
@@ -294,9 +327,7 @@ impl Control {
         let view = self.get_image(principal, which).await?;
         if principal.home {
             self.runner().remove_image(view.id.as_str()).await?;
-            for name in &view.names {
-                self.store().withdraw_image(None, name).await?;
-            }
+            self.store().withdraw_image(None, &view.id).await?;
             return Ok(());
         }
         if view.in_use_by > 0 {
@@ -306,35 +337,19 @@ impl Control {
             )
             .hint("delete them first"));
         }
-        let mut mine = Vec::new();
-        for name in &view.names {
-            if self
-                .store()
-                .withdraw_image(Some(&principal.org), name)
-                .await?
-            {
-                mine.push(name);
-            }
-        }
-        if mine.is_empty() {
+        let org = Some(&principal.org);
+        if !self.store().withdraw_image(org, &view.id).await? {
             return Err(ControlError::new(
                 ErrorCode::Forbidden,
                 "this image belongs to everybody; only the home organisation may remove it",
             ));
         }
-        let all = self.runner().images().await?;
-        let names = all
-            .into_iter()
-            .find(|one| one.id == view.id)
-            .map(|one| one.names);
-        for name in names.iter().flatten() {
-            if self.store().image_grant_count(name).await? > 0 {
-                return Ok(());
-            }
+        if self.store().image_is_granted(&view.id).await? {
+            return Ok(());
         }
         match self.runner().remove_image(view.id.as_str()).await {
             // Somebody else's sandbox still runs from it; for the caller it is gone all the same.
-            Err(cove_runner::RunnerError::InUse { .. }) => Ok(()),
+            Err(RunnerError::InUse { .. }) => Ok(()),
             outcome => Ok(outcome?),
         }
     }
@@ -343,5 +358,32 @@ impl Control {
     pub async fn host(&self, principal: &Principal) -> Result<HostReport, ControlError> {
         principal.require_operator()?;
         Ok(self.runner().host().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spelled_out_name_stands_for_what_was_asked() {
+        for (asked, name) in [
+            ("python", "docker.io/library/python:latest"),
+            ("python:3.12", "docker.io/library/python:3.12"),
+            ("library/python:3.12", "docker.io/library/python:3.12"),
+            ("python:3.12", "docker.io/library/python@sha256:00"),
+            ("localhost:5000/app", "localhost:5000/app:latest"),
+            ("debian", "debian"),
+        ] {
+            assert!(stands_for(asked, name), "{asked} {name}");
+        }
+        for (asked, name) in [
+            ("python:3.12", "docker.io/library/python:3.11"),
+            ("python", "docker.io/evil/not-python:latest"),
+            ("app", "registry.internal/secret/app2:latest"),
+            ("localhost:5000/app", "localhost:5001/app:latest"),
+        ] {
+            assert!(!stands_for(asked, name), "{asked} {name}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cove_model::{EventKind, ResourcesPatch, SandboxId, State};
 use cove_runner::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord};
+use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -29,10 +30,12 @@ pub(crate) struct Stale {
     wake: Notify,
 }
 
+/// The state the host last told and when it came about, when that is all that may have changed.
+type Told = (State, OffsetDateTime);
+
 #[derive(Default)]
 struct Waiting {
-    /// With the state the host last told, when that is all that may have changed.
-    ids: HashMap<SandboxId, Option<State>>,
+    ids: HashMap<SandboxId, Option<Told>>,
     all: bool,
 }
 
@@ -43,12 +46,12 @@ impl Stale {
     }
 
     /// The host says it is in this state now.
-    pub fn told(&self, id: &SandboxId, state: State) {
+    pub fn told(&self, id: &SandboxId, state: State, at: OffsetDateTime) {
         self.waiting()
             .ids
             .entry(id.clone())
-            .and_modify(|told| *told = told.and(Some(state)))
-            .or_insert(Some(state));
+            .and_modify(|told| *told = told.and(Some((state, at))))
+            .or_insert(Some((state, at)));
         self.wake.notify_one();
     }
 
@@ -109,7 +112,7 @@ impl Control {
     }
 
     /// Answers the last failure; what failed stays marked for the next time around.
-    async fn settle_each(&self, ids: HashMap<SandboxId, Option<State>>) -> Option<ControlError> {
+    async fn settle_each(&self, ids: HashMap<SandboxId, Option<Told>>) -> Option<ControlError> {
         let mut failed = None;
         let mut running = JoinSet::new();
         let mut waiting = ids.into_iter();
@@ -138,17 +141,18 @@ impl Control {
     }
 
     /// Brings one sandbox's row and the host into agreement.
-    async fn settle(&self, id: &SandboxId, told: Option<State>) -> Result<(), ControlError> {
+    async fn settle(&self, id: &SandboxId, told: Option<Told>) -> Result<(), ControlError> {
         let _turn = self.0.locks.lock(id).await;
         let record = self.store().any_sandbox(id).await?;
         let Some(record) = record.filter(|record| record.deleted_at.is_none()) else {
             // The host is told only where it may not know yet that nobody wants this one.
-            if !matches!(told, Some(State::Gone | State::Deleting)) {
+            if !matches!(told, Some((State::Gone | State::Deleting, _))) {
                 self.remove_unwanted(id).await?;
             }
             return Ok(());
         };
-        if told == Some(record.state) && record.desired != Desired::Deleted {
+        let said = told.map(|(state, _)| state);
+        if said == Some(record.state) && record.desired != Desired::Deleted {
             return Ok(());
         }
         let view = match self.runner().get(id).await {
@@ -156,7 +160,9 @@ impl Control {
             Err(RunnerError::NotFound { .. }) => None,
             Err(error) => return Err(error.into()),
         };
-        self.settle_row(&record, view).await
+        // Its end is known to the moment only from the host's own words about it.
+        let ended_at = told.and_then(|(state, at)| (state == State::Stopped).then_some(at));
+        self.settle_row(&record, view, ended_at).await
     }
 
     async fn remove_unwanted(&self, id: &SandboxId) -> Result<(), ControlError> {
@@ -174,6 +180,7 @@ impl Control {
         &self,
         record: &SandboxRecord,
         view: Option<SandboxView>,
+        ended_at: Option<OffsetDateTime>,
     ) -> Result<(), ControlError> {
         let view = view.filter(|view| view.state != State::Gone);
         match (record.desired, view) {
@@ -187,12 +194,17 @@ impl Control {
                     .await
                     .map(drop)
             }
-            (_, Some(view)) => self.follow(record, view).await,
+            (_, Some(view)) => self.follow(record, view, ended_at).await,
         }
     }
 
     /// The host knows better: writes down how it is, and repeats a resize it never heard of.
-    async fn follow(&self, record: &SandboxRecord, view: SandboxView) -> Result<(), ControlError> {
+    async fn follow(
+        &self,
+        record: &SandboxRecord,
+        view: SandboxView,
+        ended_at: Option<OffsetDateTime>,
+    ) -> Result<(), ControlError> {
         let ended = matches!(view.state, State::Stopped | State::Failed)
             && record.state.may_have_processes();
         let view = if view.state == State::Running && view.spec.resources != record.spec.resources {
@@ -217,7 +229,7 @@ impl Control {
         };
         let kept = self.write_observed(record, &view).await?;
         if ended {
-            self.meter_now(&kept, Some(self.now())).await;
+            self.meter_now(&kept, ended_at).await;
         }
         Ok(())
     }

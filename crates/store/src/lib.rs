@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cove_model::{KeyId, OrgId, SandboxId};
+use cove_model::{ImageId, KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
 mod cursor;
@@ -155,14 +155,23 @@ pub trait Store: Send + Sync + 'static {
     async fn audit(&self, org: &OrgId, page: &PageRequest)
     -> Result<Page<AuditRecord>, StoreError>;
 
-    /// Lets `org`, or everybody, use the image of this name.
-    async fn grant_image(&self, org: Option<&OrgId>, name: &str) -> Result<(), StoreError>;
-    /// Whether anything was withdrawn.
-    async fn withdraw_image(&self, org: Option<&OrgId>, name: &str) -> Result<bool, StoreError>;
-    /// Everything `org` may use; `true` marks what everybody may.
-    async fn image_grants(&self, org: &OrgId) -> Result<Vec<(String, bool)>, StoreError>;
-    /// How many organisations (everybody counting as one) may use the image of this name.
-    async fn image_grant_count(&self, name: &str) -> Result<u64, StoreError>;
+    /// Lets `org`, or everybody, use this image, and makes `name` their word for it.
+    async fn grant_image(
+        &self,
+        org: Option<&OrgId>,
+        name: &str,
+        image: &ImageId,
+    ) -> Result<(), StoreError>;
+    /// Takes all words of `org`, or of everybody, for this image back; answers whether there were any.
+    async fn withdraw_image(
+        &self,
+        org: Option<&OrgId>,
+        image: &ImageId,
+    ) -> Result<bool, StoreError>;
+    /// What `org` has a word for itself, and what everybody has.
+    async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError>;
+    /// Whether anybody has a word for this image.
+    async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError>;
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;

@@ -62,8 +62,8 @@ pub const MIGRATIONS: &[&[&str]] = &[&[
         result TEXT NOT NULL, detail TEXT)",
     "CREATE INDEX audit_by_org ON audit (org, sequence)",
     "CREATE TABLE image_grants (
-        org TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (org, name))",
-    "CREATE INDEX image_grants_by_name ON image_grants (name)",
+        org TEXT NOT NULL, name TEXT NOT NULL, image TEXT NOT NULL, PRIMARY KEY (org, name))",
+    "CREATE INDEX image_grants_by_image ON image_grants (image)",
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 ]];
 

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, ready};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +50,14 @@ type Answer = Box<dyn FnOnce(Result<(), String>) + Send>;
 impl Sqlite {
     /// Opens or makes the file and brings it up to date. Blocks; meant for start-up.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        // Made here and not by SQLite, so that nobody else can ever read it; the files SQLite puts
+        // beside it take its mode over.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| StoreError::Unavailable(error.into()))?;
         let mut connection = SqliteTx::open(path)?;
         connection.run("BEGIN EXCLUSIVE")?;
         match now(migrate(&mut connection)) {

@@ -1,15 +1,15 @@
 //! The [`Store`] over either database: every method is one operation.
 
 use async_trait::async_trait;
-use cove_model::{KeyId, OrgId, SandboxId};
+use cove_model::{ImageId, KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
 use crate::ops::{audit, events, images, keys, organisations, sandboxes, sweep, usage};
 use crate::sql::Backend;
 use crate::{
-    AuditRecord, Created, IdempotencyKey, Key, NewEvent, Organisation, Page, PageRequest, Period,
-    Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, Store,
-    StoreError, StoredEvent, Usage, UsageSample,
+    AuditRecord, Created, IdempotencyKey, ImageGrant, Key, NewEvent, Organisation, Page,
+    PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef,
+    SandboxUsage, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -224,22 +224,35 @@ impl<B: Backend> Store for SqlStore<B> {
         self.0.read(audit::List(org.clone(), page.clone())).await
     }
 
-    async fn grant_image(&self, org: Option<&OrgId>, name: &str) -> Result<(), StoreError> {
-        let grant = images::Grant(org.cloned(), name.to_owned());
+    async fn grant_image(
+        &self,
+        org: Option<&OrgId>,
+        name: &str,
+        image: &ImageId,
+    ) -> Result<(), StoreError> {
+        let grant = images::Grant {
+            org: org.cloned(),
+            name: name.to_owned(),
+            image: image.clone(),
+        };
         self.0.write(grant).await
     }
 
-    async fn withdraw_image(&self, org: Option<&OrgId>, name: &str) -> Result<bool, StoreError> {
-        let withdraw = images::Withdraw(org.cloned(), name.to_owned());
+    async fn withdraw_image(
+        &self,
+        org: Option<&OrgId>,
+        image: &ImageId,
+    ) -> Result<bool, StoreError> {
+        let withdraw = images::Withdraw(org.cloned(), image.clone());
         self.0.write(withdraw).await
     }
 
-    async fn image_grants(&self, org: &OrgId) -> Result<Vec<(String, bool)>, StoreError> {
+    async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError> {
         self.0.read(images::Of(org.clone())).await
     }
 
-    async fn image_grant_count(&self, name: &str) -> Result<u64, StoreError> {
-        self.0.read(images::Count(name.to_owned())).await
+    async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError> {
+        self.0.read(images::IsGranted(image.clone())).await
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

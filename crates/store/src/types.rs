@@ -320,7 +320,8 @@ pub struct UsageSample {
     pub org: OrgId,
     pub at: OffsetDateTime,
     pub running: bool,
-    /// Until when it ran, when it no longer does: memory is charged up to there.
+    /// Until when it ran, when it no longer does and somebody saw its end: memory is charged up to
+    /// there.
     pub ran_until: Option<OffsetDateTime>,
     pub cpu_usec: u64,
     pub memory_bytes: u64,
@@ -350,6 +351,15 @@ pub struct SandboxUsage {
 pub struct Period {
     pub from: OffsetDateTime,
     pub to: OffsetDateTime,
+}
+
+/// An organisation's own word for an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageGrant {
+    pub name: String,
+    pub image: ImageId,
+    /// Everybody's, not only this organisation's.
+    pub shared: bool,
 }
 
 /// What old rows a sweep removes.

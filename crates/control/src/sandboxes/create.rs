@@ -1,6 +1,6 @@
 //! Creating: the row first, then the host, and nothing left of a create that failed.
 
-use cove_model::{SandboxId, State};
+use cove_model::{SandboxId, SandboxSpec, State};
 use cove_runner::{CreateRequest, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, SandboxChange, SandboxRecord,
@@ -48,7 +48,7 @@ impl Control {
             .idempotency_key
             .map(|key| claim(key, &request.spec))
             .transpose()?;
-        self.require_image(principal, &request.spec.image).await?;
+        let image = self.resolve_image(principal, &request.spec.image).await?;
         let now = self.now();
         let record = SandboxRecord {
             id: id.clone(),
@@ -75,7 +75,7 @@ impl Control {
                 .await;
             match inserted.map_err(|error| name_taken(error, &record))? {
                 Inserted::New => {
-                    let sandbox = self.make(&record).await?.into();
+                    let sandbox = self.make(&record, image).await?.into();
                     return Ok(Created {
                         sandbox,
                         replayed: false,
@@ -105,10 +105,17 @@ impl Control {
     }
 
     /// Asks the host for a sandbox whose row is there already.
-    async fn make(&self, record: &SandboxRecord) -> Result<SandboxRecord, ControlError> {
+    async fn make(
+        &self,
+        record: &SandboxRecord,
+        image: String,
+    ) -> Result<SandboxRecord, ControlError> {
         let request = CreateRequest {
             id: record.id.clone(),
-            spec: record.spec.clone(),
+            spec: SandboxSpec {
+                image,
+                ..record.spec.clone()
+            },
         };
         let made = match self.runner().create(request).await {
             // The id is ours alone, so this is our own earlier try.
@@ -188,7 +195,7 @@ impl Control {
     }
 }
 
-fn claim(key: String, spec: &cove_model::SandboxSpec) -> Result<IdempotencyKey, ControlError> {
+fn claim(key: String, spec: &SandboxSpec) -> Result<IdempotencyKey, ControlError> {
     check_label("the idempotency key", &key, IDEMPOTENCY_KEY_MAX)?;
     let request = serde_json::to_vec(spec)
         .map_err(|error| ControlError::internal("the request cannot be hashed").because(error))?;

@@ -3,7 +3,7 @@
 use cove_control::{ErrorCode, ImageSource, Principal};
 use cove_model::SandboxSpec;
 
-use crate::support::Plane;
+use crate::support::{Plane, wait};
 
 fn pull(reference: &str) -> ImageSource {
     ImageSource::Registry {
@@ -60,19 +60,11 @@ async fn what_one_fetches_is_its_own_and_what_home_fetches_is_everybodys() {
     assert_eq!(missing.code, ErrorCode::NotFound);
     let image = plane.control.get_image(&ours, "private/app").await.unwrap();
     for given in ["private/app", "private/app:latest", image.id.as_str()] {
-        plane
-            .create(&ours, from(given))
-            .await
-            .map(drop)
-            .or_else(|error| {
-                // The host in memory knows names only as they were fetched.
-                if given.ends_with(":latest") && error.code == ErrorCode::NotFound {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            })
-            .unwrap();
+        let made = plane.create(&ours, from(given)).await.unwrap().sandbox;
+        assert_eq!(
+            (made.image.as_ref(), made.spec.image.as_str()),
+            (Some(&image.id), given)
+        );
         let hidden = plane.create(&theirs, from(given)).await.unwrap_err();
         let imagined = plane.create(&theirs, from("never/was")).await.unwrap_err();
         assert_eq!(hidden.code, ErrorCode::NotFound);
@@ -144,4 +136,53 @@ async fn paths_on_the_host_are_for_operators() {
         .unwrap_err();
     assert_eq!(refused.code, ErrorCode::Forbidden);
     plane.control.add_image(&plane.root, local).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fetch_under_way_cannot_be_joined_by_another_organisation() {
+    let plane = Plane::new().await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    plane.runner.keep_fetching();
+    let job = plane
+        .control
+        .add_image(&ours, pull("private/app"))
+        .await
+        .unwrap();
+    let refused = plane
+        .control
+        .add_image(&theirs, pull("private/app"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.retry_after_s.is_some());
+    plane.runner.finish_fetching();
+    wait(|| async { (names(&plane, &ours).await.len() == 2).then_some(()) }).await;
+    assert_eq!(names(&plane, &theirs).await, ["debian"]);
+    plane.control.image_job(&theirs, &job.id).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_name_that_moves_for_one_stays_for_the_other() {
+    let plane = Plane::new().await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    plane.control.add_image(&ours, pull("app:1")).await.unwrap();
+    let first = plane.control.get_image(&ours, "app:1").await.unwrap().id;
+    plane.runner.move_name("app:1");
+    plane
+        .control
+        .add_image(&theirs, pull("app:1"))
+        .await
+        .unwrap();
+    let second = plane.control.get_image(&theirs, "app:1").await.unwrap().id;
+    assert_ne!(first, second);
+    let made = plane.create(&ours, from("app:1")).await.unwrap().sandbox;
+    assert_eq!(made.image, Some(first));
+    let made = plane.create(&theirs, from("app:1")).await.unwrap().sandbox;
+    assert_eq!(made.image, Some(second));
 }

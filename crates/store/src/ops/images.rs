@@ -1,9 +1,10 @@
-//! Which organisation may use which image. The empty organisation stands for everybody.
+//! Which organisation may use which image, and what it calls it. The empty organisation stands for
+//! everybody.
 
-use cove_model::OrgId;
+use cove_model::{ImageId, OrgId};
 
-use crate::StoreError;
 use crate::sql::{Op, Tx, Value, values};
+use crate::{ImageGrant, StoreError};
 
 const EVERYBODY: &str = "";
 
@@ -11,29 +12,34 @@ fn holder(org: &Option<OrgId>) -> Value {
     org.as_ref().map_or(Value::from(EVERYBODY), Value::from)
 }
 
-pub struct Grant(pub Option<OrgId>, pub String);
+pub struct Grant {
+    pub org: Option<OrgId>,
+    pub name: String,
+    pub image: ImageId,
+}
 
 impl Op for Grant {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         tx.execute(
-            "INSERT INTO image_grants VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-            values![holder(&self.0), self.1.as_str()],
+            "INSERT INTO image_grants VALUES (?1, ?2, ?3) \
+             ON CONFLICT (org, name) DO UPDATE SET image = excluded.image",
+            values![holder(&self.org), self.name.as_str(), &self.image],
         )
         .await
         .map(drop)
     }
 }
 
-pub struct Withdraw(pub Option<OrgId>, pub String);
+pub struct Withdraw(pub Option<OrgId>, pub ImageId);
 
 impl Op for Withdraw {
     type Out = bool;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<bool, StoreError> {
         let removed = tx
             .execute(
-                "DELETE FROM image_grants WHERE org = ?1 AND name = ?2",
-                values![holder(&self.0), self.1.as_str()],
+                "DELETE FROM image_grants WHERE org = ?1 AND image = ?2",
+                values![holder(&self.0), &self.1],
             )
             .await?;
         Ok(removed > 0)
@@ -43,31 +49,38 @@ impl Op for Withdraw {
 pub struct Of(pub OrgId);
 
 impl Op for Of {
-    type Out = Vec<(String, bool)>;
+    type Out = Vec<ImageGrant>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let rows = tx
             .query(
-                "SELECT name, org FROM image_grants WHERE org = ?1 OR org = ''",
+                "SELECT name, image, org FROM image_grants WHERE org = ?1 OR org = '' \
+                 ORDER BY name, org",
                 values![&self.0],
             )
             .await?;
         rows.iter()
-            .map(|row| Ok((row.text(0)?.to_owned(), row.text(1)? == EVERYBODY)))
+            .map(|row| {
+                Ok(ImageGrant {
+                    name: row.text(0)?.to_owned(),
+                    image: row.parse(1, "image id")?,
+                    shared: row.text(2)? == EVERYBODY,
+                })
+            })
             .collect()
     }
 }
 
-pub struct Count(pub String);
+pub struct IsGranted(pub ImageId);
 
-impl Op for Count {
-    type Out = u64;
-    async fn run<T: Tx>(&self, tx: &mut T) -> Result<u64, StoreError> {
+impl Op for IsGranted {
+    type Out = bool;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<bool, StoreError> {
         let rows = tx
             .query(
-                "SELECT COUNT(*) FROM image_grants WHERE name = ?1",
-                values![self.0.as_str()],
+                "SELECT name FROM image_grants WHERE image = ?1 LIMIT 1",
+                values![&self.0],
             )
             .await?;
-        rows.first().map_or(Ok(0), |row| row.count(0))
+        Ok(!rows.is_empty())
     }
 }

@@ -8,6 +8,9 @@ use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Page, PageRequest, Period, SandboxUsage, StoreError, Usage, UsageSample};
 
 const HOUR_MICROS: i64 = 3_600_000_000;
+/// When nobody saw it end, memory is charged for at most this long after the last sample: what is
+/// not known to have been used is not charged.
+const UNSEEN_END_MICROS: i64 = 60_000_000;
 /// Byte-microseconds in one MiB-millisecond.
 const UNIT: u128 = (1 << 20) * 1000;
 
@@ -45,7 +48,12 @@ fn held(bytes: u64, micros: i64, rest: u64) -> (u64, u64) {
 /// earlier one hold.
 fn charge(mark: &Mark, sample: &UsageSample) -> (Usage, u64, u64) {
     let now = micros(sample.at);
-    let ran_until = sample.ran_until.map_or(now, micros).clamp(mark.at, now);
+    let ran_until = match sample.ran_until {
+        Some(at) => micros(at),
+        None if sample.running => now,
+        None => mark.at.saturating_add(UNSEEN_END_MICROS),
+    };
+    let ran_until = ran_until.clamp(mark.at, now);
     let ran = if mark.running { ran_until - mark.at } else { 0 };
     let (memory_mib_ms, memory_rest) = held(mark.memory_bytes, ran, mark.memory_rest);
     let (disk_mib_ms, disk_rest) = held(mark.disk_bytes, now - mark.at, mark.disk_rest);

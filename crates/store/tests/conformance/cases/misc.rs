@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cove_model::{EventKind, SandboxId};
+use cove_model::{EventKind, ImageId, SandboxId};
 use cove_store::{
-    Created, Holding, IdempotencyKey, NewEvent, PageRequest, Retention, SandboxChange,
+    Created, Holding, IdempotencyKey, ImageGrant, NewEvent, PageRequest, Retention, SandboxChange,
     SandboxFilter, SandboxRef, Store,
 };
 
@@ -13,33 +13,35 @@ use crate::rows::{at, org, sandbox};
 
 pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
-    store.grant_image(None, "debian").await.unwrap();
-    store.grant_image(Some(&ours), "private/x").await.unwrap();
-    store.grant_image(Some(&ours), "private/x").await.unwrap();
-    let mut mine = store.image_grants(&ours).await.unwrap();
-    mine.sort();
-    assert_eq!(
-        mine,
-        [("debian".to_owned(), true), ("private/x".to_owned(), false)]
-    );
-    assert_eq!(
-        store.image_grants(&theirs).await.unwrap(),
-        [("debian".to_owned(), true)]
-    );
-    assert_eq!(store.image_grant_count("private/x").await.unwrap(), 1);
+    let [debian, old, new] = [(); 3].map(|()| ImageId::random());
+    store.grant_image(None, "debian", &debian).await.unwrap();
+    store.grant_image(Some(&ours), "app", &old).await.unwrap();
+    store.grant_image(Some(&ours), "app", &new).await.unwrap();
+    store
+        .grant_image(Some(&ours), "debian", &new)
+        .await
+        .unwrap();
+    let grant = |name: &str, image: &ImageId, shared| ImageGrant {
+        name: name.into(),
+        image: image.clone(),
+        shared,
+    };
+    let shared = grant("debian", &debian, true);
+    let mine = [
+        grant("app", &new, false),
+        shared.clone(),
+        grant("debian", &new, false),
+    ];
+    assert_eq!(store.image_grants(&ours).await.unwrap(), mine);
+    assert_eq!(store.image_grants(&theirs).await.unwrap(), [shared]);
     assert!(
-        !store
-            .withdraw_image(Some(&theirs), "private/x")
-            .await
-            .unwrap()
+        !store.image_is_granted(&old).await.unwrap(),
+        "the name has moved on"
     );
-    assert!(
-        store
-            .withdraw_image(Some(&ours), "private/x")
-            .await
-            .unwrap()
-    );
-    assert_eq!(store.image_grant_count("private/x").await.unwrap(), 0);
+    assert!(!store.withdraw_image(Some(&theirs), &new).await.unwrap());
+    assert!(store.withdraw_image(Some(&ours), &new).await.unwrap());
+    assert!(!store.image_is_granted(&new).await.unwrap());
+    assert!(store.image_is_granted(&debian).await.unwrap());
 }
 
 pub async fn settings_are_replaced(store: Arc<dyn Store>) {

@@ -72,7 +72,13 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
                 continue;
             }
             if last.running {
-                memory += u128::from(last.memory_bytes) * u128::from(passed);
+                // Nobody says when it ended, so a minute is the most that counts.
+                let ran = if running {
+                    passed
+                } else {
+                    passed.min(60_000_000)
+                };
+                memory += u128::from(last.memory_bytes) * u128::from(ran);
             }
             disk += u128::from(last.disk_bytes) * u128::from(passed);
             // Told twice, and the older one once more: neither counts.

@@ -1,0 +1,522 @@
+//! The host in memory.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_model::{Event, EventKind, ImageId, ResourcesPatch, SandboxId, State, lifecycle};
+use cove_runner::{
+    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState,
+    RunnerApi, RunnerError, Sample, SandboxView, TierReport,
+};
+use time::OffsetDateTime;
+use tokio::sync::Notify;
+
+use super::{Call, Fault, ScriptedGuest, unreachable};
+use crate::Clock;
+
+/// What connections to guests meet.
+#[derive(Debug, Clone, Default)]
+pub enum GuestKind {
+    #[default]
+    Unreachable,
+    /// A guest listens on this socket.
+    Socket(PathBuf),
+    Scripted(ScriptedGuest),
+}
+
+struct One {
+    view: SandboxView,
+    sample: Sample,
+}
+
+#[derive(Default)]
+struct World {
+    sandboxes: BTreeMap<SandboxId, One>,
+    events: Vec<Event>,
+    images: Vec<ImageView>,
+    jobs: HashMap<String, ImageJob>,
+    faults: HashMap<Call, VecDeque<Fault>>,
+    calls: Vec<(Call, Option<SandboxId>)>,
+    guest: GuestKind,
+    memory_mb: Option<u64>,
+    fetching: bool,
+}
+
+/// The host. Outlives any number of control planes, as a real one does.
+pub struct MemoryRunner {
+    world: Mutex<World>,
+    changed: Notify,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryRunner {
+    /// A host with the default image.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let runner = Self {
+            world: Mutex::default(),
+            changed: Notify::new(),
+            clock,
+        };
+        runner.add_named_image("debian");
+        Arc::new(runner)
+    }
+
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next such call meets this fault; several queue up.
+    pub fn inject(&self, call: Call, fault: Fault) {
+        self.world()
+            .faults
+            .entry(call)
+            .or_default()
+            .push_back(fault);
+    }
+
+    pub fn set_guest(&self, guest: GuestKind) {
+        self.world().guest = guest;
+    }
+
+    /// Refuses creates beyond this much memory in all.
+    pub fn limit_memory(&self, memory_mb: u64) {
+        self.world().memory_mb = Some(memory_mb);
+    }
+
+    pub fn add_named_image(&self, name: &str) {
+        let image = ImageView {
+            id: ImageId::random(),
+            names: vec![name.into()],
+            digest: None,
+            size_bytes: 1,
+            created_at: self.clock.now(),
+            source: "bootstrap".into(),
+            in_use_by: 0,
+        };
+        self.world().images.push(image);
+    }
+
+    /// Image jobs stay under way until told otherwise.
+    pub fn keep_fetching(&self) {
+        self.world().fetching = true;
+    }
+
+    pub fn finish_fetching(&self) {
+        let mut world = self.world();
+        world.fetching = false;
+        for job in world.jobs.values_mut() {
+            job.state = JobState::Done;
+        }
+    }
+
+    /// The registry now has something else under this name: the next fetch brings a new image.
+    pub fn move_name(&self, name: &str) {
+        for image in &mut self.world().images {
+            image.names.retain(|known| known != name);
+        }
+    }
+
+    /// Ids the host has now.
+    pub fn ids(&self) -> Vec<SandboxId> {
+        self.world().sandboxes.keys().cloned().collect()
+    }
+
+    pub fn state(&self, id: &SandboxId) -> Option<State> {
+        self.world().sandboxes.get(id).map(|one| one.view.state)
+    }
+
+    /// How often a call came, for one sandbox or for all.
+    pub fn count(&self, call: Call, id: Option<&SandboxId>) -> usize {
+        let calls = &self.world().calls;
+        calls
+            .iter()
+            .filter(|(name, of)| *name == call && (id.is_none() || of.as_ref() == id))
+            .count()
+    }
+
+    /// Its PID 1 ends by itself.
+    pub fn exit(&self, id: &SandboxId, reason: &str) {
+        self.set_state(id, State::Stopped, Some(reason.into()));
+    }
+
+    /// The host forgets it without a word.
+    pub fn lose(&self, id: &SandboxId) {
+        self.world().sandboxes.remove(id);
+    }
+
+    /// Changes what its books say.
+    pub fn use_up(&self, id: &SandboxId, change: impl FnOnce(&mut Sample)) {
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            change(&mut one.sample);
+        }
+    }
+
+    fn set_state(&self, id: &SandboxId, state: State, reason: Option<String>) {
+        let now = self.clock.now();
+        let mut world = self.world();
+        if let Some(one) = world.sandboxes.get_mut(id) {
+            one.view.state = state;
+            one.view.reason = reason.clone();
+            one.sample.running = state == State::Running;
+            if !one.sample.running {
+                one.sample.memory_bytes = 0;
+            }
+        }
+        push_event(&mut world, now, id, EventKind::State { state, reason });
+        drop(world);
+        self.changed.notify_waiters();
+    }
+
+    /// Notes the call and meets its fault, if there is one. `true`: the answer gets lost.
+    async fn enter(&self, call: Call, id: Option<&SandboxId>) -> Result<bool, RunnerError> {
+        let fault = {
+            let mut world = self.world();
+            world.calls.push((call, id.cloned()));
+            world.faults.get_mut(&call).and_then(VecDeque::pop_front)
+        };
+        match fault {
+            None => Ok(false),
+            Some(Fault::Refuse(error)) => Err(error),
+            Some(Fault::LoseAnswer) => Ok(true),
+            Some(Fault::Hold(gate)) => {
+                gate.acquire().await.map_err(|_| unreachable())?.forget();
+                Ok(false)
+            }
+        }
+    }
+
+    fn find(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let world = self.world();
+        let found = world.sandboxes.get(id).map(|one| one.view.clone());
+        found.ok_or_else(|| missing("sandbox", id.as_str()))
+    }
+
+    fn create_now(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
+        let now = self.clock.now();
+        let CreateRequest { id, spec } = request;
+        let mut world = self.world();
+        if world.sandboxes.contains_key(&id) {
+            return Err(RunnerError::AlreadyExists {
+                what: "sandbox".into(),
+                id: id.to_string(),
+            });
+        }
+        let image = world
+            .images
+            .iter()
+            .find(|image| image.id.as_str() == spec.image || image.names.contains(&spec.image))
+            .ok_or_else(|| missing("image", &spec.image))?
+            .id
+            .clone();
+        let promised: u64 = world
+            .sandboxes
+            .values()
+            .map(|one| one.view.limits.memory_mb)
+            .sum();
+        if let Some(limit) = world.memory_mb
+            && promised + spec.resources.memory_mb > limit
+        {
+            return Err(RunnerError::NoCapacity {
+                resource: "memory".into(),
+                message: format!("{promised} of {limit} MiB are promised"),
+            });
+        }
+        let view = SandboxView {
+            id: id.clone(),
+            state: State::Running,
+            reason: None,
+            limits: spec.resources.clone(),
+            spec,
+            image,
+            image_env: vec![
+                ("FROM".into(), "image".into()),
+                ("PATH".into(), "/image/bin".into()),
+            ],
+            image_user: None,
+            image_workdir: Some("/image".into()),
+            created_at: now,
+            started_at: Some(now),
+        };
+        let one = One {
+            view: view.clone(),
+            sample: empty_sample(now),
+        };
+        world.sandboxes.insert(id.clone(), one);
+        for state in [State::Creating, State::Running] {
+            let kind = EventKind::State {
+                state,
+                reason: None,
+            };
+            push_event(&mut world, now, &id, kind);
+        }
+        drop(world);
+        self.changed.notify_waiters();
+        Ok(view)
+    }
+
+    fn sample_now(&self, id: &SandboxId) -> Result<Sample, RunnerError> {
+        let now = self.clock.now();
+        let world = self.world();
+        let one = world.sandboxes.get(id);
+        let one = one.ok_or_else(|| missing("sandbox", id.as_str()))?;
+        Ok(Sample {
+            at: now,
+            ..one.sample.clone()
+        })
+    }
+}
+
+fn missing(what: &str, id: &str) -> RunnerError {
+    RunnerError::NotFound {
+        what: what.into(),
+        id: id.into(),
+    }
+}
+
+fn push_event(world: &mut World, at: OffsetDateTime, id: &SandboxId, kind: EventKind) {
+    let sequence = world.events.len() as u64 + 1;
+    world.events.push(Event {
+        sequence,
+        at,
+        sandbox: id.clone(),
+        kind,
+    });
+}
+
+fn empty_sample(at: OffsetDateTime) -> Sample {
+    Sample {
+        at,
+        running: true,
+        cpu_usec: 0,
+        memory_bytes: 0,
+        memory_peak_bytes: 0,
+        memory_limit_bytes: 0,
+        pids: 1,
+        oom_kills: 0,
+        disk_bytes: 0,
+        disk_limit_bytes: 0,
+        network_sent_bytes: 0,
+        network_received_bytes: 0,
+    }
+}
+
+fn answer<T>(lost: bool, outcome: Result<T, RunnerError>) -> Result<T, RunnerError> {
+    if lost { Err(unreachable()) } else { outcome }
+}
+
+#[async_trait]
+impl RunnerApi for MemoryRunner {
+    async fn create(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Create, Some(&request.id)).await?;
+        answer(lost, self.create_now(request))
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Get, Some(id)).await?;
+        answer(lost, self.find(id))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxView>, RunnerError> {
+        let lost = self.enter(Call::List, None).await?;
+        let all = self
+            .world()
+            .sandboxes
+            .values()
+            .map(|one| one.view.clone())
+            .collect();
+        answer(lost, Ok(all))
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Start, Some(id)).await?;
+        let state = self.find(id)?.state;
+        lifecycle::step(state, lifecycle::Step::Start)?;
+        self.set_state(id, State::Running, None);
+        answer(lost, self.find(id))
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace_ms: u64) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Stop, Some(id)).await?;
+        let state = self.find(id)?.state;
+        lifecycle::step(state, lifecycle::Step::Stop)?;
+        self.set_state(id, State::Stopped, None);
+        answer(lost, self.find(id))
+    }
+
+    async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        let lost = self.enter(Call::Delete, Some(id)).await?;
+        if self.world().sandboxes.remove(id).is_some() {
+            self.set_state(id, State::Gone, None);
+        }
+        answer(lost, Ok(()))
+    }
+
+    async fn resize(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resize, Some(id)).await?;
+        let old = self.find(id)?.spec.resources;
+        let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
+            message: error.to_string(),
+        })?;
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            one.view.spec.resources = new.clone();
+            one.view.limits = new;
+        }
+        answer(lost, self.find(id))
+    }
+
+    async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError> {
+        let lost = self.enter(Call::Sample, Some(id)).await?;
+        answer(lost, self.sample_now(id))
+    }
+
+    async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
+        let lost = self.enter(Call::Samples, None).await?;
+        let all = self
+            .ids()
+            .into_iter()
+            .filter_map(|id| {
+                let sample = self.sample_now(&id).ok()?;
+                sample.running.then_some((id, sample))
+            })
+            .collect();
+        answer(lost, Ok(all))
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.enter(Call::Connect, Some(id)).await?;
+        self.find(id)?;
+        let silent = |message: String| RunnerError::GuestUnreachable { message };
+        let guest = self.world().guest.clone();
+        match guest {
+            GuestKind::Unreachable => Err(silent("there is no guest in memory".into())),
+            GuestKind::Socket(path) => tokio::net::UnixStream::connect(path)
+                .await
+                .map(GuestStream::Unix)
+                .map_err(|error| silent(error.to_string())),
+            GuestKind::Scripted(script) => Ok(script.connect()),
+        }
+    }
+
+    async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
+        self.enter(Call::Events, None).await?;
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let batch = || {
+            let world = self.world();
+            let skip = usize::try_from(after).unwrap_or(usize::MAX);
+            let events: Vec<_> = world.events.iter().skip(skip).cloned().collect();
+            EventBatch {
+                next: world.events.len() as u64,
+                lost: false,
+                events,
+            }
+        };
+        let now = batch();
+        if !now.events.is_empty() || wait_ms == 0 {
+            return Ok(now);
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(wait_ms), changed).await;
+        Ok(batch())
+    }
+
+    async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
+        self.enter(Call::Images, None).await?;
+        Ok(self.world().images.clone())
+    }
+
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        self.enter(Call::AddImage, None).await?;
+        let name = match source {
+            ImageSource::Registry { reference, .. } => reference,
+            ImageSource::Debian => "debian".into(),
+            ImageSource::Local { name, .. } => name,
+        };
+        if !self
+            .world()
+            .images
+            .iter()
+            .any(|image| image.names.contains(&name))
+        {
+            self.add_named_image(&name);
+        }
+        let mut world = self.world();
+        let under_way = |job: &&ImageJob| job.name == name && job.state == JobState::Running;
+        if let Some(job) = world.jobs.values().find(under_way) {
+            return Ok(job.clone());
+        }
+        let image = world
+            .images
+            .iter()
+            .find(|image| image.names.contains(&name));
+        let job = ImageJob {
+            id: format!("job-{}", world.jobs.len() + 1),
+            name: name.clone(),
+            state: match world.fetching {
+                true => JobState::Running,
+                false => JobState::Done,
+            },
+            stage: "done".into(),
+            done_bytes: 1,
+            total_bytes: Some(1),
+            warnings: Vec::new(),
+            image: image.cloned(),
+            error: None,
+        };
+        world.jobs.insert(job.id.clone(), job.clone());
+        Ok(job)
+    }
+
+    async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        let found = self.world().jobs.get(id).cloned();
+        found.ok_or_else(|| missing("image job", id))
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
+        let mut world = self.world();
+        if world
+            .sandboxes
+            .values()
+            .any(|one| one.view.image.as_str() == id)
+        {
+            return Err(RunnerError::InUse {
+                message: "sandboxes use it".into(),
+            });
+        }
+        let before = world.images.len();
+        world.images.retain(|image| image.id.as_str() != id);
+        if world.images.len() == before {
+            return Err(missing("image", id));
+        }
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<HostReport, RunnerError> {
+        let world = self.world();
+        let count = world.sandboxes.len() as u64;
+        Ok(HostReport {
+            cpus: 2,
+            memory_bytes: 1 << 34,
+            disk_bytes: 1 << 40,
+            disk_free_bytes: 1 << 39,
+            promised_cpu: count as f64,
+            promised_memory_bytes: 0,
+            promised_disk_bytes: 0,
+            sandboxes: count,
+            running: count,
+            tiers: vec![TierReport {
+                name: "container".into(),
+                usable: true,
+                capabilities: Vec::new(),
+            }],
+            findings: Vec::new(),
+        })
+    }
+}
