@@ -6,6 +6,7 @@
 //! it, the process pivots, gives up its rights and turns into the guest.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -49,8 +50,16 @@ const READ_ONLY: [&str; 5] = [
 /// Terminals a sandbox may have. The kernel has a few thousand for the whole host, so that without a
 /// share of its own one sandbox could take every other's.
 const TERMINALS_MAX: &str = "256";
-/// Inodes of our own tmpfs, which also backs /dev/shm.
-const TMPFS_INODES: &str = "100000";
+/// Each inode of our own tmpfs, which also backs /dev/shm, stands for this much of its size: inodes
+/// take memory too, and nobody gives it back when those who made them are killed.
+const TMPFS_BYTES_PER_INODE: u64 = 16 * 1024;
+const TMPFS_INODES_MIN: u64 = 1024;
+/// System V objects outlive their makers as well, so they may take a part of the memory only: segments
+/// this part of what the tmpfs may have, queues and semaphores a few megabytes.
+const SEGMENTS_SHARE: u64 = 2;
+const MESSAGE_QUEUES: &str = "256";
+const SEMAPHORES: &str = "32000 32000 500 1024";
+const PAGE_BYTES: u64 = 4096;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
 
@@ -62,7 +71,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         if rustix::io::read(&inherited.gate, &mut byte).step("wait for the go-ahead")? == 0 {
             std::process::exit(0);
         }
-        park(&inherited)?;
+        let segments = park(&inherited)?;
         socket::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
         let Some((start, mut fds)) =
             socket::receive::<Start>(&inherited.socket).step("wait for the start")?
@@ -73,7 +82,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         let root = fds
             .pop()
             .ok_or_else(|| Failure::new("receive the root", Errno::BADF))?;
-        become_guest(&inherited, &start, root)
+        become_guest(&inherited, &start, root, &segments)
     })();
     let Err(failure) = outcome;
     let _ = socket::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
@@ -82,7 +91,8 @@ pub fn run(inherited: Inherited<'_>) -> ! {
 
 enum Never {}
 
-fn park(inherited: &Inherited<'_>) -> Result<(), Failure> {
+/// Returns the setting that limits shared segments, which cannot be opened any more afterwards.
+fn park(inherited: &Inherited<'_>) -> Result<fs::File, Failure> {
     lockdown::take_mapped_root().step("become root of the namespace")?;
     if inherited.unshare_cgroup {
         // SAFETY: affects this process alone.
@@ -103,12 +113,7 @@ fn park(inherited: &Inherited<'_>) -> Result<(), Failure> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let inert = quiet | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let own = inherited.staging;
-    let tmpfs = mounts::new_filesystem(
-        "tmpfs",
-        &[("mode", "755"), ("nr_inodes", TMPFS_INODES)],
-        quiet,
-    )
-    .step("make a tmpfs")?;
+    let tmpfs = mounts::new_filesystem("tmpfs", &[("mode", "755")], quiet).step("make a tmpfs")?;
     mounts::attach(&tmpfs, own).step("attach the tmpfs")?;
     let proc = mounts::new_filesystem("proc", &[], inert).step("make /proc")?;
     mounts::attach(&proc, "/proc").step("attach /proc")?;
@@ -143,6 +148,13 @@ fn park(inherited: &Inherited<'_>) -> Result<(), Failure> {
     for path in COVERED_DIRS {
         mounts::cover(&format!("{own}/empty.d"), path).step("cover a directory of the host")?;
     }
+    let kernel = |name: &str| format!("/proc/sys/kernel/{name}");
+    fs::write(kernel("msgmni"), MESSAGE_QUEUES).step("limit message queues")?;
+    fs::write(kernel("sem"), SEMAPHORES).step("limit semaphores")?;
+    let segments = fs::OpenOptions::new()
+        .write(true)
+        .open(kernel("shmall"))
+        .step("open the limit of shared segments")?;
     for path in READ_ONLY {
         mounts::freeze(path).step("make a tree read-only")?;
     }
@@ -156,10 +168,15 @@ fn park(inherited: &Inherited<'_>) -> Result<(), Failure> {
         };
         mounts::attach(mount, &at).step("show the sandbox's cgroup")?;
     }
-    Ok(())
+    Ok(segments)
 }
 
-fn become_guest(inherited: &Inherited<'_>, start: &Start, root: OwnedFd) -> Result<Never, Failure> {
+fn become_guest(
+    inherited: &Inherited<'_>,
+    start: &Start,
+    root: OwnedFd,
+    mut segments: &fs::File,
+) -> Result<Never, Failure> {
     let own = inherited.staging;
     for (file, text) in [
         ("meminfo", &start.meminfo),
@@ -169,6 +186,10 @@ fn become_guest(inherited: &Inherited<'_>, start: &Start, root: OwnedFd) -> Resu
         fs::write(format!("{own}/proc/{file}"), text).step("write the sandbox's own figures")?;
     }
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
+    let pages = start.shm_bytes / SEGMENTS_SHARE / PAGE_BYTES;
+    segments
+        .write_all(pages.to_string().as_bytes())
+        .step("limit shared segments")?;
     let pts = mounts::new_filesystem(
         "devpts",
         &[
@@ -241,6 +262,8 @@ fn listen() -> std::io::Result<UnixListener> {
 fn resize_tmpfs(path: &str, bytes: u64) -> Result<(), Errno> {
     use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
     let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
+    let inodes = (bytes / TMPFS_BYTES_PER_INODE).max(TMPFS_INODES_MIN);
     fsconfig_set_string(&context, "size", bytes.to_string())?;
+    fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
     fsconfig_reconfigure(&context)
 }
