@@ -16,7 +16,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub async fn open() -> Result<Self> {
+    pub async fn open(image: Option<&Path>) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("cove-bench-")
             .tempdir_in("/var/tmp")?;
@@ -29,7 +29,14 @@ impl Host {
         };
         config.warm = 8;
         let engine = Engine::open(config).await?;
-        let mut job = engine.add_image(ImageSource::Debian).await?;
+        let source = match image {
+            None => ImageSource::Debian,
+            Some(path) => ImageSource::Local {
+                name: "debian".into(),
+                path: path.to_string_lossy().into_owned(),
+            },
+        };
+        let mut job = engine.add_image(source).await?;
         while job.state == JobState::Running {
             tokio::time::sleep(Duration::from_millis(100)).await;
             job = engine.image_job(&job.id).await?;

@@ -25,6 +25,9 @@ use report::Report;
 struct Arguments {
     /// create, throughput, density, exec, files, work, churn, peers
     sections: Vec<String>,
+    /// A directory or tarball to use as the image, on machines that cannot bootstrap Debian.
+    #[arg(long)]
+    image: Option<PathBuf>,
     /// Fewer repetitions, for a quick look.
     #[arg(long)]
     quick: bool,
@@ -58,7 +61,7 @@ async fn main() -> Result<()> {
         arguments.sections.is_empty() || arguments.sections.iter().any(|section| section == name)
     };
     let mut report = Report::default();
-    let host = Host::open()
+    let host = Host::open(arguments.image.as_deref())
         .await
         .context("open an engine for the benchmarks")?;
     let outcome = async {
