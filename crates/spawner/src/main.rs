@@ -7,6 +7,7 @@ use cove_spawner::socket;
 
 mod child;
 mod clone;
+mod host_mounts;
 mod lockdown;
 mod mounts;
 mod seccomp;
@@ -26,6 +27,7 @@ fn main() {
         eprintln!("spawner: {error}");
         std::process::exit(1);
     }
+    let mut alone = false;
     loop {
         let prepare: Prepare = match socket::receive(&requests) {
             Ok(Some((prepare, _))) => prepare,
@@ -35,7 +37,16 @@ fn main() {
                 std::process::exit(1);
             }
         };
-        let sent = match clone::prepare(&prepare, &filter) {
+        let made = if alone {
+            Ok(())
+        } else {
+            host_mounts::keep_only(&[&prepare.guest_dir, &prepare.staging])
+        }
+        .and_then(|()| {
+            alone = true;
+            clone::prepare(&prepare, &filter)
+        });
+        let sent = match made {
             Ok(made) => {
                 let fds = [
                     made.pidfd.as_fd(),
