@@ -246,3 +246,27 @@ async fn a_restart_asked_for_politely_keeps_everything_running() {
     world.client().start(&stopped).await.unwrap();
     world.finish();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandboxes_on_plain_directories_are_adopted_too() {
+    let mut world = World::with(PROGRAM, |setup| setup.directory_backend = true).await;
+    let client = world.client();
+    let running = world.create().await.id;
+    let deleted = world.create().await.id;
+    exec(&world.guest(&running), "echo kept > /root/file").await;
+    client.delete(&deleted).await.unwrap();
+    world.restart();
+    assert_eq!(
+        output(&world.guest(&running), "cat /root/file").await,
+        "kept"
+    );
+    assert_eq!(client.list().await.unwrap().len(), 1);
+    client.delete(&running).await.unwrap();
+    world.restart();
+    let traces = world.traces();
+    assert!(
+        traces.volumes.is_empty() && traces.unfinished.is_empty() && traces.records.is_empty(),
+        "{traces:#?}"
+    );
+    world.finish();
+}

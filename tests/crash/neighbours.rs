@@ -90,3 +90,23 @@ async fn a_second_engine_over_the_same_data_is_refused() {
     assert_eq!(output(&world.guest(&id), "echo alive").await, "alive");
     world.finish();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_seats_nor_sandboxes_hold_any_pool_of_the_host() {
+    let one = World::with(PROGRAM, |setup| setup.warm = 1).await;
+    // Parked and running with the first engine's pool mounted.
+    let two = World::with(PROGRAM, |setup| setup.warm = 1).await;
+    two.create().await;
+    let pools = [one.setup.data_dir(), two.setup.data_dir()].map(|dir| dir.join("pool"));
+    let processes = two.traces().processes;
+    assert!(processes.len() >= 2, "{processes:?}");
+    for pid in processes {
+        // A sandbox's own root lies on the pool, but the pool itself is nowhere in it.
+        let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+        for pool in &pools {
+            assert!(!table.contains(pool.to_str().unwrap()), "{pid}:\n{table}");
+        }
+    }
+    one.finish();
+    two.finish();
+}

@@ -99,7 +99,7 @@ async fn limits_below_use_are_refused_by_name_and_change_nothing() {
     let guest = world.guest(&id);
     guest
         .start(shell(
-            "awk 'BEGIN{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<100;i++) a[i]=s i; system(\"sleep 1000\")}'",
+            "awk 'BEGIN{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<130;i++) a[i]=s i; system(\"sleep 1000\")}'",
         ))
         .await
         .unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cove_runner::{RunnerApi, RunnerError};
+use cove_runner::{JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, exec, succeed};
 
 use crate::PROGRAM;
@@ -36,16 +36,7 @@ async fn a_full_disk_is_told_inside_and_the_neighbour_writes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn creates_stop_before_the_host_runs_full() {
-    // A reserve larger than any disk: nothing fits beside it.
-    let world = World::with(PROGRAM, |setup| setup.reserve_bytes = Some(1 << 60));
-    // The image cannot come in either, so the fixture's import is what must fail.
-    let refused = tokio::spawn(world).await;
-    assert!(refused.is_err(), "an import went through");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_create_without_room_on_the_host_is_refused_as_lack_of_disk() {
+async fn creates_and_imports_stop_before_the_host_runs_full() {
     let mut world = World::start(PROGRAM).await;
     let before = world.create().await;
     world.let_go();
@@ -56,7 +47,12 @@ async fn a_create_without_room_on_the_host_is_refused_as_lack_of_disk() {
         matches!(&error, RunnerError::NoCapacity { resource, .. } if resource == "disk"),
         "{error:?}"
     );
+    let job = world.import("more", &world.setup.dir.join("image")).await;
+    assert_eq!(job.state, JobState::Failed, "{job:?}");
+    let reason = job.error.map(|error| error.to_string()).unwrap_or_default();
+    assert!(reason.contains("reserve"), "{reason}");
     let traces = world.traces();
+    assert_eq!(traces.unfinished.len(), 0, "{traces:#?}");
     assert_eq!(traces.groups.len(), 1, "{traces:#?}");
     assert_eq!(traces.records.len(), 1, "{traces:#?}");
     // What was there before works on, and stops and starts without needing room.
