@@ -82,7 +82,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         let root = fds
             .pop()
             .ok_or_else(|| Failure::new("receive the root", Errno::BADF))?;
-        become_guest(&inherited, &start, root, &segments)
+        become_guest(&inherited, &start, root, segments.as_ref())
     })();
     let Err(failure) = outcome;
     let _ = socket::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
@@ -92,7 +92,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
 enum Never {}
 
 /// Returns the setting that limits shared segments, which cannot be opened any more afterwards.
-fn park(inherited: &Inherited<'_>) -> Result<fs::File, Failure> {
+fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
     lockdown::take_mapped_root().step("become root of the namespace")?;
     if inherited.unshare_cgroup {
         // SAFETY: affects this process alone.
@@ -148,13 +148,11 @@ fn park(inherited: &Inherited<'_>) -> Result<fs::File, Failure> {
     for path in COVERED_DIRS {
         mounts::cover(&format!("{own}/empty.d"), path).step("cover a directory of the host")?;
     }
-    let kernel = |name: &str| format!("/proc/sys/kernel/{name}");
-    fs::write(kernel("msgmni"), MESSAGE_QUEUES).step("limit message queues")?;
-    fs::write(kernel("sem"), SEMAPHORES).step("limit semaphores")?;
-    let segments = fs::OpenOptions::new()
-        .write(true)
-        .open(kernel("shmall"))
-        .step("open the limit of shared segments")?;
+    let queues = ipc_setting("msgmni").step("open the limit of message queues")?;
+    limit(queues.as_ref(), MESSAGE_QUEUES).step("limit message queues")?;
+    let semaphores = ipc_setting("sem").step("open the limit of semaphores")?;
+    limit(semaphores.as_ref(), SEMAPHORES).step("limit semaphores")?;
+    let segments = ipc_setting("shmall").step("open the limit of shared segments")?;
     for path in READ_ONLY {
         mounts::freeze(path).step("make a tree read-only")?;
     }
@@ -175,7 +173,7 @@ fn become_guest(
     inherited: &Inherited<'_>,
     start: &Start,
     root: OwnedFd,
-    mut segments: &fs::File,
+    segments: Option<&fs::File>,
 ) -> Result<Never, Failure> {
     let own = inherited.staging;
     for (file, text) in [
@@ -187,9 +185,7 @@ fn become_guest(
     }
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
     let pages = start.shm_bytes / SEGMENTS_SHARE / PAGE_BYTES;
-    segments
-        .write_all(pages.to_string().as_bytes())
-        .step("limit shared segments")?;
+    limit(segments, &pages.to_string()).step("limit shared segments")?;
     let pts = mounts::new_filesystem(
         "devpts",
         &[
@@ -257,6 +253,23 @@ fn listen() -> std::io::Result<UnixListener> {
         return Err(std::io::Error::last_os_error());
     }
     Ok(listener)
+}
+
+/// A setting of the own IPC namespace, for writing. Kernels before 6.10 keep these to the host's root;
+/// there a sandbox can fill its own memory with such objects until it is stopped.
+fn ipc_setting(name: &str) -> std::io::Result<Option<fs::File>> {
+    let path = format!("/proc/sys/kernel/{name}");
+    match fs::OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn limit(setting: Option<&fs::File>, value: &str) -> std::io::Result<()> {
+    match setting {
+        Some(mut setting) => setting.write_all(value.as_bytes()),
+        None => Ok(()),
+    }
 }
 
 fn resize_tmpfs(path: &str, bytes: u64) -> Result<(), Errno> {
