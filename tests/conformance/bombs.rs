@@ -35,24 +35,46 @@ async fn a_fork_bomb_ends_at_the_limit_and_can_be_killed(world: Arc<World>) {
     let sandbox = world.sandbox_with(|limits| limits.pids = 64).await;
     let bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass";
     let id = sandbox
-        .spawn(Start { argv: vec!["python3".into(), "-c".into(), bomb.into()], ..start_as("user") })
+        .spawn(Start {
+            argv: vec!["python3".into(), "-c".into(), bomb.into()],
+            ..start_as("user")
+        })
         .await;
     let refusal = eventually("a command is refused", || async {
-        let start = Start { argv: vec!["true".into()], ..start_as("") };
-        sandbox.try_exec(start).await.err().and_then(|error| error.code())
+        let start = Start {
+            argv: vec!["true".into()],
+            ..start_as("")
+        };
+        sandbox
+            .try_exec(start)
+            .await
+            .err()
+            .and_then(|error| error.code())
     })
     .await;
     assert_eq!(refusal, ErrorCode::TooManyProcesses);
-    let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+    let sample = world
+        .host
+        .engine
+        .sample(&sandbox.id)
+        .await
+        .expect("a sample");
     assert!(sample.pids <= 64, "{} processes", sample.pids);
     world.check_unharmed().await;
     sandbox
         .guest
-        .signal(Signal { id, signal: 9, only_leader: false })
+        .signal(Signal {
+            id,
+            signal: 9,
+            only_leader: false,
+        })
         .await
         .expect("the bomb can be killed");
     eventually("commands run again", || async {
-        let start = Start { argv: vec!["true".into()], ..start_as("") };
+        let start = Start {
+            argv: vec!["true".into()],
+            ..start_as("")
+        };
         sandbox.try_exec(start).await.ok()
     })
     .await;
@@ -72,7 +94,13 @@ except RuntimeError:
     print(count)
 gate.set()
 "#;
-    let count: u64 = sandbox.python("user", bomb).await.ok().trim().parse().expect("a number");
+    let count: u64 = sandbox
+        .python("user", bomb)
+        .await
+        .ok()
+        .trim()
+        .parse()
+        .expect("a number");
     assert!((10..100).contains(&count), "{count} threads");
     usable(&sandbox).await;
 }
@@ -91,7 +119,9 @@ print("done")
 "#;
     assert_eq!(sandbox.python("user", flood).await.ok(), "done\n");
     eventually("no zombie is left", || async {
-        let seen = sandbox.sh("", "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '").await;
+        let seen = sandbox
+            .sh("", "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '")
+            .await;
         (seen.stdout.trim() == "0").then_some(())
     })
     .await;
@@ -99,7 +129,15 @@ print("done")
 
 async fn a_memory_bomb_is_killed_and_reported_and_pid_1_lives(world: Arc<World>) {
     let sandbox = world.sandbox_with(|limits| limits.memory_mb = 96).await;
-    let before = world.host.engine.events(0, 0).await.expect("events").events.last().map_or(0, |event| event.sequence);
+    let before = world
+        .host
+        .engine
+        .events(0, 0)
+        .await
+        .expect("events")
+        .events
+        .last()
+        .map_or(0, |event| event.sequence);
     let bomb = "import sys\nkeep = []\nwhile True: keep.append(b'x' * (1 << 20))";
     for user in ["", "user"] {
         let ran = sandbox.python(user, bomb).await;
@@ -109,16 +147,26 @@ async fn a_memory_bomb_is_killed_and_reported_and_pid_1_lives(world: Arc<World>)
         assert!(ran.exit.memory_peak_bytes > 48 << 20, "{ran:?}");
         usable(&sandbox).await;
     }
-    let shell = sandbox.sh("", "python3 -c 'x = bytearray(1 << 30)'; exit $?").await;
+    let shell = sandbox
+        .sh("", "python3 -c 'x = bytearray(1 << 30)'; exit $?")
+        .await;
     assert!(shell.exit.oom, "a shell whose child was killed: {shell:?}");
-    let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+    let sample = world
+        .host
+        .engine
+        .sample(&sandbox.id)
+        .await
+        .expect("a sample");
     assert!(sample.oom_kills >= 3, "{sample:?}");
     eventually("the host is told", || async {
         let batch = world.host.engine.events(before, 0).await.ok()?;
         batch
             .events
             .iter()
-            .any(|event| event.sandbox == sandbox.id && matches!(event.kind, EventKind::Oom { limit_mb: 96, .. }))
+            .any(|event| {
+                event.sandbox == sandbox.id
+                    && matches!(event.kind, EventKind::Oom { limit_mb: 96, .. })
+            })
             .then_some(())
     })
     .await;
@@ -126,49 +174,59 @@ async fn a_memory_bomb_is_killed_and_reported_and_pid_1_lives(world: Arc<World>)
 
 async fn shared_memory_counts_as_memory_and_has_an_end(world: Arc<World>) {
     let sandbox = world.sandbox_with(|limits| limits.memory_mb = 128).await;
-    let ran = sandbox.sh("user", "head -c 1G /dev/zero > /dev/shm/full").await;
+    let ran = sandbox
+        .sh("user", "head -c 1G /dev/zero > /dev/shm/full")
+        .await;
     assert_ne!(ran.exit.code, 0);
     assert!(ran.stderr.contains("No space left"), "{ran:?}");
-    let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+    let sample = world
+        .host
+        .engine
+        .sample(&sandbox.id)
+        .await
+        .expect("a sample");
     assert!(sample.memory_bytes > 48 << 20, "{sample:?}");
     usable(&sandbox).await;
     let inodes = "import os\ni = 0\ntry:\n  while i < 2000000: open(f'/dev/shm/{i}', 'w').close(); i += 1\nexcept OSError as e: print('end')";
-    let ran = sandbox.python("user", &format!("import os; os.unlink('/dev/shm/full')\n{inodes}")).await;
+    let ran = sandbox
+        .python(
+            "user",
+            &format!("import os; os.unlink('/dev/shm/full')\n{inodes}"),
+        )
+        .await;
     assert!(ran.stdout == "end\n" || ran.exit.oom, "{ran:?}");
     usable(&sandbox).await;
 }
 
 async fn system_v_memory_left_behind_does_not_starve_pid_1(world: Arc<World>) {
     let sandbox = world.sandbox_with(|limits| limits.memory_mb = 128).await;
-    // Segments and queues outlive their makers, so killing the bomb alone gives nothing back.
-    let bomb = r#"
-import ctypes
-libc = ctypes.CDLL(None)
-libc.shmat.restype = ctypes.c_void_p
-made = 0
-for key in range(64):
-    segment = libc.shmget(0, 8 << 20, 0o1600)
-    if segment < 0: break
-    at = libc.shmat(segment, None, 0)
-    made += 1
-    ctypes.memset(at, 1, 8 << 20)
-    libc.shmdt(ctypes.c_void_p(at))
-print(made)
-"#;
-    let _ = sandbox.python("user", bomb).await;
-    let queues = r#"
-import ctypes
-libc = ctypes.CDLL(None)
-message = (ctypes.c_char * 8200)()
-message[0] = 1
-for _ in range(40000):
-    queue = libc.msgget(0, 0o1600)
-    if queue < 0: break
-    while libc.msgsnd(queue, message, 8100, 0o4000) == 0: pass
-"#;
-    let _ = sandbox.python("user", queues).await;
-    for _ in 0..10 {
-        usable(&sandbox).await;
+    // Segments and queues outlive their makers, so killing the bomb alone gives nothing back. It is
+    // small itself and fills memory to the last page.
+    let compile = Start {
+        argv: ["gcc", "-O1", "-o", "/tmp/bomb", "-x", "c", "-"]
+            .map(String::from)
+            .to_vec(),
+        input: Some(include_str!("programs/ipc.c").into()),
+        ..start_as("user")
+    };
+    sandbox.exec(compile).await.ok();
+    for kind in ["memory", "queues", "semaphores"] {
+        let argv = vec!["/tmp/bomb".into(), kind.into()];
+        let ran = sandbox
+            .exec(Start {
+                argv,
+                ..start_as("user")
+            })
+            .await;
+        assert!(
+            ran.exit.oom || ran.exit.code == 0,
+            "the bomb did not go off: {ran:?}"
+        );
+        for _ in 0..10 {
+            usable(&sandbox).await;
+        }
+        // There is still room to work.
+        sandbox.python("user", "x = bytearray(8 << 20)").await.ok();
     }
 }
 
@@ -176,20 +234,41 @@ async fn a_disk_bomb_fills_its_own_disk_only(world: Arc<World>) {
     let sandbox = world.sandbox_with(|limits| limits.disk_mb = 64).await;
     let pool = world.host.engine.pool();
     let before = pool.space().expect("the pool has a size").free;
-    let ran = sandbox.sh("user", "head -c 300M /dev/urandom > ~/full; sync ~/full").await;
+    let ran = sandbox
+        .sh("user", "head -c 300M /dev/urandom > ~/full && sync ~/full")
+        .await;
     assert_ne!(ran.exit.code, 0, "300 MB went into 64");
     assert!(
         ran.stderr.contains("quota exceeded") || ran.stderr.contains("No space left"),
         "{ran:?}"
     );
     let other = world.sandbox_with(|limits| limits.disk_mb = 64).await;
-    other.sh("user", "head -c 10M /dev/urandom > ~/fine && sync ~/fine").await.ok();
+    other
+        .sh("user", "head -c 10M /dev/urandom > ~/fine && sync ~/fine")
+        .await
+        .ok();
     // Full is not broken: removing works, and then there is room again.
-    sandbox.sh("user", "rm ~/full && sync / && echo small > ~/small && cat ~/small").await.ok();
+    sandbox
+        .sh(
+            "user",
+            "rm ~/full && sync / && echo small > ~/small && cat ~/small",
+        )
+        .await
+        .ok();
     drop(other);
-    let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+    let sample = world
+        .host
+        .engine
+        .sample(&sandbox.id)
+        .await
+        .expect("a sample");
     assert_eq!(sample.disk_limit_bytes, 64 << 20);
-    world.host.engine.delete(&sandbox.id).await.expect("it can be deleted");
+    world
+        .host
+        .engine
+        .delete(&sandbox.id)
+        .await
+        .expect("it can be deleted");
     eventually("the space is back", || async {
         (pool.space().ok()?.free + (256 << 20) > before).then_some(())
     })
@@ -212,9 +291,18 @@ except OSError as error:
 "#;
     let said = sandbox.python("user", bomb).await.ok();
     // EDQUOT or ENOSPC.
-    assert!(said.starts_with("122 ") || said.starts_with("28 "), "{said:?}");
+    assert!(
+        said.starts_with("122 ") || said.starts_with("28 "),
+        "{said:?}"
+    );
     usable(&sandbox).await;
-    sandbox.sh("user", "rm -rf /tmp/many && sync / && echo again > /tmp/again").await.ok();
+    sandbox
+        .sh(
+            "user",
+            "rm -rf /tmp/many && sync / && echo again > /tmp/again",
+        )
+        .await
+        .ok();
 }
 
 async fn a_descriptor_bomb_ends_at_the_limit(world: Arc<World>) {
@@ -237,9 +325,19 @@ async fn a_busy_sandbox_gets_no_more_than_its_share(world: Arc<World>) {
     const SHARE: f64 = 0.5;
     let sandbox = world.sandbox_with(|limits| limits.cpu = SHARE).await;
     let hog = "for i in 1 2 3 4 5 6; do (while :; do :; done) & done; wait";
-    let id = sandbox.spawn(Start { shell: hog.into(), ..start_as("user") }).await;
+    let id = sandbox
+        .spawn(Start {
+            shell: hog.into(),
+            ..start_as("user")
+        })
+        .await;
     let used = || async {
-        let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+        let sample = world
+            .host
+            .engine
+            .sample(&sandbox.id)
+            .await
+            .expect("a sample");
         sample.cpu_usec as f64 / 1e6
     };
     let (begin, before) = (Instant::now(), used().await);
@@ -253,10 +351,17 @@ async fn a_busy_sandbox_gets_no_more_than_its_share(world: Arc<World>) {
     .await;
     let share = taken / begin.elapsed().as_secs_f64();
     assert!(share < SHARE * 1.3, "{share:.2} CPUs instead of {SHARE}");
-    assert!(share > SHARE * 0.1, "{share:.2} CPUs: it did not even get its own");
+    assert!(
+        share > SHARE * 0.1,
+        "{share:.2} CPUs: it did not even get its own"
+    );
     sandbox
         .guest
-        .signal(Signal { id, signal: 9, only_leader: false })
+        .signal(Signal {
+            id,
+            signal: 9,
+            only_leader: false,
+        })
         .await
         .expect("the hog can be killed");
 }
@@ -272,5 +377,10 @@ print("deep")
 "#;
     assert_eq!(sandbox.python("user", program).await.ok(), "deep\n");
     usable(&sandbox).await;
-    world.host.engine.delete(&sandbox.id).await.expect("it can be deleted");
+    world
+        .host
+        .engine
+        .delete(&sandbox.id)
+        .await
+        .expect("it can be deleted");
 }

@@ -3,38 +3,57 @@
 use std::sync::Arc;
 
 use cove_protocol::message::{PtySize, Start};
-use cove_tests::start_as;
+use cove_tests::{eventually, start_as};
 
 use crate::world::{Case, World, cases};
 
 /// A script that checks itself: name, user, text. All run with `set -e`.
 const SCRIPTS: &[(&str, &str, &str)] = &[
-    ("sudo_and_su_change_the_user", "user", r#"
+    (
+        "sudo_and_su_change_the_user",
+        "user",
+        r#"
         test "$(sudo id -u)" = 0
         test "$(sudo su user -c 'id -un')" = user
         test "$(sudo -u nobody id -un)" = nobody
-        test "$(id -un)" = user"#),
-    ("accounts_can_be_added", "", r#"
+        test "$(id -un)" = user"#,
+    ),
+    (
+        "accounts_can_be_added",
+        "",
+        r#"
         useradd -m -s /bin/bash ann
         groupadd crew
         usermod -aG crew ann
         test "$(su - ann -c 'id -nG; pwd' | tr '\n' ' ')" = "ann crew /home/ann "
         echo ann:secret | chpasswd
-        userdel -r ann"#),
-    ("daemons_outlive_the_command_that_started_them", "user", r#"
+        userdel -r ann"#,
+    ),
+    (
+        "a_background_loop_runs_beside_its_command",
+        "user",
+        r#"
         setsid sh -c 'while :; do date >> /tmp/ticks; sleep 0.05; done' </dev/null >/dev/null 2>&1 &
         for i in $(seq 200); do
-            test "$(cat /tmp/ticks 2>/dev/null | wc -l)" -ge 3 && exit 0
+            test "$(cat /tmp/ticks 2>/dev/null | wc -l)" -ge 3 && break
             sleep 0.05
         done
-        exit 1"#),
-    ("c_programs_compile_and_run", "user", r#"
+        test "$(cat /tmp/ticks | wc -l)" -ge 3"#,
+    ),
+    (
+        "c_programs_compile_and_run",
+        "user",
+        r#"
         cd "$(mktemp -d)"
         printf '#include <stdio.h>\n#include <math.h>\nint main(void){printf("%%.3f\\n", sqrt(2.0));return 0;}\n' > a.c
         printf 'a: a.c\n\tgcc -O2 -o a a.c -lm\n' > Makefile
         make -s
-        test "$(./a)" = 1.414"#),
-    ("a_local_package_installs_with_apt", "", r#"
+        test "$(./a)" = 1.414"#,
+    ),
+    (
+        "a_local_package_installs_with_apt",
+        "",
+        r#"
         cd "$(mktemp -d)"
         mkdir -p pkg/DEBIAN pkg/usr/bin pkg/etc repo
         printf 'Package: hello-cove\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody <nobody@example.invalid>\nDescription: a test\n' > pkg/DEBIAN/control
@@ -57,8 +76,12 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
         test "$(hello-cove)" = "hello from a package"
         test "$(stat -c %U /usr/bin/hello-cove)" = _hello
         apt-get remove -y -qq hello-cove >/dev/null
-        ! command -v hello-cove"#),
-    ("a_wheel_installs_with_pip_in_a_venv", "user", r#"
+        ! command -v hello-cove"#,
+    ),
+    (
+        "a_wheel_installs_with_pip_in_a_venv",
+        "user",
+        r#"
         cd "$(mktemp -d)"
         python3 - <<'END'
 import zipfile
@@ -70,8 +93,12 @@ with zipfile.ZipFile("cove_hello-1.0-py3-none-any.whl", "w") as w:
 END
         python3 -m venv env
         env/bin/pip -q install --no-index ./cove_hello-1.0-py3-none-any.whl
-        test "$(env/bin/python -c 'import cove_hello; print(cove_hello.WORD)')" = hello"#),
-    ("git_commits_and_clones", "user", r#"
+        test "$(env/bin/python -c 'import cove_hello; print(cove_hello.WORD)')" = hello"#,
+    ),
+    (
+        "git_commits_and_clones",
+        "user",
+        r#"
         cd "$(mktemp -d)"
         git init -q a
         cd a
@@ -80,8 +107,12 @@ END
         for i in 1 2 3; do echo $i > f$i; git add f$i; git commit -qm "add $i"; done
         cd ..
         git clone -q a b
-        test "$(git -C b rev-list --count HEAD)" = 3"#),
-    ("a_renamed_directory_of_the_image_keeps_its_content", "", r#"
+        test "$(git -C b rev-list --count HEAD)" = 3"#,
+    ),
+    (
+        "a_renamed_directory_of_the_image_keeps_its_content",
+        "",
+        r#"
         cp -r /usr/share/git-core /tmp/copy
         mv /usr/share/git-core /usr/share/git-moved
         diff -r /tmp/copy /usr/share/git-moved
@@ -89,8 +120,12 @@ END
         diff -r /tmp/copy /srv/git-far
         mkdir /usr/share/git-core
         test -z "$(ls -A /usr/share/git-core)"
-        rm -rf /srv/git-far"#),
-    ("links_owners_and_modes_work", "", r#"
+        rm -rf /srv/git-far"#,
+    ),
+    (
+        "links_owners_and_modes_work",
+        "",
+        r#"
         cd "$(mktemp -d)"
         echo text > file
         ln file hard
@@ -109,8 +144,12 @@ END
         touch -d 2001-02-03 file
         test "$(date -r file +%Y)" = 2001
         chmod 700 .
-        ! su user -c "cat $PWD/file""#),
-    ("figures_are_the_sandboxs_own", "", r#"
+        ! su user -c "cat $PWD/file""#,
+    ),
+    (
+        "figures_are_the_sandboxs_own",
+        "",
+        r#"
         test "$(nproc)" = 1
         test "$(grep -c ^processor /proc/cpuinfo)" = 1
         test "$(cat /sys/devices/system/cpu/online)" = 0
@@ -119,33 +158,48 @@ END
         test "$(cut -d. -f1 /proc/uptime)" -lt 600
         test "$(cat /etc/hostname)" = "$(hostname)"
         getent hosts "$(hostname)" >/dev/null
-        test "$(ps -o pid= -p 1 | tr -d ' ')" = 1"#),
-    ("a_login_shell_reads_the_users_profile", "user", r#"
+        test "$(ps -o pid= -p 1 | tr -d ' ')" = 1"#,
+    ),
+    (
+        "a_login_shell_reads_the_users_profile",
+        "user",
+        r#"
         test "$HOME" = /home/user
         test "$PWD" = /home/user
         test "$USER" = user
         echo 'export FROM_PROFILE=yes' >> ~/.profile
         test "$(bash -lc 'echo $FROM_PROFILE')" = yes
-        test "$(umask)" = 0022"#),
-    ("large_files_have_holes_and_offsets", "user", r#"
+        test "$(umask)" = 0022"#,
+    ),
+    (
+        "large_files_have_holes_and_offsets",
+        "user",
+        r#"
         cd "$(mktemp -d)"
         truncate -s 6G big
         printf end | dd of=big bs=1 seek=5000000000 conv=notrunc status=none
         test "$(stat -c %s big)" = 6442450944
         test "$(tail -c +5000000001 big | head -c 3)" = end
-        test "$(stat -c %b big)" -lt 10000"#),
-    ("sh_is_where_scripts_expect_it", "user", r#"
+        test "$(stat -c %b big)" -lt 10000"#,
+    ),
+    (
+        "sh_is_where_scripts_expect_it",
+        "user",
+        r#"
         printf '#!/usr/bin/env python3\nprint("script")\n' > /tmp/s
         chmod +x /tmp/s
         test "$(/tmp/s)" = script
         echo 'echo $0' | sh | grep -q sh
         test "$(mktemp -d | wc -c)" -gt 5
         tar -C /etc -czf /tmp/etc.tgz passwd group && tar -tzf /tmp/etc.tgz | grep -q passwd
-        xz -k /tmp/etc.tgz && xz -dc /tmp/etc.tgz.xz | tar -tz >/dev/null"#),
+        xz -k /tmp/etc.tgz && xz -dc /tmp/etc.tgz.xz | tar -tz >/dev/null"#,
+    ),
 ];
 
 const PROGRAMS: &[(&str, &str)] = &[
-    ("sqlite_commits", r#"
+    (
+        "sqlite_commits",
+        r#"
 import os, sqlite3, tempfile
 path = os.path.join(tempfile.mkdtemp(), "db")
 for mode in ("delete", "wal"):
@@ -156,8 +210,11 @@ for mode in ("delete", "wal"):
         with db: db.execute("insert into t values (?)", (i,))
     db.close()
 assert sqlite3.connect(path).execute("select count(*) from t").fetchone()[0] == 40
-"#),
-    ("processes_share_memory", r#"
+"#,
+    ),
+    (
+        "processes_share_memory",
+        r#"
 import multiprocessing as mp
 from multiprocessing import shared_memory
 def work(i): return i * i
@@ -173,10 +230,14 @@ if True:
     assert counter.value == 400
     block = shared_memory.SharedMemory(create=True, size=1 << 20)
     block.buf[0] = 7
-    assert shared_memory.SharedMemory(name=block.name).buf[0] == 7
-    block.unlink()
-"#),
-    ("sockets_work_on_loopback", r#"
+    again = shared_memory.SharedMemory(name=block.name)
+    assert again.buf[0] == 7
+    again.close(); block.close(); block.unlink()
+"#,
+    ),
+    (
+        "sockets_work_on_loopback",
+        r#"
 import os, socket, tempfile, threading
 def echo(server):
     c, _ = server.accept()
@@ -199,8 +260,11 @@ x, y = socket.socketpair()
 socket.send_fds(x, [b"f"], [a.fileno()]); assert len(socket.recv_fds(y, 10, 1)[1]) == 1
 assert socket.create_server(("0.0.0.0", 80 if os.geteuid() == 0 else 8080))
 assert socket.gethostbyname("localhost") == "127.0.0.1"
-"#),
-    ("locks_maps_and_watches_work", r#"
+"#,
+    ),
+    (
+        "locks_maps_and_watches_work",
+        r#"
 import ctypes, fcntl, mmap, os, tempfile
 path = os.path.join(tempfile.mkdtemp(), "f")
 with open(path, "wb") as f: f.truncate(1 << 20)
@@ -218,8 +282,11 @@ open(os.path.join(os.path.dirname(path), "new"), "w").close()
 assert b"new" in os.read(fd, 4096)
 os.setxattr(path, "user.note", b"kept"); assert os.getxattr(path, "user.note") == b"kept"
 # A file of the image is watched through its copy-up.
-"#),
-    ("signals_and_timers_work", r#"
+"#,
+    ),
+    (
+        "signals_and_timers_work",
+        r#"
 import os, select, signal, subprocess, time
 got = []
 signal.signal(signal.SIGALRM, lambda *_: got.append("alarm"))
@@ -235,8 +302,11 @@ assert signal.sigtimedwait([signal.SIGUSR1], 0) is None
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); os.kill(os.getpid(), signal.SIGUSR1)
 assert signal.sigtimedwait([signal.SIGUSR1], 5).si_signo == signal.SIGUSR1
 assert abs(time.time() - os.stat("/proc/self").st_ctime) < 3600
-"#),
-    ("a_debugger_can_trace_its_own_child", r#"
+"#,
+    ),
+    (
+        "a_debugger_can_trace_its_own_child",
+        r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long] * 2 + [ctypes.c_void_p] * 2
@@ -252,8 +322,11 @@ while True:
     if os.WIFEXITED(status): break
     calls += 1
 assert calls > 10, calls
-"#),
-    ("terminals_can_be_opened", r#"
+"#,
+    ),
+    (
+        "terminals_can_be_opened",
+        r#"
 import os, pty, termios
 pid, master = pty.fork()
 if pid == 0: os.execvp("sh", ["sh", "-c", "tty; stty size"])
@@ -263,26 +336,34 @@ try:
 except OSError: pass
 os.waitpid(pid, 0)
 assert out.startswith(b"/dev/pts/"), out
-"#),
+"#,
+    ),
 ];
 
 pub fn cases() -> Vec<Case> {
     let scripts = SCRIPTS.iter().map(|(name, user, script)| {
-        Case::new(format!("everyday::{name}"), move |world: Arc<World>| async move {
-            let sandbox = world.sandbox().await;
-            sandbox.sh(user, &format!("set -e\n{script}")).await.ok();
-        })
+        Case::new(
+            format!("everyday::{name}"),
+            move |world: Arc<World>| async move {
+                let sandbox = world.sandbox().await;
+                sandbox.sh(user, &format!("set -e\n{script}")).await.ok();
+            },
+        )
     });
     let programs = PROGRAMS.iter().map(|(name, program)| {
-        Case::new(format!("everyday::{name}"), move |world: Arc<World>| async move {
-            let sandbox = world.sandbox().await;
-            for user in ["", "user"] {
-                sandbox.python(user, program).await.ok();
-            }
-        })
+        Case::new(
+            format!("everyday::{name}"),
+            move |world: Arc<World>| async move {
+                let sandbox = world.sandbox().await;
+                for user in ["", "user"] {
+                    sandbox.python(user, program).await.ok();
+                }
+            },
+        )
     });
     let mut all: Vec<Case> = scripts.chain(programs).collect();
     all.extend(cases![
+        a_daemon_ticks_on_after_its_command_ended,
         a_terminal_has_the_size_that_was_asked_for,
         an_image_of_one_static_program_runs,
         work_survives_a_stop_and_a_start,
@@ -290,11 +371,33 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
+async fn a_daemon_ticks_on_after_its_command_ended(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let daemon = "setsid sh -c 'while :; do echo >> /tmp/ticks; sleep 0.02; done' </dev/null >/dev/null 2>&1 &";
+    sandbox.sh("user", daemon).await.ok();
+    let ticks = || async {
+        let seen = sandbox
+            .sh("user", "cat /tmp/ticks 2>/dev/null | wc -l")
+            .await
+            .ok();
+        seen.trim().parse::<u64>().expect("a number")
+    };
+    let first = ticks().await;
+    eventually("the daemon goes on", || async {
+        (ticks().await > first + 3).then_some(())
+    })
+    .await;
+}
+
 async fn a_terminal_has_the_size_that_was_asked_for(world: Arc<World>) {
     let sandbox = world.sandbox().await;
     let start = Start {
-        shell: "tty; stty size; stty -a | grep -o ' echo '; test -t 0 && test -t 1 && test -t 2".into(),
-        pty: Some(PtySize { cols: 123, rows: 45 }),
+        shell: "tty; stty size; stty -a | grep -o ' echo '; test -t 0 && test -t 1 && test -t 2"
+            .into(),
+        pty: Some(PtySize {
+            cols: 123,
+            rows: 45,
+        }),
         ..start_as("user")
     };
     let seen = sandbox.exec(start).await.ok();
@@ -302,9 +405,18 @@ async fn a_terminal_has_the_size_that_was_asked_for(world: Arc<World>) {
 }
 
 async fn an_image_of_one_static_program_runs(world: Arc<World>) {
-    let spec = cove_model::SandboxSpec { image: "busybox".into(), ..world.spec() };
+    let spec = cove_model::SandboxSpec {
+        image: "busybox".into(),
+        ..world.spec()
+    };
     let sandbox = world.host.sandbox(spec).await;
-    let seen = sandbox.sh("", "id -u; cat /etc/hostname > /dev/null && echo named; ls /").await.ok();
+    let seen = sandbox
+        .sh(
+            "",
+            "id -u; cat /etc/hostname > /dev/null && echo named; ls /",
+        )
+        .await
+        .ok();
     assert!(seen.starts_with("0\nnamed\n"), "{seen}");
 }
 
@@ -312,10 +424,23 @@ async fn work_survives_a_stop_and_a_start(world: Arc<World>) {
     use cove_runner::RunnerApi;
     let sandbox = world.sandbox().await;
     sandbox.sh("", "echo kept > /srv/kept; rm /etc/debian_version; mv /usr/share/git-core /usr/share/moved").await.ok();
-    world.host.engine.stop(&sandbox.id, 1000).await.expect("it stops");
-    world.host.engine.start(&sandbox.id).await.expect("it starts");
+    world
+        .host
+        .engine
+        .stop(&sandbox.id, 1000)
+        .await
+        .expect("it stops");
+    world
+        .host
+        .engine
+        .start(&sandbox.id)
+        .await
+        .expect("it starts");
     let seen = sandbox.sh("", "cat /srv/kept; test ! -e /etc/debian_version && ls -d /usr/share/moved; cut -d. -f1 /proc/uptime").await.ok();
     let lines: Vec<&str> = seen.lines().collect();
     assert_eq!(lines[..2], ["kept", "/usr/share/moved"]);
-    assert!(lines[2].parse::<u32>().is_ok_and(|uptime| uptime < 60), "{seen}");
+    assert!(
+        lines[2].parse::<u32>().is_ok_and(|uptime| uptime < 60),
+        "{seen}"
+    );
 }

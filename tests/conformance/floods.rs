@@ -30,7 +30,9 @@ async fn beside(world: &World, greed: &str, modest: &str) {
     let greedy = world.sandbox().await;
     let start = Start {
         argv: vec!["python3".into(), "-".into()],
-        input: Some(format!("{greed}\nprint('full', flush=True)\nimport time; time.sleep(1000)").into()),
+        input: Some(
+            format!("{greed}\nprint('full', flush=True)\nimport time; time.sleep(1000)").into(),
+        ),
         ..start_as("")
     };
     let id = greedy.spawn(start).await;
@@ -79,9 +81,15 @@ except OSError: pass
     let modest = "import pty\nheld = [pty.openpty() for _ in range(20)]\nprint('fine')";
     beside(&world, greed, modest).await;
     let cheeky = world.sandbox().await;
-    let count = cheeky.python("", &format!("{greed}\nprint(len(kept))")).await.ok();
+    let count = cheeky
+        .python("", &format!("{greed}\nprint(len(kept))"))
+        .await
+        .ok();
     let count: u32 = count.trim().parse().expect("a number");
-    assert!((20..1024).contains(&count), "one sandbox got {count} terminals of the host's few thousand");
+    assert!(
+        (20..1024).contains(&count),
+        "one sandbox got {count} terminals of the host's few thousand"
+    );
 }
 
 async fn a_pipe_bomb_leaves_the_neighbours_theirs(world: Arc<World>) {
@@ -129,7 +137,10 @@ print(stuffed >> 20)
     let ran = sandbox.python("user", bomb).await;
     if !ran.exit.oom {
         let stuffed: u64 = ran.ok().trim().parse().expect("a number");
-        assert!(stuffed <= 160, "{stuffed} MB sit in sockets of a sandbox of 128 MB");
+        assert!(
+            stuffed <= 160,
+            "{stuffed} MB sit in sockets of a sandbox of 128 MB"
+        );
     }
     assert_eq!(sandbox.sh("", "echo alive").await.ok(), "alive\n");
 }
@@ -146,11 +157,19 @@ async fn output_without_end_stays_within_bounds(world: Arc<World>) {
     let flood = format!("head -c {FLOOD_BYTES} /dev/zero; head -c 1000000 /dev/zero >&2");
     let before = own_memory_kb();
     // Nobody reads: the guest keeps the end.
-    let unread = sandbox.spawn(Start { shell: flood.clone(), ..start_as("user") }).await;
+    let unread = sandbox
+        .spawn(Start {
+            shell: flood.clone(),
+            ..start_as("user")
+        })
+        .await;
     // Somebody reads and keeps little.
     let mut follow = sandbox
         .guest
-        .start_following(Start { shell: flood, ..start_as("") })
+        .start_following(Start {
+            shell: flood,
+            ..start_as("")
+        })
         .await
         .expect("the guest starts a command");
     let mut read = 0;
@@ -172,14 +191,26 @@ async fn output_without_end_stays_within_bounds(world: Arc<World>) {
     assert_eq!((exit.code, exit.stdout_bytes), (0, FLOOD_BYTES));
     let grown = own_memory_kb().saturating_sub(before);
     assert!(grown < GROWTH_MAX_KB, "this process grew by {grown} kB");
-    let sample = world.host.engine.sample(&sandbox.id).await.expect("a sample");
+    let sample = world
+        .host
+        .engine
+        .sample(&sandbox.id)
+        .await
+        .expect("a sample");
     assert_eq!(sample.oom_kills, 0);
 }
 
 async fn a_reader_that_stops_holds_up_its_own_command_only(world: Arc<World>) {
     let sandbox = world.sandbox().await;
-    let yes = Start { argv: vec!["yes".into()], ..start_as("user") };
-    let mut stalled = sandbox.guest.start_following(yes).await.expect("the guest starts a command");
+    let yes = Start {
+        argv: vec!["yes".into()],
+        ..start_as("user")
+    };
+    let mut stalled = sandbox
+        .guest
+        .start_following(yes)
+        .await
+        .expect("the guest starts a command");
     let first = stalled.next().await.expect("it is started");
     assert!(matches!(first, Some(FollowEvent::Started(_))));
     for _ in 0..5 {

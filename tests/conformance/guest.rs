@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_protocol::message::{ErrorCode, Signal, Start};
+use cove_protocol::message::{ErrorCode, ReadFile, Signal, Start};
 use cove_runner::RunnerApi;
 use cove_tests::{Sandbox, eventually, start_as};
 
@@ -26,18 +26,34 @@ pub fn cases() -> Vec<Case> {
 /// The pid of a container's PID 1 on the host.
 pub async fn host_pid(sandbox: &Sandbox) -> u32 {
     let map = sandbox.sh("", "cat /proc/self/uid_map").await.ok();
-    let base = map.split_whitespace().nth(1).expect("a map has a base").to_owned();
+    let base = map
+        .split_whitespace()
+        .nth(1)
+        .expect("a map has a base")
+        .to_owned();
     let entries = std::fs::read_dir("/proc").expect("the host has /proc");
     entries
-        .filter_map(|entry| entry.ok()?.file_name().to_string_lossy().parse::<u32>().ok())
+        .filter_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .to_string_lossy()
+                .parse::<u32>()
+                .ok()
+        })
         .find(|pid| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let field = |name: &str| {
                 let line = status.lines().find(|line| line.starts_with(name))?;
-                Some(line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+                Some(
+                    line.split_whitespace()
+                        .map(str::to_owned)
+                        .collect::<Vec<_>>(),
+                )
             };
             field("Uid:").is_some_and(|uid| uid[1] == base)
-                && field("NSpid:").is_some_and(|pids| pids.len() > 2 && pids.last().is_some_and(|p| p == "1"))
+                && field("NSpid:")
+                    .is_some_and(|pids| pids.len() > 2 && pids.last().is_some_and(|p| p == "1"))
         })
         .expect("PID 1 is a process of the host")
 }
@@ -48,35 +64,83 @@ async fn answers(sandbox: &Sandbox) {
 
 async fn no_signal_from_inside_ends_or_stops_pid_1(world: Arc<World>) {
     let sandbox = world.sandbox().await;
-    let before = sandbox.guest.info().await.expect("the guest answers").started_unix_ms;
+    let before = sandbox
+        .guest
+        .info()
+        .await
+        .expect("the guest answers")
+        .started_unix_ms;
     let all = "import os\nfor s in range(1, 65):\n  try: os.kill(1, s)\n  except OSError: pass\nprint('sent')";
     for user in ["", "user"] {
         assert_eq!(sandbox.python(user, all).await.ok(), "sent\n");
         answers(&sandbox).await;
     }
-    let after = sandbox.guest.info().await.expect("the guest answers").started_unix_ms;
+    let after = sandbox
+        .guest
+        .info()
+        .await
+        .expect("the guest answers")
+        .started_unix_ms;
     assert_eq!(before, after, "PID 1 was replaced");
 }
 
 async fn a_command_that_stops_or_kills_everything_leaves_the_sandbox_usable(world: Arc<World>) {
     let sandbox = world.sandbox().await;
-    let bystander = sandbox.spawn(Start { argv: vec!["sleep".into(), "1000".into()], ..start_as("user") }).await;
+    let bystander = sandbox
+        .spawn(Start {
+            argv: vec!["sleep".into(), "1000".into()],
+            ..start_as("user")
+        })
+        .await;
     // It stops itself as well, so nobody waits for its end.
     let stopper = sandbox
-        .spawn(Start { argv: ["python3", "-c", "import os; os.kill(-1, 19); os.kill(os.getpid(), 19)"].map(String::from).to_vec(), ..start_as("") })
+        .spawn(Start {
+            argv: [
+                "python3",
+                "-c",
+                "import os; os.kill(-1, 19); os.kill(os.getpid(), 19)",
+            ]
+            .map(String::from)
+            .to_vec(),
+            ..start_as("")
+        })
         .await;
-    eventually("the bystander is stopped", || async {
-        let seen = sandbox.sh("", "cat /proc/[0-9]*/stat | grep '(sleep) T' | wc -l").await.ok();
-        (seen.trim() == "1").then_some(())
-    })
-    .await;
+    // A command started now could be stopped as well, so the guest itself is asked for the states.
+    for id in [&bystander, &stopper] {
+        let pid = sandbox
+            .guest
+            .process(id.clone())
+            .await
+            .expect("it is known")
+            .pid;
+        eventually("the command is stopped", || async {
+            let path = format!("/proc/{pid}/stat");
+            let mut stat = sandbox
+                .guest
+                .read_file(ReadFile {
+                    path,
+                    ..ReadFile::default()
+                })
+                .await
+                .ok()?;
+            let data = stat.next().await.ok()??;
+            data.windows(4).any(|part| part == b") T ").then_some(())
+        })
+        .await;
+    }
     answers(&sandbox).await;
     sandbox
         .guest
-        .signal(Signal { id: stopper, signal: 9, only_leader: false })
+        .signal(Signal {
+            id: stopper,
+            signal: 9,
+            only_leader: false,
+        })
         .await
         .expect("a stopped command can be killed");
-    let ran = sandbox.python("", "import os; os.kill(-1, 9); print('killed')").await;
+    let ran = sandbox
+        .python("", "import os; os.kill(-1, 9); print('killed')")
+        .await;
     assert_eq!(ran.stdout, "killed\n");
     eventually("the bystander is gone", || async {
         let process = sandbox.guest.process(bystander.clone()).await.ok()?;
@@ -131,9 +195,18 @@ print(len(wrote))
     let starting = async {
         for argv in [
             vec!["/proc/self/exe".to_owned()],
-            vec!["/proc/self/exe".into(), "--listen".into(), "--root-files".into(), "/tmp".into()],
+            vec![
+                "/proc/self/exe".into(),
+                "--listen".into(),
+                "--root-files".into(),
+                "/tmp".into(),
+            ],
         ] {
-            let start = Start { argv, timeout_ms: 1000, ..start_as("") };
+            let start = Start {
+                argv,
+                timeout_ms: 1000,
+                ..start_as("")
+            };
             // Whether it starts at all is the guest's choice.
             let _ = sandbox.try_exec(start).await;
         }
@@ -145,14 +218,28 @@ print(len(wrote))
 
 async fn the_host_reaches_pid_1_whatever_lies_at_its_sockets_path(world: Arc<World>) {
     let sandbox = world.sandbox().await;
-    let before = sandbox.guest.info().await.expect("the guest answers").started_unix_ms;
+    let before = sandbox
+        .guest
+        .info()
+        .await
+        .expect("the guest answers")
+        .started_unix_ms;
     let same = || async {
         let info = sandbox.guest.info().await.expect("the guest answers");
         assert_eq!(info.started_unix_ms, before);
     };
-    sandbox.sh("", "mv /.cove/sock /.cove/moved && ln -s /etc/passwd /.cove/sock").await.ok();
+    sandbox
+        .sh(
+            "",
+            "mv /.cove/sock /.cove/moved && ln -s /etc/passwd /.cove/sock",
+        )
+        .await
+        .ok();
     same().await;
-    sandbox.sh("", "ln -sfn /proc/1/root/run /.cove/sock; rm /.cove/moved").await.ok();
+    sandbox
+        .sh("", "ln -sfn /proc/1/root/run /.cove/sock; rm /.cove/moved")
+        .await
+        .ok();
     same().await;
     let impostor = r#"
 import os, select, socket
@@ -165,7 +252,11 @@ select.select([listener], [], [])
 print("visited", flush=True)
 "#;
     let id = sandbox
-        .spawn(Start { argv: vec!["python3".into(), "-".into()], input: Some(impostor.into()), ..start_as("") })
+        .spawn(Start {
+            argv: vec!["python3".into(), "-".into()],
+            input: Some(impostor.into()),
+            ..start_as("")
+        })
         .await;
     eventually("the impostor listens", || async {
         let process = sandbox.guest.process(id.clone()).await.ok()?;
@@ -176,8 +267,15 @@ print("visited", flush=True)
         same().await;
     }
     answers(&sandbox).await;
-    let process = sandbox.guest.process(id).await.expect("the impostor is known");
-    assert!(process.exit.is_none() && process.stdout_bytes == 6, "the host went to the impostor: {process:?}");
+    let process = sandbox
+        .guest
+        .process(id)
+        .await
+        .expect("the impostor is known");
+    assert!(
+        process.exit.is_none() && process.stdout_bytes == 6,
+        "the host went to the impostor: {process:?}"
+    );
 }
 
 async fn an_unprivileged_user_cannot_talk_to_the_guest(world: Arc<World>) {
@@ -224,13 +322,29 @@ while time.monotonic() < end:
         held = held[len(held) // 2:]
 print("done")
 "#;
-    let user_too = sandbox.spawn(Start { argv: vec!["python3".into(), "-".into()], input: Some(program.into()), ..start_as("user") }).await;
-    let id = sandbox.spawn(Start { argv: vec!["python3".into(), "-".into()], input: Some(program.into()), ..start_as("") }).await;
+    let user_too = sandbox
+        .spawn(Start {
+            argv: vec!["python3".into(), "-".into()],
+            input: Some(program.into()),
+            ..start_as("user")
+        })
+        .await;
+    let id = sandbox
+        .spawn(Start {
+            argv: vec!["python3".into(), "-".into()],
+            input: Some(program.into()),
+            ..start_as("")
+        })
+        .await;
     let mut calls = 0;
     loop {
         answers(&sandbox).await;
         calls += 1;
-        let process = sandbox.guest.process(id.clone()).await.expect("the flood is known");
+        let process = sandbox
+            .guest
+            .process(id.clone())
+            .await
+            .expect("the flood is known");
         if process.exit.is_some() {
             break;
         }
@@ -252,7 +366,12 @@ async fn a_crippled_guest_can_still_be_deleted(world: Arc<World>) {
     if let Err(error) = &answer {
         assert_ne!(error.code(), Some(ErrorCode::Internal), "{error:?}");
     }
-    world.host.engine.delete(&sandbox.id).await.expect("it can be deleted");
+    world
+        .host
+        .engine
+        .delete(&sandbox.id)
+        .await
+        .expect("it can be deleted");
 }
 
 async fn a_neighbours_socket_cannot_be_passed_off(world: Arc<World>) {
@@ -260,7 +379,13 @@ async fn a_neighbours_socket_cannot_be_passed_off(world: Arc<World>) {
     // abstract name of one sandbox is not heard in another.
     let (one, other) = (world.sandbox().await, world.sandbox().await);
     let listen = "import socket, time\ns = socket.socket(socket.AF_UNIX); s.bind('\\0cove'); s.listen(); print('ready', flush=True); time.sleep(1000)";
-    let id = one.spawn(Start { argv: vec!["python3".into(), "-".into()], input: Some(listen.into()), ..start_as("") }).await;
+    let id = one
+        .spawn(Start {
+            argv: vec!["python3".into(), "-".into()],
+            input: Some(listen.into()),
+            ..start_as("")
+        })
+        .await;
     eventually("the listener is ready", || async {
         (one.guest.process(id.clone()).await.ok()?.stdout_bytes >= 6).then_some(())
     })

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cove_runner::RunnerApi;
 
 use crate::world::World;
+
+const LOOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Ends the world and tells what is left of it.
 pub async fn after(world: World) -> Vec<String> {
@@ -38,13 +41,21 @@ fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
         left.push(format!("directory {here}"));
     }
     let group = format!("cove-{instance}");
+    let mut held_elsewhere = false;
     for process in entries("/proc") {
         let Ok(pid) = process.parse::<u32>() else {
             continue;
         };
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let read =
+            |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         if read("mountinfo").contains(&here) {
-            left.push(format!("a mount of {here}, seen by process {pid}"));
+            let space = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
+            // Any program that makes a mount namespace while a pool is mounted gets a copy of the
+            // mount, and keeps the loop device for as long as it lives. That is not the engine's.
+            match space("self") == space(process.as_str()) {
+                true => left.push(format!("a mount of {here}, seen by process {pid}")),
+                false => held_elsewhere = true,
+            }
         }
         if read("cgroup").contains(&group) {
             left.push(format!("process {pid} {}", read("comm").trim()));
@@ -54,11 +65,8 @@ fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
             left.push(format!("child {pid} {}", read("comm").trim()));
         }
     }
-    for block in entries("/sys/block") {
-        let file = format!("/sys/block/{block}/loop/backing_file");
-        if fs::read_to_string(file).is_ok_and(|backing| backing.contains(&here)) {
-            left.push(format!("loop device {block}"));
-        }
+    if !held_elsewhere {
+        left.extend(loop_devices(&here));
     }
     for hierarchy in entries("/sys/fs/cgroup") {
         for place in [
@@ -81,7 +89,9 @@ fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
             continue;
         };
         let target = target.to_string_lossy();
-        if target.contains(":[") && !target.starts_with("pipe") && !target.starts_with("socket")
+        if target.contains(":[")
+            && !target.starts_with("pipe")
+            && !target.starts_with("socket")
             && !target.starts_with("anon_inode:[event")
             || target.contains("pidfd")
             || target.contains(&here)
@@ -90,6 +100,25 @@ fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
         }
     }
     left
+}
+
+/// The kernel lets go of a loop device some time after the last user of it did.
+fn loop_devices(backed_by: &str) -> Vec<String> {
+    let deadline = Instant::now() + LOOP_DEADLINE;
+    loop {
+        let found: Vec<String> = entries("/sys/block")
+            .into_iter()
+            .filter(|block| {
+                fs::read_to_string(format!("/sys/block/{block}/loop/backing_file"))
+                    .is_ok_and(|backing| backing.contains(backed_by))
+            })
+            .map(|block| format!("loop device {block}"))
+            .collect();
+        if found.is_empty() || Instant::now() > deadline {
+            return found;
+        }
+        std::thread::yield_now();
+    }
 }
 
 fn entries(directory: &str) -> Vec<String> {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use cove_protocol::message::{ArchiveIn, ArchiveOut, ListDir, PathRequest, ReadFile, Remove, WriteFile};
+use cove_protocol::message::{
+    ArchiveIn, ArchiveOut, ListDir, PathRequest, ReadFile, Remove, WriteFile,
+};
 use cove_tests::{Sandbox, eventually, start_as};
 
 use crate::world::{Case, World, cases};
@@ -85,32 +87,65 @@ async fn swapping_a_directory_for_a_link_never_leads_a_transfer_out(world: Arc<W
         let path = format!("/srv/out/{name}");
         // Each of these may fail for want of the path; none may act elsewhere.
         if let Ok(mut upload) = guest
-            .write_file(WriteFile { path: path.clone(), parents: true, ..WriteFile::default() })
+            .write_file(WriteFile {
+                path: path.clone(),
+                parents: true,
+                ..WriteFile::default()
+            })
             .await
         {
             let _ = upload.write("planted".into()).await;
             let _ = upload.finish().await;
         }
-        if let Ok(listing) = guest.list(ListDir { path: "/srv/out".into(), ..ListDir::default() }).await {
+        if let Ok(listing) = guest
+            .list(ListDir {
+                path: "/srv/out".into(),
+                ..ListDir::default()
+            })
+            .await
+        {
             assert!(
-                listing.entries.iter().all(|entry| entry.name == name || entry.name.starts_with('.')),
+                listing
+                    .entries
+                    .iter()
+                    .all(|entry| entry.name == name || entry.name.starts_with('.')),
                 "the host's directory was listed: {listing:?}"
             );
         }
         if let Ok(mut reader) = guest
-            .read_file(ReadFile { path: "/srv/out/data/instance".into(), ..ReadFile::default() })
+            .read_file(ReadFile {
+                path: "/srv/out/data/instance".into(),
+                ..ReadFile::default()
+            })
             .await
         {
             panic!("a file of the host was read: {:?}", reader.next().await);
         }
-        let _ = guest.remove(Remove { path: "/srv/out/data".into(), recursive: true, ..Remove::default() }).await;
+        let _ = guest
+            .remove(Remove {
+                path: "/srv/out/data".into(),
+                recursive: true,
+                ..Remove::default()
+            })
+            .await;
         let mut upload = guest
-            .archive_in(ArchiveIn { path: "/srv/in".into(), ..ArchiveIn::default() })
+            .archive_in(ArchiveIn {
+                path: "/srv/in".into(),
+                ..ArchiveIn::default()
+            })
             .await
             .expect("an archive call opens");
-        let _ = upload.write(archive(&format!("d/evil-{round}"), "evil").into()).await;
+        let _ = upload
+            .write(archive(&format!("d/evil-{round}"), "evil").into())
+            .await;
         unpacked += u32::from(upload.finish().await.is_ok());
-        if let Ok(mut reader) = guest.archive_out(ArchiveOut { path: "/srv/in".into(), ..ArchiveOut::default() }).await {
+        if let Ok(mut reader) = guest
+            .archive_out(ArchiveOut {
+                path: "/srv/in".into(),
+                ..ArchiveOut::default()
+            })
+            .await
+        {
             while let Ok(Some(_)) = reader.next().await {}
         }
     }
@@ -124,19 +159,43 @@ async fn swapping_a_directory_for_a_link_never_leads_a_transfer_out(world: Arc<W
 async fn links_to_the_guests_own_files_give_a_user_nothing(world: Arc<World>) {
     let sandbox = world.sandbox().await;
     for target in [
-        "/proc/self/mem", "/proc/self/environ", "/proc/self/maps", "/proc/1/mem", "/proc/self/fd/3",
-        "/proc/thread-self/mem", "/proc/self/root/etc/shadow", "/proc/self/exe", "/etc/shadow",
+        "/proc/self/mem",
+        "/proc/self/environ",
+        "/proc/self/maps",
+        "/proc/1/mem",
+        "/proc/self/fd/3",
+        "/proc/thread-self/mem",
+        "/proc/self/root/etc/shadow",
+        "/proc/self/exe",
+        "/etc/shadow",
     ] {
-        sandbox.sh("user", &format!("ln -sfn {target} ~/link")).await.ok();
-        let read = ReadFile { path: "/home/user/link".into(), user: "user".into(), offset: 0, length: 64 };
+        sandbox
+            .sh("user", &format!("ln -sfn {target} ~/link"))
+            .await
+            .ok();
+        let read = ReadFile {
+            path: "/home/user/link".into(),
+            user: "user".into(),
+            offset: 0,
+            length: 64,
+        };
         match sandbox.guest.read_file(read).await {
             Err(_) => {}
             Ok(mut reader) => {
                 let got = reader.next().await;
-                assert!(!matches!(got, Ok(Some(ref data)) if !data.is_empty()) || target.ends_with("exe"), "{target} gave {got:?}");
+                assert!(
+                    !matches!(got, Ok(Some(ref data)) if !data.is_empty())
+                        || target.ends_with("exe"),
+                    "{target} gave {got:?}"
+                );
             }
         }
-        let write = WriteFile { path: "/home/user/link".into(), user: "user".into(), at: Some(0), ..WriteFile::default() };
+        let write = WriteFile {
+            path: "/home/user/link".into(),
+            user: "user".into(),
+            at: Some(0),
+            ..WriteFile::default()
+        };
         if let Ok(mut upload) = sandbox.guest.write_file(write).await {
             let _ = upload.write("x".into()).await;
             let done = upload.finish().await;
@@ -148,15 +207,49 @@ async fn links_to_the_guests_own_files_give_a_user_nothing(world: Arc<World>) {
 
 async fn a_users_transfer_has_the_users_rights(world: Arc<World>) {
     let sandbox = world.sandbox().await;
-    sandbox.sh("", "umask 077; echo secret > /root/secret; mkdir /root/dir").await.ok();
+    sandbox
+        .sh("", "umask 077; echo secret > /root/secret; mkdir /root/dir")
+        .await
+        .ok();
     let path = "/root/secret".to_owned();
     let user = "user".to_owned();
     let guest = &sandbox.guest;
-    assert!(guest.read_file(ReadFile { path: path.clone(), user: user.clone(), ..ReadFile::default() }).await.is_err());
-    assert!(guest.stat(PathRequest { path: path.clone(), user: user.clone(), follow: true }).await.is_err());
-    assert!(guest.list(ListDir { path: "/root/dir".into(), user: user.clone(), ..ListDir::default() }).await.is_err());
+    assert!(
+        guest
+            .read_file(ReadFile {
+                path: path.clone(),
+                user: user.clone(),
+                ..ReadFile::default()
+            })
+            .await
+            .is_err()
+    );
+    assert!(
+        guest
+            .stat(PathRequest {
+                path: path.clone(),
+                user: user.clone(),
+                follow: true
+            })
+            .await
+            .is_err()
+    );
+    assert!(
+        guest
+            .list(ListDir {
+                path: "/root/dir".into(),
+                user: user.clone(),
+                ..ListDir::default()
+            })
+            .await
+            .is_err()
+    );
     let mut upload = guest
-        .write_file(WriteFile { path, user, ..WriteFile::default() })
+        .write_file(WriteFile {
+            path,
+            user,
+            ..WriteFile::default()
+        })
         .await
         .expect("a write call opens");
     let _ = upload.write("changed".into()).await;
@@ -172,12 +265,21 @@ async fn special_files_do_not_hang_a_transfer(world: Arc<World>) {
         .ok();
     for name in ["fifo", "sock", "loop", "zero", "tty"] {
         let path = format!("/srv/{name}");
-        let read = sandbox.guest.read_file(ReadFile { path, ..ReadFile::default() }).await;
+        let read = sandbox
+            .guest
+            .read_file(ReadFile {
+                path,
+                ..ReadFile::default()
+            })
+            .await;
         assert!(read.is_err(), "{name} was read as a file");
     }
     let mut reader = sandbox
         .guest
-        .archive_out(ArchiveOut { path: "/srv".into(), ..ArchiveOut::default() })
+        .archive_out(ArchiveOut {
+            path: "/srv".into(),
+            ..ArchiveOut::default()
+        })
         .await
         .expect("an archive call opens");
     let mut bytes = 0;

@@ -37,7 +37,10 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn new<F>(name: impl Into<String>, run: impl Fn(Arc<World>) -> F + Send + Sync + 'static) -> Self
+    pub fn new<F>(
+        name: impl Into<String>,
+        run: impl Fn(Arc<World>) -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: std::future::Future<Output = ()> + Send + 'static,
     {
@@ -87,7 +90,10 @@ impl World {
             })
             .await;
         let keep = format!("umask 077; printf %s '{NEIGHBOUR_SECRET}' > /srv/secret");
-        neighbour.sh("user", &format!("sudo sh -c \"{keep}\"")).await.ok();
+        neighbour
+            .sh("user", &format!("sudo sh -c \"{keep}\""))
+            .await
+            .ok();
         Self {
             host,
             tier,

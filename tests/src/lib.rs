@@ -132,9 +132,10 @@ impl Host {
     /// Deletes everything, the data directory included.
     pub async fn destroy(self: Arc<Self>) {
         self.settle().await;
-        let engine = self.engine.clone();
-        drop(self);
+        let Self { engine, dir, .. } =
+            Arc::into_inner(self).expect("every sandbox and every holder of the host is gone");
         engine.destroy().await.expect("the engine can be destroyed");
+        dir.close().expect("the directory can be removed");
     }
 }
 

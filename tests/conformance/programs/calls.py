@@ -44,8 +44,7 @@ def spare():
         file.write("-1000")
 attempt("be spared when memory runs out", spare, errno.EACCES, EPERM)
 attempt("trusted attributes", lambda: os.setxattr("/tmp", "trusted.overlay.opaque", b"y"), EPERM)
-attempt("security attributes", lambda: os.setxattr("/tmp", "security.selinux", b"y"), EPERM, errno.EOPNOTSUPP)
-refused("foreign personality", call(135, 0x0040000), EPERM)
+refused("foreign personality", call(135, 0x0400000), EPERM)
 
 # Pushing input into a terminal, with and without rubbish in the upper half of the number.
 import pty

@@ -14,7 +14,7 @@ def walk(top, skip=()):
 
 opened, looked = [], 0
 numbers = tuple(f"/proc/{e}" for e in os.listdir("/proc") if e.isdigit())
-for path in [*walk("/proc", numbers), *walk("/sys", ("/sys/kernel/slab",))]:
+for path in [*walk("/proc", numbers), *walk("/sys", ("/sys/kernel/slab",)), *walk("/.cove/cgroup")]:
     if path in OWN or os.path.islink(path) or path.startswith(("/proc/self/", "/proc/thread-self/")):
         continue
     looked += 1
@@ -23,6 +23,11 @@ for path in [*walk("/proc", numbers), *walk("/sys", ("/sys/kernel/slab",))]:
         opened.append(path)
     except OSError:
         pass
+for path in ["/proc/self/uid_map", "/proc/self/gid_map", "/proc/self/timens_offsets"]:
+    def remap(path=path):
+        with open(path, "w") as file:
+            file.write("0 0 1\n")
+    attempt(f"write {path}", remap, errno.EPERM, errno.EACCES, errno.EINVAL)
 check("nothing in /proc and /sys opens for writing", not opened, str(opened[:20]))
 check("there was something to look at", looked > 500, str(looked))
 

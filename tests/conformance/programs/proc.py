@@ -16,10 +16,13 @@ for link in ["root", "cwd", "exe", "ns/user", "ns/mnt", "ns/net", "ns/pid"]:
     attempt(f"readlink /proc/1/{link}", lambda: os.readlink(f"/proc/1/{link}"), *DENIED)
     attempt(f"stat /proc/1/{link}", lambda: os.stat(f"/proc/1/{link}"), *DENIED)
     attempt(f"open /proc/1/{link}", lambda: os.open(f"/proc/1/{link}", os.O_RDONLY), *DENIED)
-for directory in ["fd", "map_files", "fdinfo"]:
+for directory in ["map_files", "fdinfo"]:
     attempt(f"list /proc/1/{directory}", lambda: os.listdir(f"/proc/1/{directory}"), *DENIED)
+# Root may count PID 1's descriptors; what they are and lead to stays closed.
 for number in range(0, 64):
-    attempt(f"/proc/1/fd/{number}", lambda: os.open(f"/proc/1/fd/{number}", os.O_RDONLY), *DENIED)
+    attempt(f"open /proc/1/fd/{number}", lambda: os.open(f"/proc/1/fd/{number}", os.O_RDONLY), *DENIED, errno.ENOENT)
+    attempt(f"readlink /proc/1/fd/{number}", lambda: os.readlink(f"/proc/1/fd/{number}"), *DENIED, errno.ENOENT)
+attempt("open /proc/1/fd/0", lambda: os.open("/proc/1/fd/0", os.O_RDONLY), *DENIED)
 for name_, flags in [("mem", os.O_RDWR), ("mem", os.O_RDONLY), ("environ", os.O_RDONLY), ("maps", os.O_RDONLY),
                      ("auxv", os.O_RDONLY), ("stack", os.O_RDONLY), ("syscall", os.O_RDONLY)]:
     def read(name_=name_, flags=flags):

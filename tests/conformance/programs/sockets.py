@@ -29,7 +29,7 @@ attempt("make a bridge", lambda: fcntl.ioctl(udp, 0x89A0, b"evil\0"), errno.EPER
 attempt("transparent", lambda: udp.setsockopt(socket.SOL_IP, 19, 1), errno.EPERM)
 attempt("mark", lambda: udp.setsockopt(socket.SOL_SOCKET, 36, 1), errno.EPERM)
 attempt("firewall", lambda: udp.setsockopt(socket.SOL_IP, 64, bytes(96)), errno.EPERM, errno.ENOPROTOOPT)
-attempt("firewall v6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).setsockopt(socket.SOL_IPV6, 64, bytes(96)),
+attempt("firewall v6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).setsockopt(41, 64, bytes(96)),
         errno.EPERM, errno.ENOPROTOOPT)
 
 route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
