@@ -135,10 +135,13 @@ pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, 
     }
 }
 
+/// Detached mounts and the names they are shown under.
+type Shown = Vec<(String, OwnedFd)>;
+
 /// The cgroup directory to be born in (version 2), and detached mounts of what is shown inside.
 fn cgroup_mounts(
     entry: &CgroupEntry,
-) -> Result<(Option<OwnedFd>, Vec<(String, OwnedFd)>), Failure> {
+) -> Result<(Option<OwnedFd>, Shown), Failure> {
     match entry {
         CgroupEntry::V1 { shown, .. } => {
             let mut mounts = Vec::with_capacity(shown.len());
