@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use cove_model::{EventKind, ResourcesPatch, SandboxId, State};
+use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State};
 use cove_runner::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord};
 use time::OffsetDateTime;
@@ -73,6 +73,16 @@ impl Stale {
     }
 }
 
+/// Whether limits in force are what is wanted. Elastic memory may have grown up to its ceiling.
+fn honours(limits: &Resources, wanted: &Resources) -> bool {
+    let grown = wanted.memory_mb..=wanted.memory_ceiling_mb();
+    let memory_aside = Resources {
+        memory_mb: wanted.memory_mb,
+        ..limits.clone()
+    };
+    grown.contains(&limits.memory_mb) && memory_aside == *wanted
+}
+
 /// Whether row and host agree on everything the row keeps.
 fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
     let limits = record
@@ -88,7 +98,7 @@ fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
     record.state == view.state
         && (view.state == wanted || view.state == State::Failed)
         && *limits == view.limits
-        && record.spec.resources == view.spec.resources
+        && honours(&view.limits, &record.spec.resources)
         && record.facts.image.is_some()
 }
 
@@ -207,7 +217,7 @@ impl Control {
     ) -> Result<(), ControlError> {
         let ended = matches!(view.state, State::Stopped | State::Failed)
             && record.state.may_have_processes();
-        let view = if view.state == State::Running && view.spec.resources != record.spec.resources {
+        let view = if !honours(&view.limits, &record.spec.resources) {
             let wanted = &record.spec.resources;
             let patch = ResourcesPatch {
                 cpu: Some(wanted.cpu),

@@ -104,13 +104,13 @@ pub struct SandboxPatch {
     pub expected_generation: Option<u64>,
 }
 
-fn facts(view: &SandboxView) -> HostFacts {
+fn facts(view: &SandboxView, wanted: &Resources) -> HostFacts {
     HostFacts {
         image: Some(view.image.clone()),
         image_env: view.image_env.clone(),
         image_user: view.image_user.clone(),
         image_workdir: view.image_workdir.clone(),
-        limits: (view.limits != view.spec.resources).then(|| view.limits.clone()),
+        limits: (view.limits != *wanted).then(|| view.limits.clone()),
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn observed(view: &SandboxView, record: &SandboxRecord) -> SandboxCha
     SandboxChange {
         state: Some(view.state),
         reason: Some(view.reason.clone()),
-        facts: Some(facts(view)),
+        facts: Some(facts(view, &record.spec.resources)),
         holds: Some(holding(view.state, &record.spec.resources)),
         started_at: Some(view.started_at),
         ..SandboxChange::default()

@@ -360,12 +360,12 @@ impl RunnerApi for MemoryRunner {
         patch: ResourcesPatch,
     ) -> Result<SandboxView, RunnerError> {
         let lost = self.enter(Call::Resize, Some(id)).await?;
-        let old = self.find(id)?.spec.resources;
+        let old = self.find(id)?.limits;
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
         if let Some(one) = self.world().sandboxes.get_mut(id) {
-            one.view.spec.resources = new.clone();
+            // The spec stays what the sandbox was made with, as on a real host.
             one.view.limits = new;
         }
         answer(lost, self.find(id))

@@ -321,6 +321,31 @@ async fn a_resize_the_host_never_heard_of_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_resized_sandbox_is_settled_and_not_asked_for_again() {
+    let mut plane = Plane::new().await;
+    plane.sandbox("agent").await;
+    let patch = SandboxPatch {
+        resources: Some(ResourcesPatch {
+            cpu: Some(0.5),
+            ..ResourcesPatch::default()
+        }),
+        ..SandboxPatch::default()
+    };
+    plane
+        .control
+        .update_sandbox(&plane.root, "agent", patch)
+        .await
+        .unwrap();
+    let lists = plane.runner.count(Call::List, None);
+    plane.go();
+    crate::support::wait(|| async {
+        (plane.runner.count(Call::List, None) > lists + 3).then_some(())
+    })
+    .await;
+    assert_eq!(plane.runner.count(Call::Resize, None), 1);
+}
+
+#[tokio::test]
 async fn odd_requests_are_refused_before_anything_happens() {
     let plane = Plane::new().await;
     plane.sandbox("agent").await;
