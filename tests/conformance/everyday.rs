@@ -281,7 +281,6 @@ libc.inotify_add_watch(fd, os.path.dirname(path).encode(), 0x100)
 open(os.path.join(os.path.dirname(path), "new"), "w").close()
 assert b"new" in os.read(fd, 4096)
 os.setxattr(path, "user.note", b"kept"); assert os.getxattr(path, "user.note") == b"kept"
-# A file of the image is watched through its copy-up.
 "#,
     ),
     (
