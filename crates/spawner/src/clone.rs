@@ -139,9 +139,7 @@ pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, 
 type Shown = Vec<(String, OwnedFd)>;
 
 /// The cgroup directory to be born in (version 2), and detached mounts of what is shown inside.
-fn cgroup_mounts(
-    entry: &CgroupEntry,
-) -> Result<(Option<OwnedFd>, Shown), Failure> {
+fn cgroup_mounts(entry: &CgroupEntry) -> Result<(Option<OwnedFd>, Shown), Failure> {
     match entry {
         CgroupEntry::V1 { shown, .. } => {
             let mut mounts = Vec::with_capacity(shown.len());
