@@ -6,6 +6,7 @@ use cove_store::Retention;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
@@ -20,7 +21,9 @@ const ACTIVITY_EVERY: Duration = Duration::from_secs(30);
 /// How long changes under way may take after a shutdown was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// Transactions of one sweep at most; the rest waits for the next.
-const SWEEPS_MAX: u32 = 50;
+const SWEEPS_MAX: u32 = 1000;
+/// Background work is never repeated faster than this, whatever was configured.
+const PACE_MIN: Duration = Duration::from_millis(10);
 
 impl Control {
     /// Call once before anything else: makes the home organisation and brings the books and the
@@ -118,7 +121,10 @@ impl Control {
             idempotency_before: now - config.idempotency_kept,
             events_before: now - config.events_kept,
             events_max: config.events_max,
+            audit_before: now - config.audit_kept,
+            audit_max: config.audit_max,
             tombstones_before: now - config.tombstones_kept,
+            tombstones_max: config.tombstones_max,
         };
         for _ in 0..SWEEPS_MAX {
             if self.store().sweep(&retention).await? == 0 {
@@ -135,12 +141,12 @@ impl Control {
         name: &'static str,
         mut work: impl FnMut(Control) -> F + Send + 'static,
     ) where
-        F: Future<Output = Result<(), ControlError>> + Send,
+        F: Future<Output = Result<(), ControlError>> + Send + 'static,
     {
         let control = self.clone();
         loops.spawn(async move {
             loop {
-                if let Err(error) = work(control.clone()).await {
+                if let Err(error) = attempt(work(control.clone())).await {
                     complain(name, &error);
                     tokio::time::sleep(FAILURE_PAUSE).await;
                     control.0.stale.nudge();
@@ -157,19 +163,29 @@ impl Control {
         pace: Duration,
         mut work: impl FnMut(Control) -> F + Send + 'static,
     ) where
-        F: Future<Output = Result<(), ControlError>> + Send,
+        F: Future<Output = Result<(), ControlError>> + Send + 'static,
     {
         let control = self.clone();
-        let mut ticks = interval(pace);
+        let mut ticks = interval(pace.max(PACE_MIN));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loops.spawn(async move {
             loop {
                 ticks.tick().await;
-                if let Err(error) = work(control.clone()).await {
+                if let Err(error) = attempt(work(control.clone())).await {
                     complain(name, &error);
                 }
             }
         });
+    }
+}
+
+/// In a task of its own: a panic costs one round and not the loop. Dropping the wait ends the task.
+async fn attempt(
+    work: impl Future<Output = Result<(), ControlError>> + Send + 'static,
+) -> Result<(), ControlError> {
+    match AbortOnDropHandle::new(tokio::spawn(work)).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(ControlError::internal("the work broke off").because(error)),
     }
 }
 

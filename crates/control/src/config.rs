@@ -32,11 +32,14 @@ pub struct ControlConfig {
     pub idempotency_kept: Duration,
     pub events_kept: Duration,
     pub events_max: u64,
+    pub audit_kept: Duration,
+    pub audit_max: u64,
     /// A database that never met this host normally refuses one that already has sandboxes: it is
     /// probably the wrong database. With this they are deleted instead.
     pub delete_unknown_sandboxes: bool,
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
     pub tombstones_kept: Duration,
+    pub tombstones_max: u64,
 }
 
 impl Default for ControlConfig {
@@ -55,8 +58,11 @@ impl Default for ControlConfig {
             idempotency_kept: Duration::from_secs(24 * 3600),
             events_kept: Duration::from_secs(7 * 24 * 3600),
             events_max: 500_000,
+            audit_kept: Duration::from_secs(90 * 24 * 3600),
+            audit_max: 10_000_000,
             delete_unknown_sandboxes: false,
-            tombstones_kept: Duration::from_secs(30 * 24 * 3600),
+            tombstones_kept: Duration::from_secs(7 * 24 * 3600),
+            tombstones_max: 100_000,
         }
     }
 }

@@ -362,12 +362,15 @@ pub struct ImageGrant {
     pub shared: bool,
 }
 
-/// What old rows a sweep removes.
+/// What old rows a sweep removes: those before a time, and the oldest beyond a number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {
     pub idempotency_before: OffsetDateTime,
     pub events_before: OffsetDateTime,
-    /// Events kept in all, however young.
     pub events_max: u64,
+    pub audit_before: OffsetDateTime,
+    pub audit_max: u64,
+    /// Rows of sandboxes that are gone. Their usage becomes part of their organisation's.
     pub tombstones_before: OffsetDateTime,
+    pub tombstones_max: u64,
 }

@@ -121,6 +121,9 @@ async fn a_listener_from_before_what_is_kept_or_from_nowhere_is_told() {
         idempotency_before: time::OffsetDateTime::UNIX_EPOCH,
         events_before: time::OffsetDateTime::UNIX_EPOCH,
         events_max: 1,
+        audit_before: time::OffsetDateTime::UNIX_EPOCH,
+        audit_max: u64::MAX,
+        tombstones_max: u64::MAX,
         tombstones_before: time::OffsetDateTime::UNIX_EPOCH,
     };
     plane.store.sweep(&everything).await.unwrap();

@@ -1,7 +1,7 @@
 //! Removes what is past its time, a bounded number of rows per transaction so that nobody waits long
 //! behind it.
 
-use crate::sql::{Op, Tx, values};
+use crate::sql::{Op, Tx, Value, values};
 use crate::{Retention, StoreError};
 
 /// Rows removed per table in one go.
@@ -20,34 +20,63 @@ impl Op for Sweep {
                 values![keep.idempotency_before, ROWS_MAX],
             )
             .await?;
-        removed += tx
-            .execute(
-                "DELETE FROM events WHERE sequence IN (SELECT sequence FROM events \
-                 WHERE at < ?1 ORDER BY sequence LIMIT ?2)",
-                values![keep.events_before, ROWS_MAX],
-            )
-            .await?;
-        removed += tx
-            .execute(
-                "DELETE FROM events WHERE sequence IN (SELECT sequence FROM events \
-                 WHERE sequence <= (SELECT value FROM counters WHERE name = 'events') - ?1 \
-                 ORDER BY sequence LIMIT ?2)",
-                values![keep.events_max, ROWS_MAX],
-            )
-            .await?;
-        let dead = "SELECT id FROM sandboxes WHERE deleted_at IS NOT NULL AND deleted_at < ?1 \
-                    ORDER BY deleted_at, id LIMIT ?2";
-        tx.execute(
-            &format!("DELETE FROM usage_marks WHERE sandbox IN ({dead})"),
-            values![keep.tombstones_before, ROWS_MAX],
+        for (log, before, max) in [
+            ("events", keep.events_before, keep.events_max),
+            ("audit", keep.audit_before, keep.audit_max),
+        ] {
+            removed += trim(tx, log, before.into(), max.into()).await?;
+        }
+        Ok(removed + bury(tx, keep).await?)
+    }
+}
+
+/// Takes the oldest entries off a numbered log.
+async fn trim<T: Tx>(tx: &mut T, log: &str, before: Value, max: Value) -> Result<u64, StoreError> {
+    let old = format!(
+        "DELETE FROM {log} WHERE sequence IN (SELECT sequence FROM {log} \
+         WHERE at < ?1 ORDER BY sequence LIMIT ?2)"
+    );
+    let many = format!(
+        "DELETE FROM {log} WHERE sequence IN (SELECT sequence FROM {log} \
+         WHERE sequence <= (SELECT value FROM counters WHERE name = '{log}') - ?1 \
+         ORDER BY sequence LIMIT ?2)"
+    );
+    let removed = tx.execute(&old, &[before, ROWS_MAX.into()]).await?;
+    Ok(removed + tx.execute(&many, &[max, ROWS_MAX.into()]).await?)
+}
+
+/// Forgets sandboxes that are long gone. What they used stays, as their organisation's.
+async fn bury<T: Tx>(tx: &mut T, keep: &Retention) -> Result<u64, StoreError> {
+    let overflow = tx
+        .query(
+            "SELECT deleted_at FROM sandboxes WHERE deleted_at IS NOT NULL \
+             ORDER BY deleted_at DESC LIMIT 1 OFFSET ?1",
+            values![keep.tombstones_max],
         )
         .await?;
-        removed += tx
-            .execute(
-                &format!("DELETE FROM sandboxes WHERE id IN ({dead})"),
-                values![keep.tombstones_before, ROWS_MAX],
-            )
-            .await?;
-        Ok(removed)
+    let overflow = overflow.first().map(|row| row.int(0)).transpose()?;
+    // The one at the edge goes too, hence the next microsecond.
+    let before = crate::sql::micros(keep.tombstones_before)
+        .max(overflow.map_or(i64::MIN, |at| at.saturating_add(1)));
+    let dead = "SELECT id FROM sandboxes WHERE deleted_at IS NOT NULL AND deleted_at < ?1 \
+                ORDER BY deleted_at, id LIMIT ?2";
+    let which = values![before, ROWS_MAX];
+    let fold = format!(
+        "INSERT INTO usage_hours (sandbox, hour, org, cpu_usec, memory_mib_ms, disk_mib_ms, \
+         egress_bytes) SELECT org, hour, org, CAST(SUM(cpu_usec) AS BIGINT), \
+         CAST(SUM(memory_mib_ms) AS BIGINT), CAST(SUM(disk_mib_ms) AS BIGINT), \
+         CAST(SUM(egress_bytes) AS BIGINT) FROM usage_hours WHERE sandbox IN ({dead}) \
+         GROUP BY org, hour ON CONFLICT (sandbox, hour) DO UPDATE SET \
+         cpu_usec = usage_hours.cpu_usec + excluded.cpu_usec, \
+         memory_mib_ms = usage_hours.memory_mib_ms + excluded.memory_mib_ms, \
+         disk_mib_ms = usage_hours.disk_mib_ms + excluded.disk_mib_ms, \
+         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes"
+    );
+    tx.execute(&fold, which).await?;
+    for table in ["usage_hours", "usage_marks"] {
+        let sql = format!("DELETE FROM {table} WHERE sandbox IN ({dead})");
+        tx.execute(&sql, which).await?;
     }
+    let sql = format!("DELETE FROM sandboxes WHERE id IN ({dead})");
+    tx.execute(&sql, which).await
 }

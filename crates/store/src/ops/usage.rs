@@ -192,11 +192,12 @@ pub struct BySandbox {
 impl Op for BySandbox {
     type Out = Page<SandboxUsage>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        // Rows in the organisation's own name stand for sandboxes that are forgotten.
         let after = cursor::place(&self.page)?.unwrap_or(Place::new(0, ""));
         let (from, to) = hours(&self.period);
         let sql = format!(
             "SELECT sandbox, {SUMS} FROM usage_hours WHERE org = ?1 AND hour >= ?2 AND hour < ?3 \
-             AND sandbox > ?4 GROUP BY sandbox ORDER BY sandbox LIMIT ?5"
+             AND sandbox > ?4 AND sandbox <> org GROUP BY sandbox ORDER BY sandbox LIMIT ?5"
         );
         let wanted = cursor::rows_wanted(&self.page);
         let rows = tx

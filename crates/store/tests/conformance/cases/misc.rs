@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cove_model::{EventKind, ImageId, SandboxId};
 use cove_store::{
-    Created, Holding, IdempotencyKey, ImageGrant, NewEvent, PageRequest, Retention, SandboxChange,
-    SandboxFilter, SandboxRef, Store,
+    AuditRecord, Created, Holding, IdempotencyKey, ImageGrant, NewEvent, PageRequest, Period,
+    Retention, SandboxChange, SandboxFilter, SandboxRef, Store, Usage, UsageSample,
 };
 
 use crate::rows::{at, org, sandbox};
@@ -76,11 +76,39 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
         .collect();
     store.append_events(&events, None).await.unwrap();
 
+    let record = AuditRecord {
+        sequence: 0,
+        at: at(5),
+        org: ours.clone(),
+        key: None,
+        action: "sandbox.stop".into(),
+        target: None,
+        source: None,
+        request_id: None,
+        result: "ok".into(),
+        detail: None,
+    };
+    store.append_audit(&vec![record; 4]).await.unwrap();
+    let used = UsageSample {
+        sandbox: dead.id.clone(),
+        org: ours.clone(),
+        at: at(15),
+        running: true,
+        ran_until: None,
+        cpu_usec: 77,
+        memory_bytes: 0,
+        disk_bytes: 0,
+        egress_bytes: 5,
+    };
+    store.apply_samples(&[used]).await.unwrap();
     let keep = Retention {
         idempotency_before: at(0),
         events_before: at(0),
         events_max: 100,
+        audit_before: at(0),
+        audit_max: 100,
         tombstones_before: at(0),
+        tombstones_max: 100,
     };
     assert_eq!(store.sweep(&keep).await.unwrap(), 0);
     assert_eq!(
@@ -104,14 +132,32 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
         5
     );
     assert_eq!(store.event_bounds().await.unwrap(), (Some(9), 10));
-    let removed = store
-        .sweep(&Retention {
-            tombstones_before: at(21),
-            ..keep.clone()
-        })
-        .await
-        .unwrap();
+    let few = Retention {
+        audit_max: 3,
+        ..keep.clone()
+    };
+    assert_eq!(store.sweep(&few).await.unwrap(), 1);
+    let ever = Period {
+        from: at(-100_000),
+        to: at(100_000),
+    };
+    let usage = store.usage(&ours, ever).await.unwrap();
+    assert_eq!(usage.cpu_usec, 77);
+    let none = Retention {
+        tombstones_max: 0,
+        ..keep.clone()
+    };
+    let removed = store.sweep(&none).await.unwrap();
     assert_eq!(removed, 1);
+    assert_eq!(
+        store.usage(&ours, ever).await.unwrap(),
+        usage,
+        "what was used stays"
+    );
+    assert_eq!(store.usage_of(&dead.id).await.unwrap(), Usage::default());
+    let page = PageRequest::default();
+    let by_sandbox = store.usage_by_sandbox(&ours, ever, &page);
+    assert!(by_sandbox.await.unwrap().items.is_empty());
     assert!(store.any_sandbox(&dead.id).await.unwrap().is_none());
     assert!(store.any_sandbox(&alive.id).await.unwrap().is_some());
     let removed = store
