@@ -20,7 +20,8 @@ pub struct Capacity {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Promised {
-    pub cpu: f64,
+    /// In thousandths: sums of fractions drift, and these are added and taken back for months.
+    cpu_milli: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
 }
@@ -32,11 +33,21 @@ pub struct Books {
     promised: Mutex<Promised>,
 }
 
+impl Promised {
+    pub fn cpu(&self) -> f64 {
+        self.cpu_milli as f64 / 1000.0
+    }
+}
+
+fn milli(cpu: f64) -> u64 {
+    (cpu * 1000.0).round() as u64
+}
+
 /// CPU and memory of a running sandbox.
 #[derive(Debug)]
 pub struct RunPromise {
     books: Arc<Books>,
-    cpu: f64,
+    cpu_milli: u64,
     memory_bytes: u64,
 }
 
@@ -90,25 +101,31 @@ impl Books {
     ) -> Result<RunPromise, RunnerError> {
         let mut promised = self.lock();
         if check {
-            let cpu_limit = f64::from(self.capacity.cpus) * self.overcommit.cpu;
-            if promised.cpu + cpu > cpu_limit {
-                return Err(short(
-                    "CPU",
-                    format!(
-                        "{:.1} of {cpu_limit:.1} are promised and {cpu:.2} more were asked for",
-                        promised.cpu
-                    ),
-                ));
-            }
+            self.check_cpu(&promised, milli(cpu))?;
             self.check_memory(&promised, memory_bytes)?;
         }
-        promised.cpu += cpu;
+        promised.cpu_milli += milli(cpu);
         promised.memory_bytes += memory_bytes;
         Ok(RunPromise {
             books: Arc::clone(self),
-            cpu,
+            cpu_milli: milli(cpu),
             memory_bytes,
         })
+    }
+
+    fn check_cpu(&self, promised: &Promised, more_milli: u64) -> Result<(), RunnerError> {
+        let limit = f64::from(self.capacity.cpus) * self.overcommit.cpu;
+        if promised.cpu_milli + more_milli > milli(limit) {
+            return Err(short(
+                "CPU",
+                format!(
+                    "{:.1} of {limit:.1} are promised and {:.2} more were asked for",
+                    promised.cpu(),
+                    more_milli as f64 / 1000.0
+                ),
+            ));
+        }
+        Ok(())
     }
 
     fn check_memory(&self, promised: &Promised, more: u64) -> Result<(), RunnerError> {
@@ -178,17 +195,15 @@ impl RunPromise {
         {
             self.books.check_memory(&promised, more)?;
         }
-        let cpu_limit = f64::from(self.books.capacity.cpus) * self.books.overcommit.cpu;
-        if cpu > self.cpu && promised.cpu - self.cpu + cpu > cpu_limit {
-            return Err(short(
-                "CPU",
-                format!("{:.1} of {cpu_limit:.1} are promised", promised.cpu),
-            ));
+        let cpu_milli = milli(cpu);
+        if cpu_milli > self.cpu_milli {
+            self.books
+                .check_cpu(&promised, cpu_milli - self.cpu_milli)?;
         }
-        promised.cpu += cpu - self.cpu;
+        promised.cpu_milli = promised.cpu_milli - self.cpu_milli + cpu_milli;
         promised.memory_bytes = promised.memory_bytes - self.memory_bytes + memory_bytes;
         drop(promised);
-        self.cpu = cpu;
+        self.cpu_milli = cpu_milli;
         self.memory_bytes = memory_bytes;
         Ok(())
     }
@@ -211,7 +226,7 @@ impl DiskPromise {
 impl Drop for RunPromise {
     fn drop(&mut self) {
         let mut promised = self.books.lock();
-        promised.cpu -= self.cpu;
+        promised.cpu_milli -= self.cpu_milli;
         promised.memory_bytes -= self.memory_bytes;
     }
 }
@@ -302,7 +317,7 @@ mod tests {
         assert_eq!(held.len(), 40, "both CPU and memory fit 40");
         drop(held);
         let left = books.promised();
-        assert!(left.cpu.abs() < 1e-6 && left.memory_bytes == 0);
+        assert_eq!(left, Promised::default());
     }
 
     #[test]

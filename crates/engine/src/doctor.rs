@@ -22,7 +22,7 @@ pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
         memory_bytes: capacity.memory_bytes,
         disk_bytes: capacity.disk_bytes,
         disk_free_bytes: space.free,
-        promised_cpu: promised.cpu,
+        promised_cpu: promised.cpu(),
         promised_memory_bytes: promised.memory_bytes,
         promised_disk_bytes: promised.disk_bytes,
         running: sandboxes
