@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cove_runner::RunnerApi;
-use cove_tests::engine_host::{World, output, succeed};
+use cove_tests::engine_host::{World, eventually, output, succeed};
 
 use crate::PROGRAM;
 
@@ -98,8 +98,11 @@ async fn neither_seats_nor_sandboxes_hold_any_pool_of_the_host() {
     let two = World::with(PROGRAM, |setup| setup.warm = 1).await;
     two.create().await;
     let pools = [one.setup.data_dir(), two.setup.data_dir()].map(|dir| dir.join("pool"));
-    let processes = two.traces().processes;
-    assert!(processes.len() >= 2, "{processes:?}");
+    let processes = eventually("a sandbox runs and a seat is parked", || async {
+        let processes = two.traces().processes;
+        (processes.len() >= 2).then_some(processes)
+    })
+    .await;
     for pid in processes {
         // A sandbox's own root lies on the pool, but the pool itself is nowhere in it.
         let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();

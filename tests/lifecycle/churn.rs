@@ -89,7 +89,8 @@ async fn ten_seconds_of_churn_leave_every_count_where_it_was() {
         let traces = world.traces();
         let same = own_mounts(&mounts) == before.0
             && namespaces(&world) == before.1
-            && descriptors(world.engine_pid()) == before.2
+            // One may have been on its way out when they were first counted.
+            && descriptors(world.engine_pid()) <= before.2
             && traces.groups.len() == before.3.groups.len()
             && traces.processes.len() == before.3.processes.len()
             && traces.claims == before.3.claims
