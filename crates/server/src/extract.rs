@@ -238,6 +238,10 @@ fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    // A list in place of an object would be read field by field; the contract has no such thing.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Failure::invalid("the body must be a JSON object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let message = format!("the body is not understood: {error}");
         match error.classify() {

@@ -164,6 +164,10 @@ impl From<ControlError> for Failure {
 pub enum About {
     Path,
     Process,
+    /// A command that is to start: what is missing is its working directory.
+    Start,
+    /// An archive on its way in: what a guest cannot make sense of is the archive.
+    Archive,
 }
 
 /// A refusal of a guest. Its words are bounded but not trusted: they are shown, never acted on.
@@ -199,10 +203,13 @@ pub fn guest(error: GuestError, about: About) -> Failure {
 
 fn guest_code(code: GuestCode, about: About) -> ErrorCode {
     match (code, about) {
-        (GuestCode::NotFound, About::Path) => ErrorCode::PathNotFound,
+        (GuestCode::Internal, About::Archive) => ErrorCode::InvalidRequest,
+        (GuestCode::NotFound, About::Path | About::Start | About::Archive) => {
+            ErrorCode::PathNotFound
+        }
         (GuestCode::NotFound, About::Process) => ErrorCode::NotFound,
-        (GuestCode::AlreadyExists, About::Path) => ErrorCode::PathExists,
-        (GuestCode::AlreadyExists, About::Process) => ErrorCode::AlreadyExists,
+        (GuestCode::AlreadyExists, About::Path | About::Archive) => ErrorCode::PathExists,
+        (GuestCode::AlreadyExists, About::Process | About::Start) => ErrorCode::AlreadyExists,
         (GuestCode::Internal | GuestCode::VersionMismatch, _) => ErrorCode::GuestUnreachable,
         (GuestCode::Invalid, _) => ErrorCode::InvalidRequest,
         (GuestCode::PermissionDenied, _) => ErrorCode::PermissionDenied,

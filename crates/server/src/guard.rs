@@ -201,3 +201,65 @@ pub fn too_large(route: &Route) -> Failure {
     );
     Failure::new(ErrorCode::PayloadTooLarge, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use cove_control::testing::MemoryRunner;
+    use cove_control::{Control, ControlConfig, SystemClock};
+    use http_body_util::BodyExt;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::config::ServerConfig;
+
+    async fn app() -> (App, tempfile::TempDir) {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let store = cove_store::open_sqlite(&dir.path().join("books.db"))
+            .await
+            .unwrap();
+        let clock = Arc::new(SystemClock);
+        let runner = MemoryRunner::new(clock.clone());
+        let control = Control::new(ControlConfig::default(), store, runner, clock);
+        (App::new(control, ServerConfig::default()), dir)
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_one_request_s_problem_and_has_an_id() {
+        async fn broken() {
+            panic!("on purpose");
+        }
+        let (app, _dir) = app().await;
+        let mut router: Router = Router::new()
+            .route("/broken", get(broken))
+            .route("/whole", get(async || "fine"))
+            .layer(from_fn_with_state(app.clone(), around))
+            .with_state(app);
+        let mut ask = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            router.call(request).await.unwrap()
+        };
+        let response = ask("/broken").await;
+        assert_eq!(response.status(), 500);
+        let id = response.headers()[&REQUEST_ID].to_str().unwrap().to_owned();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body: cove_api::ErrorBody = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            (body.error.code, body.error.request_id),
+            (ErrorCode::Internal, id)
+        );
+        assert!(!body.error.message.contains("on purpose"));
+        assert_eq!(ask("/whole").await.status(), 200);
+    }
+
+    #[test]
+    fn request_ids_are_the_server_s_own_and_never_the_same() {
+        let (one, two) = (new_request_id(), new_request_id());
+        assert_ne!(one, two);
+        assert_eq!(one.len(), "req_".len() + ID_CHARS);
+    }
+}

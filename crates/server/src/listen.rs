@@ -158,7 +158,11 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Stalling::new(stream, self.app.config.write_stall));
+        let io = TokioIo::new(Stalling::new(
+            stream,
+            self.app.config.write_stall,
+            self.app.config.header_timeout,
+        ));
         let service = hyper::service::service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer.ip()));

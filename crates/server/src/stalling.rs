@@ -1,4 +1,4 @@
-//! A connection that gives up on a peer that no longer reads.
+//! A connection that gives up on a peer that no longer reads, or never says anything.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,20 +9,30 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Writes that make no progress for `limit` fail; the connection's task then ends.
+/// So many bytes tell which HTTP a peer speaks; until then no other timer watches it.
+const OPENING: usize = 24;
+
+/// Writes that make no progress for `limit` fail, as do reads when the opening takes too long; the
+/// connection's task then ends.
 pub struct Stalling<S> {
     inner: S,
     limit: Duration,
     /// Runs while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Runs until the opening was read.
+    opening: Option<Pin<Box<Sleep>>>,
+    read: usize,
 }
 
 impl<S> Stalling<S> {
-    pub fn new(inner: S, limit: Duration) -> Self {
+    /// Must be called in a runtime: the time for the opening begins now.
+    pub fn new(inner: S, limit: Duration, opening: Duration) -> Self {
         Self {
             inner,
             limit,
             timer: None,
+            opening: Some(Box::pin(sleep(opening))),
+            read: 0,
         }
     }
 
@@ -47,7 +57,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.inner).poll_read(cx, buf);
+        self.read = self.read.saturating_add(buf.filled().len() - before);
+        if self.read >= OPENING {
+            self.opening = None;
+        }
+        if poll.is_pending()
+            && let Some(timer) = &mut self.opening
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        poll
     }
 }
 
@@ -94,16 +116,38 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_never_reads_is_given_up() {
         let (here, _there) = tokio::io::duplex(16);
-        let mut stalling = Stalling::new(here, Duration::from_secs(60));
+        let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
         let error = stalling.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_says_too_little_is_given_up_and_one_that_said_enough_is_not() {
+        use tokio::io::AsyncReadExt;
+        for (said, given_up) in [(0, true), (OPENING - 1, true), (OPENING, false)] {
+            let (here, mut there) = tokio::io::duplex(64);
+            let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
+            there.write_all(&vec![b'x'; said]).await.unwrap();
+            let read = async {
+                let mut all = [0; 64];
+                let mut count = 0;
+                loop {
+                    match stalling.read(&mut all[count..]).await {
+                        Ok(more) => count += more,
+                        Err(error) => return error.kind(),
+                    }
+                }
+            };
+            let ended = tokio::time::timeout(Duration::from_secs(50), read).await;
+            assert_eq!(ended.is_ok(), given_up, "after {said} bytes");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_served_as_long_as_it_reads() {
         use tokio::io::AsyncReadExt;
         let (here, mut there) = tokio::io::duplex(16);
-        let mut stalling = Stalling::new(here, Duration::from_secs(60));
+        let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
         let reader = tokio::spawn(async move {
             let mut all = Vec::new();
             let mut byte = [0; 8];

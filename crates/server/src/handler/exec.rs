@@ -14,11 +14,11 @@ use cove_api::route::NDJSON;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
 
-use super::processes::{Ending, follow_lines, process_failure};
+use super::processes::{Ending, follow_lines};
 use super::{Answer, ok, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
-use crate::failure::Failure;
+use crate::failure::{self, About, Failure};
 use crate::state::App;
 use crate::streaming::ndjson;
 
@@ -68,7 +68,7 @@ pub async fn exec(
         .guest()
         .start_following(start)
         .await
-        .map_err(process_failure)?;
+        .map_err(start_failure)?;
     if live {
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut follow).await?;
@@ -82,10 +82,14 @@ pub async fn exec(
     collect(access, follow, encoding, process).await
 }
 
+fn start_failure(error: GuestError) -> Failure {
+    failure::guest(error, About::Start)
+}
+
 async fn next(follow: &mut Follow) -> Result<FollowEvent, Failure> {
-    match follow.next().await.map_err(process_failure)? {
+    match follow.next().await.map_err(start_failure)? {
         Some(event) => Ok(event),
-        None => Err(process_failure(GuestError::Unexpected(
+        None => Err(start_failure(GuestError::Unexpected(
             "the output ended without an exit",
         ))),
     }
@@ -189,7 +193,7 @@ pub async fn start(
     let mut start = access.command(request)?;
     start.tag = tag;
     start.ring_bytes = ring_bytes;
-    let process = access.guest().start(start).await.map_err(process_failure)?;
+    let process = access.guest().start(start).await.map_err(start_failure)?;
     with_status(StatusCode::CREATED, convert::process(process))
 }
 

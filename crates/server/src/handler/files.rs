@@ -279,14 +279,15 @@ pub async fn write(
         .write_file(request)
         .await
         .map_err(path_failure)?;
-    take_in(upload, pieces).await
+    take_in(upload, pieces, About::Path).await
 }
 
 /// Passes pieces on until the end. Whatever goes wrong before, the guest forgets what it got.
-async fn take_in(mut upload: Upload, mut pieces: Pieces) -> Answer {
+async fn take_in(mut upload: Upload, mut pieces: Pieces, about: About) -> Answer {
+    let failed = |error| failure::guest(error, about);
     loop {
         match pieces.next().await {
-            Ok(Some(piece)) => upload.write(piece).await.map_err(path_failure)?,
+            Ok(Some(piece)) => upload.write(piece).await.map_err(failed)?,
             Ok(None) => break,
             Err(failure) => {
                 upload.abort();
@@ -294,7 +295,7 @@ async fn take_in(mut upload: Upload, mut pieces: Pieces) -> Answer {
             }
         }
     }
-    let done = upload.finish().await.map_err(path_failure)?;
+    let done = upload.finish().await.map_err(failed)?;
     ok(Written {
         bytes: done.bytes,
         entries: done.entries,
@@ -354,7 +355,7 @@ pub async fn write_archive(
         .archive_in(request)
         .await
         .map_err(path_failure)?;
-    take_in(upload, pieces).await
+    take_in(upload, pieces, About::Archive).await
 }
 
 #[cfg(test)]

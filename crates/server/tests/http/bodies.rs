@@ -1,0 +1,283 @@
+//! Requests that are not as they should be, each refused in the contract's form and without effect.
+
+use cove_api::bounds;
+use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, SandboxState, StopSandbox};
+use cove_client::Outgoing;
+use http::{HeaderName, Method, header};
+use http_body_util::BodyExt;
+
+use super::harness::{Server, refused, shell};
+use super::walk::error_of;
+
+async fn post(
+    server: &Server,
+    path: &str,
+    kind: Option<&str>,
+    body: impl Into<bytes::Bytes>,
+) -> (u16, cove_api::ErrorDetail) {
+    let headers: Vec<_> = kind
+        .map(|kind| (header::CONTENT_TYPE, kind))
+        .into_iter()
+        .collect();
+    let response = server
+        .client
+        .send(Method::POST, path, &headers, Outgoing::bytes(body))
+        .await
+        .unwrap();
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, error_of(&bytes))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_bodies_are_told_apart() {
+    let server = Server::bare().await;
+    let json = Some("application/json");
+    for (kind, body, status, code) in [
+        (json, r#"{"#, 400, "malformed_request"),
+        (json, "", 400, "malformed_request"),
+        (json, r#"{"image":1}"#, 422, "invalid_request"),
+        (json, r#"{"unknown":1}"#, 422, "invalid_request"),
+        (json, r#"[]"#, 422, "invalid_request"),
+        (json, r#"{"name":"Not A Name"}"#, 422, "invalid_request"),
+        (json, r#"{"resources":{"cpu":1e9}}"#, 422, "invalid_request"),
+        (Some("text/plain"), "{}", 415, "unsupported_media_type"),
+        (None, "{}", 415, "unsupported_media_type"),
+    ] {
+        let (got, error) = post(&server, "/v1/sandboxes", kind, body).await;
+        assert_eq!(
+            (got, error.code.as_str()),
+            (status, code),
+            "{kind:?} {body}: {}",
+            error.message
+        );
+    }
+    assert!(
+        server
+            .client
+            .list_sandboxes(&ListSandboxes::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn oversized_parts_are_refused_by_their_own_codes() {
+    let server = Server::bare().await;
+    let json = Some("application/json");
+    let (status, error) = post(
+        &server,
+        "/v1/sandboxes",
+        json,
+        vec![b' '; bounds::JSON_BODY_MAX + 1],
+    )
+    .await;
+    assert_eq!((status, error.code.as_str()), (413, "payload_too_large"));
+
+    let long = format!("/v1/sandboxes/{}", "a".repeat(bounds::URI_MAX));
+    let (status, error) = post(&server, &long, json, "{}").await;
+    assert_eq!((status, error.code.as_str()), (414, "uri_too_long"));
+
+    let headers = [(
+        HeaderName::from_static("x-long"),
+        &*"v".repeat(bounds::HEADERS_MAX_BYTES),
+    )];
+    let response = server
+        .client
+        .send(Method::GET, "/healthz", &headers, Outgoing::empty())
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 431);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(error_of(&bytes).code.as_str(), "headers_too_large");
+
+    let (status, error) = post(&server, "/v1/sandboxes/x/start", json, "{}").await;
+    assert_eq!((status, error.code.as_str()), (422, "invalid_request"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_only_says_its_length_while_it_comes_is_still_bounded() {
+    let server = Server::bare().await;
+    let endless = tokio::io::repeat(b' ');
+    let body = Outgoing::Upload(cove_client::Upload::new(endless, None));
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    let sent = server
+        .client
+        .send(Method::POST, "/v1/sandboxes", &headers, body)
+        .await;
+    // The answer may come, or the connection may be cut while we still send; it must not go on.
+    if let Ok(response) = sent {
+        assert_eq!(response.status(), 413);
+    }
+    server.client.health().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeats_with_an_idempotency_key_make_one_sandbox() {
+    let server = Server::bare().await;
+    let create = CreateSandbox::default();
+    let first = server
+        .client
+        .create_sandbox(&create, Some("once"))
+        .await
+        .unwrap();
+    let again = server
+        .client
+        .create_sandbox(&create, Some("once"))
+        .await
+        .unwrap();
+    assert_eq!(first.id, again.id);
+    let other = CreateSandbox {
+        name: Some("other".into()),
+        ..CreateSandbox::default()
+    };
+    let (status, error) = refused(server.client.create_sandbox(&other, Some("once")).await);
+    assert_eq!(
+        (status, error.code.as_str()),
+        (409, "idempotency_key_reused")
+    );
+    for bad in [&*"k".repeat(bounds::IDEMPOTENCY_KEY_MAX + 1), "two words"] {
+        let (status, _) = refused(server.client.create_sandbox(&create, Some(bad)).await);
+        assert_eq!(status, 422);
+    }
+    assert_eq!(
+        server
+            .client
+            .list_sandboxes(&ListSandboxes::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_goes_through_its_life_over_http() {
+    let server = Server::bare().await;
+    let made = server.sandbox("one").await;
+    assert_eq!(made.state, SandboxState::Running);
+    assert_eq!(server.client.sandbox("one").await.unwrap().id, made.id);
+    let patch = PatchSandbox {
+        name: Some(Some("two".into())),
+        ..PatchSandbox::default()
+    };
+    let renamed = server.client.patch_sandbox(&made.id, &patch).await.unwrap();
+    assert_eq!(renamed.name.as_deref(), Some("two"));
+    assert_eq!(refused(server.client.sandbox("one").await).0, 404);
+    let unnamed = PatchSandbox {
+        name: Some(None),
+        ..PatchSandbox::default()
+    };
+    assert_eq!(
+        server
+            .client
+            .patch_sandbox(&made.id, &unnamed)
+            .await
+            .unwrap()
+            .name,
+        None
+    );
+    let stale = PatchSandbox {
+        expected_generation: Some(1),
+        ..unnamed
+    };
+    assert_eq!(
+        refused(server.client.patch_sandbox(&made.id, &stale).await)
+            .1
+            .code
+            .as_str(),
+        "stale"
+    );
+    let stopped = server
+        .client
+        .stop_sandbox(&made.id, &StopSandbox::default())
+        .await
+        .unwrap();
+    assert_eq!(stopped.state, SandboxState::Stopped);
+    let (status, error) = refused(server.client.exec(&made.id, &shell("true")).await);
+    assert_eq!((status, error.code.as_str()), (409, "conflict"));
+    assert!(error.hint.is_some(), "{error:?}");
+    assert_eq!(
+        server.client.start_sandbox(&made.id).await.unwrap().state,
+        SandboxState::Running
+    );
+    server.client.delete_sandbox(&made.id).await.unwrap();
+    assert_eq!(refused(server.client.delete_sandbox(&made.id).await).0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_come_in_pages_and_cursors_are_checked() {
+    let server = Server::bare().await;
+    for index in 0..5 {
+        server.sandbox(&format!("box-{index}")).await;
+    }
+    let mut query = ListSandboxes {
+        limit: Some(2),
+        ..ListSandboxes::default()
+    };
+    let mut seen = Vec::new();
+    loop {
+        let page = server.client.list_sandboxes(&query).await.unwrap();
+        assert!(page.items.len() <= 2);
+        seen.extend(page.items.into_iter().map(|sandbox| sandbox.id));
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 5);
+    for query in [
+        ListSandboxes {
+            cursor: Some("made-up".into()),
+            ..ListSandboxes::default()
+        },
+        ListSandboxes {
+            limit: Some(0),
+            ..ListSandboxes::default()
+        },
+        ListSandboxes {
+            limit: Some(1001),
+            ..ListSandboxes::default()
+        },
+        ListSandboxes {
+            labels: Some("no-equals".into()),
+            ..ListSandboxes::default()
+        },
+    ] {
+        assert_eq!(
+            refused(server.client.list_sandboxes(&query).await).0,
+            422,
+            "{query:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_room_says_what_is_short_and_when_to_come_back() {
+    let server = Server::bare().await;
+    server.runner.limit_memory(512);
+    let error = server
+        .client
+        .create_sandbox(&CreateSandbox::default(), None)
+        .await
+        .unwrap_err();
+    let cove_client::ClientError::Refused {
+        status,
+        detail,
+        retry_after_s,
+    } = error
+    else {
+        panic!("not a refusal: {error:?}");
+    };
+    assert_eq!(
+        (status.as_u16(), detail.code.as_str()),
+        (503, "no_capacity")
+    );
+    assert!(detail.message.contains("memory"), "{}", detail.message);
+    assert!(retry_after_s.is_some());
+}

@@ -1,0 +1,201 @@
+//! A server on a free port, its key, and a client of it. Ends with the test.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cove_api::sandbox::{CreateSandbox, Sandbox};
+use cove_client::{Client, ClientConfig, ClientError};
+use cove_control::testing::{GuestKind, MemoryRunner};
+use cove_control::{ApiToken, Control, ControlConfig, SystemClock};
+use cove_server::{App, ServerConfig};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Far above what anything here needs, also on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub token: String,
+    pub client: Client,
+    pub runner: Arc<MemoryRunner>,
+    shutdown: CancellationToken,
+    served: Option<JoinHandle<()>>,
+    background: JoinHandle<()>,
+    _guest: Option<GuestProcess>,
+    _dir: TempDir,
+}
+
+impl Server {
+    /// Without anything inside sandboxes.
+    pub async fn bare() -> Self {
+        Self::start(ServerConfig::default(), ControlConfig::default(), false).await
+    }
+
+    /// Every sandbox is the same real guest, running as a process of this machine.
+    pub async fn with_guest() -> Self {
+        Self::start(ServerConfig::default(), ControlConfig::default(), true).await
+    }
+
+    pub async fn start(server: ServerConfig, control: ControlConfig, guest: bool) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("cove-http-")
+            .tempdir_in("/var/tmp")
+            .expect("a directory");
+        let store = cove_store::open_sqlite(&dir.path().join("books.db"))
+            .await
+            .expect("the books open");
+        let clock = Arc::new(SystemClock);
+        let runner = MemoryRunner::new(clock.clone());
+        let guest = guest.then(|| GuestProcess::start(dir.path()));
+        if let Some(guest) = &guest {
+            runner.set_guest(GuestKind::Socket(guest.socket.clone()));
+        }
+        let control = Control::new(control, store, runner.clone(), clock);
+        control.prepare().await.expect("the control plane starts");
+        let token = ApiToken::random();
+        control
+            .bootstrap_root_key(&token.hash())
+            .await
+            .expect("there is a first key");
+        let shutdown = CancellationToken::new();
+        let background = tokio::spawn({
+            let (control, end) = (control.clone(), shutdown.clone());
+            async move { control.run(end).await }
+        });
+        let secure = server.tls.is_some();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let app = App::new(control, server);
+        let served = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move {
+                cove_server::serve(listener, app, shutdown)
+                    .await
+                    .expect("the server serves")
+            }
+        });
+        let token = token.reveal().to_owned();
+        let scheme = if secure { "https" } else { "http" };
+        let config = ClientConfig::new(format!("{scheme}://{address}"), Some(token.clone()));
+        let client = Client::new(config).expect("a client");
+        let served = Some(served);
+        Self {
+            address,
+            token,
+            client,
+            runner,
+            shutdown,
+            served,
+            background,
+            _guest: guest,
+            _dir: dir,
+        }
+    }
+
+    pub fn client_with(&self, token: Option<&str>) -> Client {
+        let config =
+            ClientConfig::new(format!("http://{}", self.address), token.map(str::to_owned));
+        Client::new(config).expect("a client")
+    }
+
+    pub async fn sandbox(&self, name: &str) -> Sandbox {
+        let create = CreateSandbox {
+            name: Some(name.into()),
+            // The host in memory claims an image whose defaults this machine does not have.
+            user: Some("root".into()),
+            workdir: Some("/".into()),
+            env: [(
+                "PATH".into(),
+                "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".into(),
+            )]
+            .into(),
+            ..CreateSandbox::default()
+        };
+        self.client
+            .create_sandbox(&create, None)
+            .await
+            .expect("a sandbox is created")
+    }
+
+    pub fn begin_shutdown(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Until the server has ended by itself.
+    pub async fn ended(&mut self) {
+        let served = self.served.take().expect("waited for once");
+        tokio::time::timeout(DEADLINE, served)
+            .await
+            .expect("it ends in time")
+            .expect("it ends well");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        self.background.abort();
+        if let Some(served) = &self.served {
+            served.abort();
+        }
+    }
+}
+
+/// The guest program, on a socket in the test's own directory.
+struct GuestProcess {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl GuestProcess {
+    fn start(dir: &Path) -> Self {
+        let program = dir.join("guest");
+        std::fs::write(&program, cove_embedded::GUEST).expect("the program can be written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("and run");
+        let files = dir.join("guest-files");
+        std::fs::create_dir(&files).expect("a directory");
+        let child = Command::new(&program)
+            .args(["--listen", "--root-files"])
+            .arg(&files)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the guest starts");
+        let socket = files.join("sock");
+        let started = Instant::now();
+        while !socket.exists() {
+            assert!(started.elapsed() < DEADLINE, "the guest does not listen");
+            std::thread::yield_now();
+        }
+        Self { child, socket }
+    }
+}
+
+impl Drop for GuestProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The error a call must end with.
+pub fn refused<T>(result: Result<T, ClientError>) -> (u16, cove_api::ErrorDetail) {
+    match result {
+        Ok(_) => panic!("the call was not refused"),
+        Err(ClientError::Refused { status, detail, .. }) => (status.as_u16(), detail),
+        Err(other) => panic!("not a refusal: {other:?}"),
+    }
+}
+
+pub fn shell(command: &str) -> cove_api::process::Exec {
+    cove_api::process::Exec {
+        command: Some(command.into()),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,15 @@
+//! The HTTP side over a real control plane, a real database and a real guest; only the host below is
+//! one in memory, so that these tests need no privileges and can make it fail.
+// A test says what it expects by failing.
+#![allow(clippy::unwrap_used)]
+
+mod bodies;
+mod harness;
+mod hostile;
+mod live;
+mod shutdown;
+mod slow;
+mod tenants;
+mod terminal;
+mod tls;
+mod walk;

@@ -1,0 +1,170 @@
+//! Two organisations, and no way from one to the other.
+
+use cove_api::PageQuery;
+use cove_api::route::{Access, Operation, ROUTES, Verb};
+use cove_api::sandbox::ListSandboxes;
+use cove_api::tenancy::{CreateKey, CreateOrg, Scope};
+
+use super::harness::{Server, refused};
+use super::walk::{ask, error_of, filled};
+
+async fn key(server: &Server, org: Option<&str>, scope: Scope) -> String {
+    let create = CreateKey {
+        name: "a key".into(),
+        scopes: vec![scope],
+        expires_in_s: None,
+        org: org.map(str::to_owned),
+    };
+    server.client.create_key(&create).await.unwrap().token
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_with_a_good_key_finds_nothing_of_another_organisation() {
+    let server = Server::bare().await;
+    let mine = server.sandbox("private").await;
+    let org = server
+        .client
+        .create_org(&CreateOrg {
+            name: "others".into(),
+            quota: None,
+        })
+        .await
+        .unwrap();
+    let other = server.client_with(Some(&key(&server, Some(&org.id), Scope::Admin).await));
+    for which in [mine.id.as_str(), "private", "sbx_aaaaaaaaaaaaaaaaaaaa"] {
+        for route in ROUTES.iter().filter(|route| route.path.contains("{id}")) {
+            let mut path = filled(route.path, which);
+            if route.path.contains("/files") {
+                path.push_str("?path=/etc/passwd");
+            }
+            let (status, body) = ask(&other, route.verb, &path).await;
+            let text = String::from_utf8_lossy(&body).into_owned();
+            assert!(
+                (400..500).contains(&status),
+                "{:?} {path}: {status} {text}",
+                route.verb
+            );
+            // Words differ only in the name that was asked for.
+            assert!(!text.contains("root:"), "{text}");
+            error_of(&body);
+        }
+    }
+    let (mine_body, made_up) = (
+        ask(&other, Verb::Get, &format!("/v1/sandboxes/{}", mine.id)).await,
+        ask(&other, Verb::Get, "/v1/sandboxes/sbx_aaaaaaaaaaaaaaaaaaaa").await,
+    );
+    assert_eq!(mine_body.0, 404);
+    assert_eq!(made_up.0, 404);
+    let (one, two) = (error_of(&mine_body.1), error_of(&made_up.1));
+    assert_eq!(
+        one.message.replace(&mine.id, "X"),
+        two.message.replace("sbx_aaaaaaaaaaaaaaaaaaaa", "X")
+    );
+    assert!(
+        other
+            .list_sandboxes(&ListSandboxes::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    assert!(other.events(None, Some(0)).await.unwrap().items.is_empty());
+    let trail = other.audit(&PageQuery::default()).await.unwrap().items;
+    assert!(
+        trail.iter().all(|record| record.action != "sandbox.create"),
+        "{trail:?}"
+    );
+    // And the owner's is untouched.
+    assert_eq!(
+        server.client.sandbox("private").await.unwrap().generation,
+        mine.generation
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_of_a_tenant_is_no_operator() {
+    let server = Server::bare().await;
+    let org = server
+        .client
+        .create_org(&CreateOrg {
+            name: "others".into(),
+            quota: None,
+        })
+        .await
+        .unwrap();
+    let tenant = server.client_with(Some(&key(&server, Some(&org.id), Scope::Admin).await));
+    for path in ["/v1/orgs", "/v1/runners", "/metrics"] {
+        let (status, body) = ask(&tenant, Verb::Get, path).await;
+        assert_eq!(status, 403, "{path}");
+        error_of(&body);
+    }
+    let (status, _) = refused(
+        tenant
+            .create_org(&CreateOrg {
+                name: "mine".into(),
+                quota: None,
+            })
+            .await,
+    );
+    assert_eq!(status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_does_what_its_scope_allows_and_no_more() {
+    let server = Server::bare().await;
+    server.sandbox("shared").await;
+    for scope in Scope::ALL {
+        let client = server.client_with(Some(&key(&server, None, scope).await));
+        for route in ROUTES {
+            let Access::Key(needed) = route.access else {
+                continue;
+            };
+            // These end what the next ones need, or never end.
+            let skipped = matches!(
+                route.operation,
+                Operation::DeleteSandbox | Operation::StopSandbox | Operation::StartSandbox
+            );
+            if skipped {
+                continue;
+            }
+            let mut path = filled(route.path, "shared");
+            if route.path.contains("/files") && route.verb == Verb::Get {
+                path.push_str("?path=/");
+            }
+            let (status, body) = ask(&client, route.verb, &path).await;
+            let text = String::from_utf8_lossy(&body).into_owned();
+            if needed <= scope {
+                assert_ne!(status, 403, "{scope:?} {:?} {path}: {text}", route.verb);
+            } else {
+                // A body that is refused before anybody looks at scopes is refused all the same.
+                assert!(
+                    (400..500).contains(&status),
+                    "{scope:?} {:?} {path}: {text}",
+                    route.verb
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_key_opens_nothing() {
+    let server = Server::bare().await;
+    let create = CreateKey {
+        name: "short".into(),
+        scopes: vec![Scope::Read],
+        expires_in_s: None,
+        org: None,
+    };
+    let new = server.client.create_key(&create).await.unwrap();
+    let client = server.client_with(Some(&new.token));
+    client
+        .list_sandboxes(&ListSandboxes::default())
+        .await
+        .unwrap();
+    server.client.revoke_key(&new.key.id).await.unwrap();
+    assert_eq!(
+        refused(client.list_sandboxes(&ListSandboxes::default()).await).0,
+        401
+    );
+}
