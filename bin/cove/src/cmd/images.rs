@@ -96,9 +96,13 @@ async fn add(client: &Client, source: &AddImage, json: bool) -> Result<(), CliEr
             output::json_line(&job)?;
         } else if progress.is_on() {
             progress.show(&told(&job));
-        } else if job.stage != stage && job.state == JobState::Running {
-            eprintln!("{}", crate::report::printable(&job.stage));
-            stage.clone_from(&job.stage);
+        } else if job.state == JobState::Running {
+            // Into a log goes what is done, not every step of how far it is.
+            let words: String = job.stage.chars().filter(|c| !c.is_ascii_digit()).collect();
+            if words != stage {
+                eprintln!("{}", crate::report::printable(&job.stage));
+                stage = words;
+            }
         }
         last = Some(job);
     }

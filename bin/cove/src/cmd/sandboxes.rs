@@ -26,7 +26,7 @@ pub fn explain_image(error: ClientError, image: &str) -> CliError {
             status,
             mut detail,
             retry_after_s,
-        } if detail.code == cove_api::ErrorCode::NotFound && detail.hint.is_none() => {
+        } if detail.code == cove_api::ErrorCode::NotFound => {
             detail.hint = Some(match image {
                 "debian" => "`cove image build-debian` makes it".into(),
                 image => format!("`cove image pull {image}` fetches it"),

@@ -16,6 +16,9 @@ use super::{ServeError, privileges};
 /// Between two tries to open the books: a database may come up after us.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 const STORE_TRIES: u32 = 60;
+/// How long requests wait for the runner at a start before they are told that it does not answer.
+const RUNNER_WAIT: Duration = Duration::from_secs(5);
+const RUNNER_PAUSE: Duration = Duration::from_millis(10);
 
 pub fn run(config: RoleConfig) -> Result<(), ServeError> {
     // The listening socket comes as standard input; the key of the certificate is root's to read.
@@ -60,6 +63,7 @@ async fn serve(
     let shutdown = until_told()?;
     let settings = &config.settings;
     let store = open_store(&config).await?;
+    wait_for_runner(&settings.runner_socket()).await;
     let runner = Arc::new(wire::Client::new(settings.runner_socket()));
     let control = Control::new(settings.control(), store, runner, Arc::new(SystemClock));
     let failed = |error: cove_control::ControlError| ServeError::Start {
@@ -88,6 +92,16 @@ async fn serve(
         message: chain(&error),
         hint: None,
     })
+}
+
+/// Both children start at once; the first requests should not fail for that.
+async fn wait_for_runner(path: &std::path::Path) {
+    let connected = async {
+        while tokio::net::UnixStream::connect(path).await.is_err() {
+            tokio::time::sleep(RUNNER_PAUSE).await;
+        }
+    };
+    tokio::time::timeout(RUNNER_WAIT, connected).await.ok();
 }
 
 async fn open_store(config: &RoleConfig) -> Result<Arc<dyn cove_store::Store>, ServeError> {

@@ -1,0 +1,266 @@
+//! An installation of its own for each test: a data directory, a server, an image of one static
+//! program. All of it is gone when the test is, also when it failed.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cove_engine::{Engine, EngineConfig};
+use tempfile::TempDir;
+
+/// Far above what anything here needs, also on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(20);
+const POOL_MB: &str = "2048";
+
+pub struct Cove {
+    dir: TempDir,
+    server: Option<Child>,
+}
+
+/// Waits for a state of the world, and says which one when it does not come.
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "waited in vain: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_cove")
+}
+
+impl Cove {
+    /// A server that is ready, with the image `busybox`.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("cove-e2e-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        let mut cove = Self { dir, server: None };
+        cove.serve();
+        cove.import_busybox();
+        cove
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A place for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts the server over the data directory and waits until it can take work.
+    pub fn serve(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("log"))
+            .unwrap();
+        let child = Command::new(program())
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--pool-mb",
+                POOL_MB,
+                "--data-dir",
+            ])
+            .arg(self.data_dir())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.server = Some(child);
+        wait_for("the server is ready", || {
+            let ended = self.server.as_mut().unwrap().try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "the server ended: {ended:?}\n{}",
+                self.log()
+            );
+            let doctor = self.command(["doctor"]).output().unwrap();
+            doctor.status.success().then_some(())
+        });
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn server_pid(&self) -> i32 {
+        self.server.as_ref().unwrap().id().cast_signed()
+    }
+
+    /// The child of a role.
+    pub fn role_pid(&self, role: &str) -> i32 {
+        let parent = self.server_pid();
+        wait_for("the role runs", || {
+            let children =
+                std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+            children.split_whitespace().find_map(|pid| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+                let is_role = line
+                    .split(|byte| *byte == 0)
+                    .any(|part| part == role.as_bytes());
+                is_role.then(|| pid.parse().unwrap())
+            })
+        })
+    }
+
+    pub fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(program());
+        command
+            .args(args)
+            .env_remove("COVE_URL")
+            .env_remove("COVE_API_KEY")
+            .env("COVE_DATA_DIR", self.data_dir())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// A command that must succeed; what it printed.
+    pub fn ok<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{output:?}\n{}", self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn json<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> serde_json::Value {
+        let mut args: Vec<_> = args.into_iter().collect();
+        args.insert(0, "--json");
+        serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    /// A command with this input.
+    pub fn fed<'a>(&self, args: impl IntoIterator<Item = &'a str>, input: &[u8]) -> Output {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let feeding = std::thread::spawn(move || stdin.write_all(&input).ok());
+        let output = child.wait_with_output().unwrap();
+        feeding.join().unwrap();
+        output
+    }
+
+    pub fn sandbox(&self, name: &str) {
+        self.ok([
+            "create", "busybox", "--name", name, "--memory", "256M", "--disk", "1G",
+        ]);
+    }
+
+    fn import_busybox(&self) {
+        let root = self.dir.path().join("busybox");
+        std::fs::create_dir_all(root.join("bin")).unwrap();
+        std::fs::create_dir_all(root.join("tmp")).unwrap();
+        std::fs::copy("/bin/busybox", root.join("bin/busybox"))
+            .expect("the host has busybox-static");
+        let applets = Command::new("/bin/busybox").arg("--list").output().unwrap();
+        for applet in String::from_utf8(applets.stdout)
+            .unwrap()
+            .lines()
+            .filter(|name| *name != "busybox")
+        {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
+        }
+        self.ok(["image", "import", "busybox", root.to_str().unwrap()]);
+    }
+
+    /// Ends the server as a service manager would.
+    pub fn stop(&mut self) {
+        let Some(mut child) = self.server.take() else {
+            return;
+        };
+        signal(child.id().cast_signed(), rustix::process::Signal::TERM);
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if started.elapsed() > DEADLINE {
+                child.kill().ok();
+                child.wait().ok();
+                panic!("the server did not end\n{}", self.log());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Ends the supervisor without a word.
+    pub fn kill_server(&mut self) {
+        let mut child = self.server.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+pub fn signal(pid: i32, signal: rustix::process::Signal) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        rustix::process::kill_process(pid, signal).ok();
+    }
+}
+
+impl Drop for Cove {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<_> = log.lines().rev().take(30).collect();
+            eprintln!("the server's log ends with");
+            for line in tail.iter().rev() {
+                eprintln!("  {line}");
+            }
+        }
+        if let Some(mut child) = self.server.take() {
+            signal(child.id().cast_signed(), rustix::process::Signal::TERM);
+            let started = Instant::now();
+            while child.try_wait().is_ok_and(|ended| ended.is_none()) {
+                if started.elapsed() > DEADLINE {
+                    child.kill().ok();
+                    child.wait().ok();
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        let engine = self.data_dir().join("engine");
+        if !engine.exists() {
+            return;
+        }
+        // What a killed server left running goes with its engine.
+        let removed = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let mut config = EngineConfig::new(engine);
+                config.warm = 0;
+                let started = Instant::now();
+                loop {
+                    match Engine::open(config.clone()).await {
+                        Ok(engine) => {
+                            return engine.destroy().await.map_err(|error| error.to_string());
+                        }
+                        // The killed server's runner may still be on its way out.
+                        Err(error) if started.elapsed() > DEADLINE => return Err(error.to_string()),
+                        Err(_) => tokio::time::sleep(PAUSE).await,
+                    }
+                }
+            })
+        });
+        match removed.join() {
+            Ok(Ok(())) => {}
+            other => eprintln!("the installation could not be removed: {other:?}"),
+        }
+    }
+}

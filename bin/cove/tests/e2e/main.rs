@@ -1,0 +1,12 @@
+//! The binary as people use it: a real server with real sandboxes, and the command line against it.
+//! Needs root, as the server does.
+// A test says what it expects by failing.
+#![allow(clippy::unwrap_used)]
+
+mod cli;
+mod copying;
+mod harness;
+mod pipes;
+mod privileges;
+mod restarts;
+mod terminal;

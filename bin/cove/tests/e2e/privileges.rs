@@ -1,0 +1,76 @@
+//! Who may do what among the server's own processes.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::harness::Cove;
+
+fn status(pid: i32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(field))
+        .unwrap_or_default();
+    line.split_once(':')
+        .map(|(_, value)| value.trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[test]
+fn what_parses_strangers_bytes_has_no_privilege_left() {
+    let cove = Cove::start();
+    let control = cove.role_pid("control");
+    let uids = status(control, "Uid");
+    assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
+    assert!(
+        status(control, "Gid")
+            .split_whitespace()
+            .all(|gid| gid != "0")
+    );
+    assert_eq!(status(control, "Groups"), "");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(
+            u64::from_str_radix(&status(control, set), 16),
+            Ok(0),
+            "{set}"
+        );
+    }
+    assert_eq!(status(control, "NoNewPrivs"), "1");
+    assert_eq!(
+        status(cove.role_pid("runner"), "Uid")
+            .split_whitespace()
+            .next(),
+        Some("0")
+    );
+}
+
+#[test]
+fn the_first_key_and_the_engine_are_root_s_alone() {
+    let cove = Cove::start();
+    let data = cove.data_dir();
+    let of = |name: &str| std::fs::metadata(data.join(name)).unwrap();
+    let mode = |name: &str| of(name).permissions().mode() & 0o777;
+    assert_eq!((of("root.key").uid(), mode("root.key")), (0, 0o600));
+    assert_eq!((of("engine").uid(), mode("engine")), (0, 0o700));
+    assert_eq!(mode("runner.sock"), 0o600);
+    assert_eq!(mode("control"), 0o700);
+    assert_ne!(of("control").uid(), 0);
+    assert_eq!(of("control").uid(), of("runner.sock").uid());
+    // Only what is in its own directory is the control side's to write.
+    for entry in std::fs::read_dir(&data).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let owned = entry.metadata().unwrap().uid() == of("control").uid();
+        assert_eq!(
+            owned,
+            name == "control" || name == "runner.sock",
+            "{name:?}"
+        );
+    }
+    // The environment that carries the configuration does not carry the key.
+    let environment = std::fs::read(format!("/proc/{}/environ", cove.role_pid("control"))).unwrap();
+    let key = std::fs::read_to_string(data.join("root.key")).unwrap();
+    let found = environment
+        .windows(key.trim().len())
+        .any(|part| part == key.trim().as_bytes());
+    assert!(!found);
+}
