@@ -123,7 +123,6 @@ impl ContainerTier {
     pub async fn cool_down(&self) {
         let shared = Arc::clone(&self.shared);
         let _ = spawn_blocking(move || {
-            let _refill = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             // A seat under way comes to its end first; it would be missed otherwise.
             let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
