@@ -130,4 +130,24 @@ mod tests {
         }
         assert_eq!(ErrorCode::parse("nothing_of_the_kind"), None);
     }
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors");
+        let index = std::fs::read_to_string(format!("{pages}/README.md")).unwrap();
+        let mut found = 0;
+        for entry in std::fs::read_dir(pages).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let Some(code) = name.strip_suffix(".md").filter(|code| *code != "README") else {
+                continue;
+            };
+            let code = ErrorCode::parse(code).unwrap_or_else(|| panic!("{name} is no code's page"));
+            let text = std::fs::read_to_string(format!("{pages}/{name}")).unwrap();
+            let title = format!("# `{code}` (HTTP {})", code.status());
+            assert!(text.starts_with(&title), "{name} does not begin with {title}");
+            assert!(index.contains(&format!("| [`{code}`]({name}) | {} |", code.status())), "{name}");
+            found += 1;
+        }
+        assert_eq!(found, ErrorCode::ALL.len());
+    }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -238,10 +238,39 @@ fn prepare_directories(settings: &Settings, account: Account) -> Result<(), Serv
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
     };
     make(&settings.data_dir, 0o711)?;
+    passable(&settings.data_dir, account)?;
     let control = settings.control_dir();
     make(&control, 0o700)?;
     chown_tree(&control, account)
         .map_err(|source| ServeError::io(format!("cannot give away {}", control.display()), source))
+}
+
+/// The control side must get to its own directory; a private one above would shut it out.
+fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
+    for directory in data_dir.ancestors().skip(1) {
+        let found = fs::metadata(directory).map_err(|source| {
+            ServeError::io(format!("cannot look at {}", directory.display()), source)
+        })?;
+        let needed = match (found.uid() == account.uid, found.gid() == account.gid) {
+            (true, _) => 0o100,
+            (false, true) => 0o010,
+            (false, false) => 0o001,
+        };
+        if found.permissions().mode() & needed == 0 {
+            return Err(ServeError::start(
+                format!(
+                    "the unprivileged part of the server (user {}) cannot pass through {}",
+                    account.uid,
+                    directory.display()
+                ),
+                format!(
+                    "choose another place with --data-dir, or: chmod o+x {}",
+                    directory.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// One level is all there is: the database and its journals.

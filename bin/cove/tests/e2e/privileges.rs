@@ -74,3 +74,26 @@ fn the_first_key_and_the_engine_are_root_s_alone() {
         .any(|part| part == key.trim().as_bytes());
     assert!(!found);
 }
+
+#[test]
+fn a_data_directory_that_shuts_the_control_side_out_is_refused_with_words() {
+    let private = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::set_permissions(private.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let data = private.path().join("data");
+    let output = std::process::Command::new(super::harness::program())
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            data.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("cannot pass through") && said.contains("chmod o+x"),
+        "{said}"
+    );
+}
