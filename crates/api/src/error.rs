@@ -144,8 +144,14 @@ mod tests {
             let code = ErrorCode::parse(code).unwrap_or_else(|| panic!("{name} is no code's page"));
             let text = std::fs::read_to_string(format!("{pages}/{name}")).unwrap();
             let title = format!("# `{code}` (HTTP {})", code.status());
-            assert!(text.starts_with(&title), "{name} does not begin with {title}");
-            assert!(index.contains(&format!("| [`{code}`]({name}) | {} |", code.status())), "{name}");
+            assert!(
+                text.starts_with(&title),
+                "{name} does not begin with {title}"
+            );
+            assert!(
+                index.contains(&format!("| [`{code}`]({name}) | {} |", code.status())),
+                "{name}"
+            );
             found += 1;
         }
         assert_eq!(found, ErrorCode::ALL.len());

@@ -424,6 +424,8 @@ impl Isolation for ContainerTier {
         self.shared.closed.store(true, Ordering::Release);
         let shared = Arc::clone(&self.shared);
         let _ = spawn_blocking(move || {
+            // A seat under way comes to its end first; it would be missed otherwise.
+            let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
             drop(seats);
             shared.cgroups.remove_parent();

@@ -5,6 +5,7 @@
 
 mod cli;
 mod copying;
+mod documents;
 mod harness;
 mod pipes;
 mod privileges;
