@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// Far above what anything here needs, also on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
-const POOL_MB: &str = "2048";
+const POOL_MB: &str = "8192";
 
 pub struct Cove {
     dir: TempDir,

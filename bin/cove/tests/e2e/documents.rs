@@ -1,0 +1,109 @@
+//! The examples of the documentation, run as they stand.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::harness::{Cove, program};
+
+/// A block of shell to run follows this line.
+const MARK: &str = "<!-- run -->";
+
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() != MARK {
+            continue;
+        }
+        assert_eq!(
+            lines.next().map(str::trim),
+            Some("```sh"),
+            "a mark without a block"
+        );
+        blocks.push(
+            lines
+                .by_ref()
+                .take_while(|line| *line != "```")
+                .collect::<Vec<_>>()
+                .join("\n"),
+        );
+    }
+    blocks
+}
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = vec![root.join("README.md")];
+    for entry in std::fs::read_dir(root.join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_marked_example_runs() {
+    let cove = Cove::start();
+    // The examples use the default image; here that name means the small one.
+    let image = cove.scratch().join("busybox");
+    cove.ok(["image", "import", "debian", image.to_str().unwrap()]);
+    let place = cove.scratch().join("examples");
+    std::fs::create_dir(&place).unwrap();
+    std::os::unix::fs::symlink(program(), place.join("cove")).unwrap();
+    let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
+    let read = |name: &str| {
+        std::fs::read_to_string(cove.data_dir().join(name))
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
+    let prelude = r#"set -euo pipefail
+api() { curl --silent --show-error --fail-with-body -H "Authorization: Bearer $COVE_API_KEY" "$@"; }
+"#;
+    let mut ran = 0;
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        // Blocks of one page follow each other, as its reader would type them.
+        let script = blocks(&text).join("\n");
+        if script.is_empty() {
+            continue;
+        }
+        ran += 1;
+        let output = Command::new("bash")
+            .args(["-c", &format!("{prelude}{script}")])
+            .current_dir(&place)
+            .env("PATH", &path)
+            .env("COVE_DATA_DIR", cove.data_dir())
+            .env("COVE_URL", read("url"))
+            .env("COVE_API_KEY", read("root.key"))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}: {}\n{}\n{}",
+            document.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert!(ran >= 2, "only {ran} documents have examples to run");
+}
+
+#[test]
+fn the_api_fuzzer_finds_nothing() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/fuzz-api");
+    // Few requests each, so that a usual test run stays short; `scripts/fuzz-api` alone does more.
+    let output = Command::new(script)
+        .args([program(), "6"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
