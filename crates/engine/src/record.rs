@@ -62,14 +62,21 @@ impl Records {
 
     pub fn write(&self, record: &Record, durability: Durability) -> io::Result<()> {
         let draft = self.dir.join(format!("{}.new", record.id));
+        let path = self.path(&record.id);
         let mut file = fs::File::create(&draft)?;
         file.write_all(&serde_json::to_vec(record)?)?;
-        if durability == Durability::Flushed {
+        let flush = durability == Durability::Flushed;
+        if flush && path.exists() {
+            // What is replaced was acknowledged: the new content must be there before its name is.
             file.sync_data()?;
+            fs::rename(&draft, &path)?;
+            return self.flush_directory();
         }
-        fs::rename(&draft, self.path(&record.id))?;
-        if durability == Durability::Flushed {
-            self.flush_directory()?;
+        fs::rename(&draft, &path)?;
+        if flush {
+            // One flush for content and name. Should the power fail before it ends, the name may
+            // stand for an empty file, which `load` takes for a record that was never acknowledged.
+            file.sync_all()?;
         }
         Ok(())
     }
@@ -96,7 +103,12 @@ impl Records {
                 }
                 _ => continue,
             }
-            let record = serde_json::from_slice(&fs::read(&path)?).map_err(|error| {
+            let text = fs::read(&path)?;
+            if text.is_empty() {
+                fs::remove_file(&path)?;
+                continue;
+            }
+            let record = serde_json::from_slice(&text).map_err(|error| {
                 io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("{} is damaged: {error}", path.display()),
