@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_isolation::claims::{UidRange, UidRanges};
@@ -26,6 +27,9 @@ use crate::rootfs;
 use crate::seat::{self, Seat, SeatMaker};
 use crate::shown::{self, Cpuinfo};
 use crate::spawner::Spawner;
+
+/// How long a used seat waits to be replaced.
+const REFILL_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 pub struct ContainerConfig {
@@ -177,10 +181,16 @@ impl Shared {
             return;
         }
         let shared = Arc::clone(self);
-        spawn_blocking(move || {
-            if let Ok(turn) = shared.refill.try_lock() {
-                shared.refill(turn);
-            }
+        tokio::spawn(async move {
+            // The sandbox just booted is about to run its first command; making the next seat would
+            // take the CPU away from it.
+            tokio::time::sleep(REFILL_PAUSE).await;
+            let _ = spawn_blocking(move || {
+                if let Ok(turn) = shared.refill.try_lock() {
+                    shared.refill(turn);
+                }
+            })
+            .await;
         });
     }
 
