@@ -15,7 +15,10 @@ fn main() {
     for name in PROGRAMS.iter().chain(&["protocol", "model"]) {
         watch(&crates.join(name));
     }
-    println!("cargo:rerun-if-changed={}", workspace.join("Cargo.lock").display());
+    println!(
+        "cargo:rerun-if-changed={}",
+        workspace.join("Cargo.lock").display()
+    );
 
     let triple = env::var("TARGET").expect("set by cargo");
     // Beside the outer target directory, so that `cargo clean` takes it along and profiles share it.
@@ -29,26 +32,46 @@ fn main() {
     let mut cargo = Command::new(env::var_os("CARGO").expect("set by cargo"));
     cargo
         .current_dir(workspace)
-        .args(["build", "--profile", "embedded", "--locked", "--target", &triple])
+        .args([
+            "build",
+            "--profile",
+            "embedded",
+            "--locked",
+            "--target",
+            &triple,
+        ])
         .arg("--target-dir")
         .arg(&target)
         // What cargo sets for build scripts must not leak into the nested build.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CLIPPY_ARGS")
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
+        .env(
+            "RUSTFLAGS",
+            "-C target-feature=+crt-static -C relocation-model=static",
+        );
     for name in PROGRAMS {
         cargo.args(["-p", &format!("cove-{name}")]);
     }
     let status = cargo.status().expect("cargo can be run");
     assert!(status.success(), "building the static programs failed");
     for name in PROGRAMS {
-        let path = target.join(&triple).join("embedded").join(format!("cove-{name}"));
-        println!("cargo:rustc-env=COVE_{}={}", name.to_uppercase(), path.display());
+        let path = target
+            .join(&triple)
+            .join("embedded")
+            .join(format!("cove-{name}"));
+        println!(
+            "cargo:rustc-env=COVE_{}={}",
+            name.to_uppercase(),
+            path.display()
+        );
     }
 }
 
 fn watch(krate: &Path) {
-    println!("cargo:rerun-if-changed={}", krate.join("Cargo.toml").display());
+    println!(
+        "cargo:rerun-if-changed={}",
+        krate.join("Cargo.toml").display()
+    );
     println!("cargo:rerun-if-changed={}", krate.join("src").display());
 }

@@ -15,15 +15,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod api;
 mod books;
 mod config;
+mod create;
 mod doctor;
+mod ending;
 mod engine;
 mod error;
 mod events;
 mod images;
 mod instance;
+mod limits;
 mod monitor;
 mod record;
 mod sandbox;

@@ -1,0 +1,257 @@
+//! Making sandboxes and booting them, first or again.
+
+use std::sync::{Arc, PoisonError};
+
+use cove_image::{Image, ImageHold};
+use cove_isolation::{Boot, Isolation, IsolationError, Machine, Root};
+use cove_model::lifecycle::Step;
+use cove_model::{NetworkMode, SandboxId, SandboxSpec, State};
+use cove_pool::VolumeId;
+use cove_runner::{CreateRequest, RunnerError, SandboxView};
+use time::OffsetDateTime;
+use tokio::task::spawn_blocking;
+
+use crate::ending::end;
+use crate::engine::{Engine, Inner};
+use crate::error::{from_isolation, internal};
+use crate::record::{Durability, Record};
+use crate::sandbox::Sandbox;
+
+impl Engine {
+    pub(crate) async fn create_sandbox(
+        &self,
+        request: CreateRequest,
+    ) -> Result<SandboxView, RunnerError> {
+        let CreateRequest { id, spec } = request;
+        self.inner.check_spec(&spec)?;
+        let (image, hold) = self.inner.hold_image(&spec.image)?;
+        let disk = self
+            .inner
+            .books
+            .promise_disk(spec.resources.disk_mb << 20)?;
+        let run = self.inner.books.promise_run(&spec.resources)?;
+        let record = Record {
+            id: id.clone(),
+            state: State::Creating,
+            reason: None,
+            limits: spec.resources.clone(),
+            grown_mb: None,
+            image: image.id.clone(),
+            image_env: image.config.env.clone(),
+            image_user: image.config.user.clone(),
+            image_workdir: image.config.workdir.clone(),
+            created_at: OffsetDateTime::now_utc(),
+            started_at: None,
+            machine: None,
+            host_boot: self.inner.host_boot.clone(),
+            past_cpu_usec: 0,
+            past_oom_kills: 0,
+            spec,
+        };
+        let sandbox = Arc::new(Sandbox::new(
+            record.clone(),
+            Arc::clone(&self.inner.events),
+            self.inner.records.clone(),
+        ));
+        *sandbox
+            .disk_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(disk);
+        *sandbox
+            .run_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(run);
+        if !self.inner.insert(&sandbox) {
+            return Err(RunnerError::AlreadyExists {
+                what: "sandbox".into(),
+                id: id.to_string(),
+            });
+        }
+        // A caller that goes away must not leave a half-made sandbox behind: the work has its own task.
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            let records = engine.inner.records.clone();
+            let written = spawn_blocking(move || records.write(&record, Durability::Flushed));
+            let (booted, written) = tokio::join!(engine.inner.boot(&sandbox, &image), written);
+            drop(hold);
+            let written = match written {
+                Ok(result) => {
+                    result.map_err(|error| internal(format!("write the sandbox's record: {error}")))
+                }
+                Err(error) => Err(internal(error)),
+            };
+            match (booted, written) {
+                (Ok(machine), Ok(())) => engine.inner.booted(&sandbox, machine),
+                (booted, written) => {
+                    let error = match (&booted, written) {
+                        (_, Err(error)) => error,
+                        (Err(error), Ok(())) => error.clone(),
+                        (Ok(_), Ok(())) => unreachable!("matched above"),
+                    };
+                    if let Ok(machine) = booted {
+                        end(machine.as_ref()).await;
+                    }
+                    engine.inner.forget(&sandbox).await;
+                    Err(error)
+                }
+            }
+        });
+        task.await.map_err(internal)?
+    }
+
+    pub(crate) async fn start_sandbox(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            sandbox.check(Step::Start)?;
+            let record = sandbox.record();
+            let image = engine
+                .inner
+                .images
+                .store
+                .get(&record.image)
+                .ok_or_else(|| RunnerError::NotFound {
+                    what: "image".into(),
+                    id: record.image.to_string(),
+                })?;
+            let run = engine.inner.books.promise_run(&record.limits)?;
+            *sandbox
+                .run_promise
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(run);
+            sandbox.advance(Step::Start, None, Durability::Written, |_| {})?;
+            match engine.inner.boot(&sandbox, &image).await {
+                Ok(machine) => engine.inner.booted(&sandbox, machine),
+                Err(error) => {
+                    sandbox
+                        .run_promise
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .take();
+                    sandbox.advance(
+                        Step::BootFailed,
+                        Some(error.to_string()),
+                        Durability::Written,
+                        |_| {},
+                    )?;
+                    Err(error)
+                }
+            }
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    pub(crate) fn check_spec(&self, spec: &SandboxSpec) -> Result<(), RunnerError> {
+        spec.check().map_err(|error| RunnerError::Invalid {
+            message: error.to_string(),
+        })?;
+        if spec.isolation != self.container.name() {
+            let message = format!(
+                "there is no isolation tier '{}' on this host; it has: {}",
+                spec.isolation,
+                self.container.name()
+            );
+            return Err(RunnerError::Unsupported { message });
+        }
+        if spec.network.mode != NetworkMode::None {
+            let message = "only the network mode 'none' can be enforced by this version".into();
+            return Err(RunnerError::Unsupported { message });
+        }
+        if spec.network.allow.is_some() {
+            return Err(RunnerError::Invalid {
+                message: "network.allow only makes sense with the mode 'allowlist'".into(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn hold_image(&self, name: &str) -> Result<(Image, ImageHold), RunnerError> {
+        self.images
+            .store
+            .resolve(name)
+            .and_then(|image| Some((image.clone(), self.images.store.hold(&image.id)?)))
+            .ok_or_else(|| RunnerError::NotFound {
+                what: "image".into(),
+                id: name.to_owned(),
+            })
+    }
+
+    pub(crate) async fn boot(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        image: &Image,
+    ) -> Result<Box<dyn Machine>, RunnerError> {
+        let record = sandbox.record();
+        let (inner, volume) = (Arc::clone(self), sandbox.volume());
+        let image_root = self.images.store.root(image);
+        let disk = record.limits.disk_mb << 20;
+        let root = async move {
+            spawn_blocking(move || {
+                inner.ready_volume(&volume, disk).map(|volume| Root {
+                    image: image_root,
+                    volume,
+                })
+            })
+            .await
+            .map_err(|error| {
+                IsolationError::failed("make the volume")(std::io::Error::other(error))
+            })?
+            .map_err(|error| {
+                IsolationError::failed("make the volume")(std::io::Error::other(error))
+            })
+        };
+        let boot = Boot {
+            id: sandbox.id.clone(),
+            hostname: record
+                .spec
+                .name
+                .clone()
+                .unwrap_or_else(|| sandbox.id.as_str().replace('_', "-")),
+            limits: record.limits.clone(),
+            no_new_privs: record.spec.no_new_privs,
+            root: Box::pin(root),
+        };
+        self.container.boot(boot).await.map_err(from_isolation)
+    }
+
+    /// The volume of a sandbox, made when it is new or was lost before it was ever flushed.
+    pub(crate) fn ready_volume(
+        &self,
+        volume: &VolumeId,
+        disk_bytes: u64,
+    ) -> Result<std::path::PathBuf, cove_pool::PoolError> {
+        if !self.pool.exists(volume)? {
+            self.pool.create(volume)?;
+            if self.disk_limits {
+                self.pool.set_limit(volume, Some(disk_bytes))?;
+            }
+        }
+        Ok(self.pool.path(volume))
+    }
+
+    pub(crate) fn booted(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        machine: Box<dyn Machine>,
+    ) -> Result<SandboxView, RunnerError> {
+        let machine: Arc<dyn Machine> = Arc::from(machine);
+        let record = machine.record();
+        self.watch(sandbox, machine);
+        sandbox.advance(Step::Booted, None, Durability::Written, |entry| {
+            entry.machine = Some(record);
+            entry.started_at = Some(OffsetDateTime::now_utc());
+        })?;
+        Ok(sandbox.view())
+    }
+
+    /// Undoes a create that failed.
+    pub(crate) async fn forget(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
+        if let Err(error) = self.remove_traces(sandbox).await {
+            tracing::warn!(sandbox = %sandbox.id, %error, "a failed create left something for the next sweep");
+        }
+    }
+}

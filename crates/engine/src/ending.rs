@@ -1,0 +1,161 @@
+//! Stopping and deleting.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use cove_isolation::{IsolationError, Machine};
+use cove_model::lifecycle::Step;
+use cove_model::{SandboxId, State};
+use cove_protocol::client::Guest;
+use cove_runner::{RunnerError, SandboxView};
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, GuestConnector, Inner};
+use crate::error::{from_pool, internal};
+use crate::record::Durability;
+use crate::sandbox::{Sandbox, volume_of};
+
+/// How long a machine may take to end after SIGKILL before the operation gives up on it.
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// What a guest may take beyond the grace time to end its processes and flush its files.
+const STOP_MARGIN: Duration = Duration::from_secs(10);
+/// The longest grace time that can be asked for.
+const GRACE_MAX_MS: u64 = 10 * 60 * 1000;
+
+impl Engine {
+    pub(crate) async fn stop_sandbox(
+        &self,
+        id: &SandboxId,
+        grace_ms: u64,
+    ) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            sandbox.check(Step::Stop)?;
+            sandbox.advance(
+                Step::Stop,
+                Some("stopped on request".into()),
+                Durability::Written,
+                |_| {},
+            )?;
+            let mut state = sandbox.watch_state();
+            if let Some(machine) = sandbox.machine() {
+                let grace = Duration::from_millis(grace_ms.min(GRACE_MAX_MS));
+                if let Err(error) =
+                    tokio::time::timeout(grace + STOP_MARGIN, shut_down(&sandbox, grace)).await
+                {
+                    tracing::debug!(sandbox = %sandbox.id, %error, "the guest did not end in time");
+                }
+                // Whatever the guest said, PID 1 goes now.
+                machine
+                    .kill()
+                    .map_err(|error| internal(format!("end PID 1: {error}")))?;
+            }
+            wait_until(&mut state, |state| state == State::Stopped).await?;
+            Ok(sandbox.view())
+        });
+        task.await.map_err(internal)?
+    }
+
+    pub(crate) async fn delete_sandbox(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        let Ok(sandbox) = self.inner.find(id) else {
+            return Ok(());
+        };
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            if sandbox.state() == State::Gone {
+                return Ok(());
+            }
+            sandbox.advance(Step::Delete, None, Durability::Written, |_| {})?;
+            if let Some(machine) = sandbox.machine() {
+                machine
+                    .kill()
+                    .map_err(|error| internal(format!("end PID 1: {error}")))?;
+                let ended = async {
+                    machine.exited().await;
+                    while sandbox.machine().is_some() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                tokio::time::timeout(KILL_PATIENCE, ended)
+                    .await
+                    .map_err(|_| internal("the sandbox's processes did not end after SIGKILL"))?;
+            }
+            engine.inner.remove_traces(&sandbox).await?;
+            sandbox.advance(Step::Deleted, None, Durability::Written, |_| {})?;
+            Ok(())
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    pub(crate) async fn remove_traces(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+    ) -> Result<(), RunnerError> {
+        let (inner, id) = (Arc::clone(self), sandbox.id.clone());
+        spawn_blocking(move || {
+            inner.pool.delete(&volume_of(&id)).map_err(from_pool)?;
+            inner
+                .records
+                .remove(&id)
+                .map_err(|error| internal(format!("remove the sandbox's record: {error}")))
+        })
+        .await
+        .map_err(internal)??;
+        self.sandboxes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&sandbox.id);
+        sandbox
+            .run_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        sandbox
+            .disk_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Ok(())
+    }
+}
+
+async fn shut_down(sandbox: &Arc<Sandbox>, grace: Duration) {
+    let guest = Guest::new(Arc::new(GuestConnector {
+        sandbox: Arc::clone(sandbox),
+    }));
+    if let Err(error) = guest.shutdown(grace).await {
+        tracing::debug!(sandbox = %sandbox.id, %error, "the guest did not shut down by itself");
+    }
+}
+
+/// Ends a machine that nobody will own.
+pub(crate) async fn end(machine: &dyn Machine) {
+    let ended = async {
+        machine
+            .kill()
+            .map_err(IsolationError::failed("end PID 1"))?;
+        machine.exited().await;
+        machine.dispose().await
+    };
+    match tokio::time::timeout(KILL_PATIENCE, ended).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "a machine stays until the next sweep"),
+        Err(_) => tracing::warn!("a machine did not end after SIGKILL"),
+    }
+}
+
+async fn wait_until(
+    state: &mut tokio::sync::watch::Receiver<State>,
+    wanted: impl Fn(State) -> bool,
+) -> Result<(), RunnerError> {
+    match tokio::time::timeout(KILL_PATIENCE, state.wait_for(|state| wanted(*state))).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(internal(
+            "the sandbox's processes did not end after SIGKILL",
+        )),
+    }
+}

@@ -1,0 +1,139 @@
+//! Changing limits while a sandbox lives.
+
+use std::sync::{Arc, PoisonError};
+
+use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
+use cove_runner::{RunnerError, SandboxView};
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{from_isolation, from_pool, internal};
+use crate::record::Durability;
+use crate::sandbox::Sandbox;
+
+impl Engine {
+    pub(crate) async fn resize_sandbox(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            engine.inner.resize(&sandbox, &patch).await
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    pub(crate) async fn resize(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        patch: &ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let record = sandbox.record();
+        let old = record.limits;
+        let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
+            message: error.to_string(),
+        })?;
+        if new.visible_cpus() > self.container.cpu_count() {
+            let message = format!(
+                "{} CPUs were asked for and this host has {}",
+                new.cpu,
+                self.container.cpu_count()
+            );
+            return Err(RunnerError::Unsupported { message });
+        }
+        // What memory has grown to stays, unless the change is about just that.
+        let old_memory_mb = record.grown_mb.unwrap_or(old.memory_mb);
+        let memory_mb = match patch.memory_mb {
+            Some(memory_mb) => memory_mb,
+            None => old_memory_mb.clamp(new.memory_mb, new.memory_ceiling_mb()),
+        };
+        // Disk first: it can be refused, and is put back when a later step is.
+        let disk_changed = new.disk_mb != old.disk_mb;
+        if disk_changed {
+            self.promise_disk(sandbox, new.disk_mb)?;
+            if let Err(error) = self.set_disk(sandbox, new.disk_mb).await {
+                self.promise_disk(sandbox, old.disk_mb)?;
+                return Err(error);
+            }
+        }
+        let running = self.resize_running(sandbox, (&new, memory_mb), (&old, old_memory_mb));
+        if running.is_err() && disk_changed {
+            self.set_disk(sandbox, old.disk_mb).await?;
+            self.promise_disk(sandbox, old.disk_mb)?;
+        }
+        running?;
+        let machine = sandbox.machine().map(|machine| machine.record());
+        sandbox.update(Durability::Flushed, |record| {
+            record.limits = new.clone();
+            record.grown_mb =
+                (machine.is_some() && memory_mb != new.memory_mb).then_some(memory_mb);
+            if machine.is_some() {
+                record.machine = machine;
+            }
+        })?;
+        sandbox.emit(EventKind::Resized);
+        Ok(sandbox.view())
+    }
+
+    pub(crate) fn resize_running(
+        &self,
+        sandbox: &Sandbox,
+        (new, memory_mb): (&Resources, u64),
+        (old, old_memory_mb): (&Resources, u64),
+    ) -> Result<(), RunnerError> {
+        let Some(machine) = sandbox.machine() else {
+            return Ok(());
+        };
+        let mut promise = sandbox
+            .run_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(promise) = promise.as_mut() {
+            promise.change(new.cpu, memory_mb)?;
+        }
+        machine.resize(new, memory_mb).map_err(|error| {
+            if let Some(promise) = promise.as_mut() {
+                // Going back to what was promised before; a smaller promise cannot be refused.
+                let _ = promise.change(old.cpu, old_memory_mb);
+            }
+            from_isolation(error)
+        })
+    }
+
+    pub(crate) fn promise_disk(&self, sandbox: &Sandbox, disk_mb: u64) -> Result<(), RunnerError> {
+        let mut promise = sandbox
+            .disk_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match promise.as_mut() {
+            Some(promise) => promise.change(disk_mb << 20),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) async fn set_disk(
+        self: &Arc<Self>,
+        sandbox: &Sandbox,
+        disk_mb: u64,
+    ) -> Result<(), RunnerError> {
+        if !self.disk_limits {
+            return Err(RunnerError::Unsupported {
+                message: "the pool of this host cannot limit disks".into(),
+            });
+        }
+        let (inner, volume) = (Arc::clone(self), sandbox.volume());
+        spawn_blocking(move || {
+            inner
+                .pool
+                .set_limit(&volume, Some(disk_mb << 20))
+                .map_err(from_pool)
+        })
+        .await
+        .map_err(internal)?
+    }
+}
