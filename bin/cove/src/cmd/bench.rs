@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use cove_api::process::Exec;
-use cove_api::sandbox::CreateSandbox;
+use cove_api::sandbox::{CreateSandbox, ResourcesRequest};
 use cove_client::{Client, ClientConfig, ClientError};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -19,6 +19,9 @@ mod docker;
 const EXECS: usize = 300;
 const EXEC_WORKERS: usize = 8;
 const EXEC_TIME: Duration = Duration::from_secs(3);
+/// Of each sandbox measured with.
+const MEMORY_MB: u64 = 64;
+const DISK_MB: u64 = 128;
 
 /// Something that makes sandboxes: Cove, or what it is compared with.
 pub trait Subject: Clone + Send + 'static {
@@ -35,8 +38,15 @@ struct Cove {
 
 impl Subject for Cove {
     async fn create(&self) -> Result<String, ClientError> {
+        // Small ones, so that what the host may promise is not what is measured.
+        let resources = ResourcesRequest {
+            memory_mb: Some(MEMORY_MB),
+            disk_mb: Some(DISK_MB),
+            ..ResourcesRequest::default()
+        };
         let create = CreateSandbox {
             image: Some(self.image.clone()),
+            resources: Some(resources),
             ..CreateSandbox::default()
         };
         Ok(self.client.create_sandbox(&create, None).await?.id)
