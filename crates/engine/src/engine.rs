@@ -161,7 +161,7 @@ impl Inner {
         let disk_limits = match pool.limits() {
             Ok(()) => true,
             Err(_) if config.backend == BackendChoice::Directory => false,
-            Err(error) => return Err(error.into()),
+            Err(_) => return Err(EngineError::no_disk_limits(data_dir)),
         };
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
         let ranges = UidRanges::open(&config.host_dir.join("uids"), &instance, data_dir)

@@ -26,6 +26,25 @@ pub enum EngineError {
     },
     #[error("the host has no uid range left for this engine")]
     NoUidRange,
+    #[error(
+        "disks of sandboxes cannot be limited here: {0}; or accept that by choosing the pool 'directory'"
+    )]
+    NoDiskLimits(String),
+}
+
+impl EngineError {
+    /// What keeps this host from a pool with limits, each with its remedy.
+    pub fn no_disk_limits(data_dir: &std::path::Path) -> Self {
+        let lacking: Vec<String> = cove_pool::Pool::probe(data_dir)
+            .into_iter()
+            .filter(|finding| finding.status != cove_pool::Status::Good)
+            .map(|finding| match finding.fix {
+                Some(fix) => format!("{} ({fix})", finding.detail),
+                None => finding.detail,
+            })
+            .collect();
+        Self::NoDiskLimits(lacking.join(", "))
+    }
 }
 
 /// An error with everything below it in one line: what crosses the socket has no source.
