@@ -12,12 +12,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_api::ErrorCode;
-use cove_api::bounds::{HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
+use cove_api::bounds::{EXEC_BODY_MAX, HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
 use cove_api::route::{Body as RouteBody, Route};
 use futures_util::FutureExt;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use crate::failure::{Failure, Told};
-use crate::state::App;
+use crate::state::{App, BUFFER_UNIT};
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -146,19 +148,53 @@ struct Of(&'static Route);
 
 /// The layer of one route: holds the request to what the table says of it.
 pub async fn route(
-    State(route): State<&'static Route>,
+    State((app, route)): State<(App, &'static Route)>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match fits(route, request.headers()) {
+    let mut response = match admit(&app, route, request.headers()).await {
         Err(failure) => failure.into_response(),
-        Ok(()) => {
+        // The room is kept until the handler is done with the body.
+        Ok(_room) => {
             request.extensions_mut().insert(route);
             next.run(request).await
         }
     };
     response.extensions_mut().insert(Of(route));
     response
+}
+
+/// Checks what can be told from the headers, and takes room for a body that is read whole.
+async fn admit<'a>(
+    app: &'a App,
+    route: &Route,
+    headers: &HeaderMap,
+) -> Result<Option<SemaphorePermit<'a>>, Failure> {
+    fits(route, headers)?;
+    if matches!(route.body, RouteBody::None) || route.body_max > EXEC_BODY_MAX {
+        return Ok(None);
+    }
+    // A body that does not say its length may be as long as the route allows.
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
+        .unwrap_or(route.body_max)
+        .min(route.body_max);
+    if length < BUFFER_UNIT {
+        return Ok(None);
+    }
+    let units = u32::try_from(length.div_ceil(BUFFER_UNIT)).unwrap_or(u32::MAX);
+    match timeout(app.config.body_timeout, app.buffers.acquire_many(units)).await {
+        Ok(Ok(permit)) => Ok(Some(permit)),
+        Ok(Err(_)) | Err(_) => {
+            let message = "the server holds as many large requests as it can";
+            let failure = Failure::new(ErrorCode::Unavailable, message);
+            Err(Failure {
+                retry_after_s: Some(1),
+                ..failure
+            })
+        }
+    }
 }
 
 fn fits(route: &Route, headers: &HeaderMap) -> Result<(), Failure> {

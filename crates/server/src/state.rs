@@ -4,11 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cove_control::Control;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
+
+/// Bytes of requests and answers held in memory at once, by all callers together.
+const BUFFERED_MAX: usize = 512 * 1024 * 1024;
+/// What they are counted in.
+pub(crate) const BUFFER_UNIT: usize = 64 * 1024;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -24,6 +30,8 @@ pub struct Shared {
     pub(crate) draining: CancellationToken,
     /// Cancelled when everything else must end too.
     pub(crate) closing: CancellationToken,
+    /// Room for what is held in memory, in units of [`BUFFER_UNIT`].
+    pub(crate) buffers: Semaphore,
     /// Conversations that left HTTP behind.
     pub(crate) sessions: TaskTracker,
 }
@@ -38,6 +46,7 @@ impl App {
             openapi: document.to_string().into(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
+            buffers: Semaphore::new(BUFFERED_MAX / BUFFER_UNIT),
             sessions: TaskTracker::new(),
         }))
     }

@@ -13,13 +13,14 @@ use cove_api::process::{Encoding, Exec, ExecResult, OutputEvent, StartProcess, T
 use cove_api::route::NDJSON;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
+use tokio::sync::SemaphorePermit;
 
 use super::processes::{Ending, follow_lines};
 use super::{Answer, ok, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::{self, About, Failure};
-use crate::state::App;
+use crate::state::{App, BUFFER_UNIT};
 use crate::streaming::ndjson;
 
 const TAG_MAX: usize = 256;
@@ -79,7 +80,7 @@ pub async fn exec(
         let events = follow_lines(access, follow, Some(output_event(first)), ending);
         return Ok(ndjson(&app, events));
     }
-    collect(access, follow, encoding, process).await
+    collect(&app, access, follow, encoding, process).await
 }
 
 fn start_failure(error: GuestError) -> Failure {
@@ -96,34 +97,66 @@ async fn next(follow: &mut Follow) -> Result<FollowEvent, Failure> {
 }
 
 async fn collect(
+    app: &App,
     _access: GuestAccess,
     mut follow: Follow,
     encoding: Encoding,
     process: String,
 ) -> Answer {
-    let mut kept = [BytesMut::new(), BytesMut::new()];
+    let mut kept = [Kept::new(app), Kept::new(app)];
     loop {
         match next(&mut follow).await? {
             FollowEvent::Started(_) => {}
-            FollowEvent::Output { channel, data, .. } => {
-                let kept = &mut kept[channel as usize];
-                let room = EXEC_OUTPUT_MAX.saturating_sub(kept.len());
-                kept.extend_from_slice(&data[..data.len().min(room)]);
-            }
+            FollowEvent::Output { channel, data, .. } => kept[channel as usize].take(&data),
             FollowEvent::Exit(exit) => {
                 let (stdout_bytes, stderr_bytes) = follow.position();
-                let [stdout, stderr] = kept;
-                let truncated =
-                    stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
+                let [stdout, stderr] = &kept;
+                let truncated = stdout_bytes > stdout.bytes.len() as u64
+                    || stderr_bytes > stderr.bytes.len() as u64;
                 return ok(ExecResult {
                     exit: convert::exit(&exit),
-                    stdout: encode(&stdout, encoding),
-                    stderr: encode(&stderr, encoding),
+                    stdout: encode(&stdout.bytes, encoding),
+                    stderr: encode(&stderr.bytes, encoding),
                     encoding,
                     truncated,
                     process,
                 });
             }
+        }
+    }
+}
+
+/// The beginning of one stream, as much as one answer may have and the server has room for.
+struct Kept<'a> {
+    app: &'a App,
+    bytes: BytesMut,
+    room: Vec<SemaphorePermit<'a>>,
+    full: bool,
+}
+
+impl<'a> Kept<'a> {
+    fn new(app: &'a App) -> Self {
+        Self {
+            app,
+            bytes: BytesMut::new(),
+            room: Vec::new(),
+            full: false,
+        }
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        let left = EXEC_OUTPUT_MAX.saturating_sub(self.bytes.len());
+        let data = &data[..data.len().min(left)];
+        // The first unit of each stream is free: most answers are small.
+        let units = (self.bytes.len() + data.len()) / BUFFER_UNIT;
+        while self.room.len() < units && !self.full {
+            match self.app.buffers.try_acquire() {
+                Ok(permit) => self.room.push(permit),
+                Err(_) => self.full = true,
+            }
+        }
+        if !self.full {
+            self.bytes.extend_from_slice(data);
         }
     }
 }

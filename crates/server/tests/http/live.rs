@@ -90,6 +90,24 @@ async fn exec_in_one_piece_tells_how_it_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn output_beyond_an_answer_is_counted_and_left_out() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let result = server
+        .client
+        .exec(
+            "box",
+            &shell("head -c 20000000 /dev/zero | tr '\\0' x; echo end >&2"),
+        )
+        .await
+        .unwrap();
+    assert!(result.truncated);
+    assert_eq!(result.stdout.len(), cove_api::bounds::EXEC_OUTPUT_MAX);
+    assert_eq!(result.exit.stdout_bytes, 20_000_000);
+    assert_eq!(result.stderr, "end\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn live_exec_tells_output_while_the_command_still_runs() {
     let server = Server::with_guest().await;
     server.sandbox("box").await;
