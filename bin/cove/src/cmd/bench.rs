@@ -20,6 +20,7 @@ const EXECS: usize = 300;
 const EXEC_WORKERS: usize = 8;
 const EXEC_TIME: Duration = Duration::from_secs(3);
 /// Of each sandbox measured with.
+const CPU: f64 = 0.25;
 const MEMORY_MB: u64 = 64;
 const DISK_MB: u64 = 128;
 
@@ -40,6 +41,7 @@ impl Subject for Cove {
     async fn create(&self) -> Result<String, ClientError> {
         // Small ones, so that what the host may promise is not what is measured.
         let resources = ResourcesRequest {
+            cpu: Some(CPU),
             memory_mb: Some(MEMORY_MB),
             disk_mb: Some(DISK_MB),
             ..ResourcesRequest::default()
