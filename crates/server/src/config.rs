@@ -6,8 +6,11 @@ use std::time::Duration;
 pub struct ServerConfig {
     /// Connections served at once; further ones wait in the kernel's queue.
     pub connections_max: usize,
-    /// For a request's headers, and for a TLS handshake.
+    /// For a TLS handshake, and for the first bytes of a connection.
     pub header_timeout: Duration,
+    /// For the headers of a request, the wait for them included: how long a connection is kept that
+    /// nobody uses. Clients that pool connections count on a minute.
+    pub keep_alive: Duration,
     /// For the whole of a JSON body.
     pub body_timeout: Duration,
     /// Between two pieces of an upload.
@@ -39,6 +42,7 @@ impl Default for ServerConfig {
         Self {
             connections_max: 8192,
             header_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             upload_idle: Duration::from_secs(60),
             write_stall: Duration::from_secs(15 * 60),

@@ -117,7 +117,7 @@ fn http(config: &ServerConfig) -> Builder<TokioExecutor> {
     let mut http = Builder::new(TokioExecutor::new());
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(config.header_timeout)
+        .header_read_timeout(config.keep_alive)
         .max_headers(HTTP1_HEADERS)
         .max_buf_size(HTTP1_BUFFER);
     http.http2()

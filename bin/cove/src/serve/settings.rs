@@ -27,6 +27,7 @@ pub struct Settings {
     pub log_format: String,
     pub connections_max: u64,
     pub header_timeout_s: u64,
+    pub keep_alive_s: u64,
     pub body_timeout_s: u64,
     pub upload_idle_s: u64,
     pub write_stall_s: u64,
@@ -70,6 +71,7 @@ impl Default for Settings {
             log_format: "text".into(),
             connections_max: server.connections_max as u64,
             header_timeout_s: server.header_timeout.as_secs(),
+            keep_alive_s: server.keep_alive.as_secs(),
             body_timeout_s: server.body_timeout.as_secs(),
             upload_idle_s: server.upload_idle.as_secs(),
             write_stall_s: server.write_stall.as_secs(),
@@ -186,7 +188,8 @@ settings! {
     log "FILTER" "What is logged: error, warn, info, debug, or a tracing filter";
     log_format "FORMAT" "text or json";
     connections_max "COUNT" "Connections served at once";
-    header_timeout_s "SECONDS" "For a request's headers and a TLS handshake";
+    header_timeout_s "SECONDS" "For a TLS handshake and the first bytes of a connection";
+    keep_alive_s "SECONDS" "For a request's headers, and how long an unused connection is kept";
     body_timeout_s "SECONDS" "For the whole of a JSON body";
     upload_idle_s "SECONDS" "Between two pieces of an upload";
     write_stall_s "SECONDS" "How long a client may leave an answer unread";
@@ -307,6 +310,7 @@ impl Settings {
         for (key, value) in [
             ("connections_max", self.connections_max),
             ("header_timeout_s", self.header_timeout_s),
+            ("keep_alive_s", self.keep_alive_s),
             ("body_timeout_s", self.body_timeout_s),
             ("upload_idle_s", self.upload_idle_s),
             ("write_stall_s", self.write_stall_s),
@@ -326,6 +330,7 @@ impl Settings {
         ServerConfig {
             connections_max: usize::try_from(self.connections_max).unwrap_or(usize::MAX),
             header_timeout: Duration::from_secs(self.header_timeout_s),
+            keep_alive: Duration::from_secs(self.keep_alive_s),
             body_timeout: Duration::from_secs(self.body_timeout_s),
             upload_idle: Duration::from_secs(self.upload_idle_s),
             write_stall: Duration::from_secs(self.write_stall_s),

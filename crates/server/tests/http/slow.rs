@@ -12,6 +12,7 @@ use super::harness::{DEADLINE, Server};
 fn impatient() -> ServerConfig {
     ServerConfig {
         header_timeout: Duration::from_millis(300),
+        keep_alive: Duration::from_millis(300),
         body_timeout: Duration::from_millis(300),
         upload_idle: Duration::from_millis(300),
         write_stall: Duration::from_millis(500),
