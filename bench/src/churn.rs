@@ -90,12 +90,19 @@ fn namespaces() -> Result<usize> {
     Ok(seen.len())
 }
 
+/// Directories of any engine, in whichever hierarchies are mounted. The kernel's own count would
+/// include groups that are gone and only wait for their page cache to be dropped.
 fn cgroups() -> Result<usize> {
-    let text = fs::read_to_string("/proc/cgroups")?;
-    let counted = text
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().nth(2)?.parse::<usize>().ok())
-        .sum::<usize>();
-    Ok(counted)
+    let mut count = 0;
+    let mut pending = vec![(std::path::PathBuf::from("/sys/fs/cgroup"), false)];
+    while let Some((dir, ours)) = pending.pop() {
+        for entry in fs::read_dir(&dir)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let ours = ours || entry.file_name().to_string_lossy().starts_with("cove-");
+                count += usize::from(ours);
+                pending.push((entry.path(), ours));
+            }
+        }
+    }
+    Ok(count)
 }

@@ -18,7 +18,8 @@ pub async fn run(host: &Host, report: &mut Report, quick: bool) -> Result<()> {
     let total: usize = if quick { 256 << 20 } else { 1 << 30 };
     let id = host
         .create_with(Resources {
-            memory_mb: 512,
+            // Page cache of the file counts as the sandbox's memory, as it counts as the host's for `cp`.
+            memory_mb: 2048,
             ..Resources::default()
         })
         .await?;

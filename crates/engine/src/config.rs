@@ -39,7 +39,7 @@ pub struct Overcommit {
 impl Default for Overcommit {
     fn default() -> Self {
         Self {
-            cpu: 16.0,
+            cpu: 64.0,
             memory: 4.0,
             disk: 8.0,
         }

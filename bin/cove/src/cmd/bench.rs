@@ -20,7 +20,7 @@ const EXECS: usize = 300;
 const EXEC_WORKERS: usize = 8;
 const EXEC_TIME: Duration = Duration::from_secs(3);
 /// Of each sandbox measured with.
-const CPU: f64 = 0.25;
+const CPU: f64 = 1.0;
 const MEMORY_MB: u64 = 64;
 const DISK_MB: u64 = 128;
 
