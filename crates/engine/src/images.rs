@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cove_image::{Image, ImageStore, Progress, RegistryAuth, Source};
+use cove_image::{Image, ImageError, ImageStore, Progress, RegistryAuth, Source};
 use cove_runner::{ImageJob, ImageSource, ImageView, JobState, RunnerError};
 
-use crate::error::chain;
+use crate::error::{chain, from_pool, internal};
 
 /// Finished jobs kept so that a slow poller still learns the end.
 const FINISHED_MAX: usize = 100;
@@ -138,9 +138,18 @@ async fn run(
             }
         }
     };
-    result.map_err(|error| RunnerError::Invalid {
-        message: chain(&error),
-    })
+    result.map_err(failure)
+}
+
+/// Who is to blame decides the kind: the host, a fault of ours, or what was asked for.
+fn failure(error: ImageError) -> RunnerError {
+    match error {
+        ImageError::Pool(error) => from_pool(error),
+        error @ (ImageError::File { .. } | ImageError::Task(_)) => internal(chain(&error)),
+        error => RunnerError::Invalid {
+            message: chain(&error),
+        },
+    }
 }
 
 fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {

@@ -241,6 +241,8 @@ impl Pool {
             match self.inner.volumes.info(&id) {
                 Ok(info) => found.push(info),
                 Err(PoolError::NotFound { .. }) => {}
+                // Deleted between being opened and being read.
+                Err(_) if matches!(self.exists(&id), Ok(false)) => {}
                 Err(e) => return Err(e),
             }
         }
