@@ -225,6 +225,7 @@ fn become_guest(
     let listener = listen().step("listen for the host")?;
     lockdown::new_clock().step("start the sandbox's own clock")?;
     lockdown::limit_open_files(start.open_files).step("limit open files")?;
+    lockdown::forbid_core_dumps().step("forbid core dumps")?;
     let null = openat(
         CWD,
         "/dev/null",

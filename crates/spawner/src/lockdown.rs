@@ -95,6 +95,21 @@ pub fn limit_open_files(wanted: u64) -> Result<(), Errno> {
     }
 }
 
+/// A crash inside must not start the host's core dump handler on a guest's data. Of all limits only
+/// the value 1 keeps the kernel from that; the hard limit cannot be raised again inside.
+pub fn forbid_core_dumps() -> Result<(), Errno> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    match setrlimit(Resource::Core, limit) {
+        // The host's own limit is 0 already and cannot be raised to 1; the sandbox still starts.
+        Err(Errno::PERM) => Ok(()),
+        other => other,
+    }
+}
+
 /// Takes away what no program inside may ever get back, setuid or not.
 pub fn bound_capabilities() -> Result<(), Errno> {
     for capability in (0..=CAPABILITIES_MAX).filter(|c| !KEPT.contains(c)) {
