@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -15,6 +15,7 @@ use cove_api::ErrorCode;
 use cove_api::bounds::{EXEC_BODY_MAX, HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
 use cove_api::route::{Body as RouteBody, Route};
 use futures_util::FutureExt;
+use http_body_util::BodyExt;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
@@ -24,6 +25,9 @@ use crate::state::{App, BUFFER_UNIT};
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const ID_CHARS: usize = 20;
+/// How much of a refused body is taken in before the refusal, and for how long.
+const DISCARD_MAX: usize = 4 * 1024 * 1024;
+const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// Given by the server, never taken from a caller.
 #[derive(Clone, Debug)]
@@ -153,7 +157,10 @@ pub async fn route(
     next: Next,
 ) -> Response {
     let mut response = match admit(&app, route, request.headers()).await {
-        Err(failure) => failure.into_response(),
+        Err(failure) => {
+            discard(request.into_body()).await;
+            failure.into_response()
+        }
         // The room is kept until the handler is done with the body.
         Ok(_room) => {
             request.extensions_mut().insert(route);
@@ -162,6 +169,23 @@ pub async fn route(
     };
     response.extensions_mut().insert(Of(route));
     response
+}
+
+/// Takes in a part of a body nobody wants: a caller that is still sending when the connection closes
+/// sees a broken pipe instead of the answer.
+async fn discard(mut body: Body) {
+    let read = async {
+        let mut left = DISCARD_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, bytes::Bytes::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // Whether it came to its end or not, the answer is the same.
+    let _ = timeout(DISCARD_TIME, read).await;
 }
 
 /// Checks what can be told from the headers, and takes room for a body that is read whole.
@@ -247,7 +271,6 @@ mod tests {
     use axum::routing::get;
     use cove_control::testing::MemoryRunner;
     use cove_control::{Control, ControlConfig, SystemClock};
-    use http_body_util::BodyExt;
     use tower_service::Service;
 
     use super::*;
