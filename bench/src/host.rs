@@ -76,6 +76,7 @@ impl Host {
             .create(CreateRequest {
                 id: id.clone(),
                 spec,
+                from: None,
             })
             .await?;
         Ok(id)

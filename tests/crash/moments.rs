@@ -78,6 +78,7 @@ async fn create(client: &Client, told: &Shared) -> bool {
     let request = CreateRequest {
         id: id.clone(),
         spec: small_spec(),
+        from: None,
     };
     match client.create(request).await {
         Ok(view) => {

@@ -189,6 +189,7 @@ async fn a_taken_id_is_refused_and_its_owner_untouched() {
     let request = CreateRequest {
         id: view.id.clone(),
         spec: small_spec(),
+        from: None,
     };
     let error = world.client().create(request).await.unwrap_err();
     assert!(

@@ -70,6 +70,7 @@ async fn ten_seconds_of_churn_leave_every_count_where_it_was() {
                     let request = CreateRequest {
                         id: id.clone(),
                         spec: small_spec(),
+                        from: None,
                     };
                     client.create(request).await.unwrap();
                     succeed(&guest(&client, &id), "echo hello > /root/file").await;
@@ -138,6 +139,7 @@ async fn a_create_whose_caller_goes_away_ends_as_a_whole_sandbox_or_as_nothing()
         let request = CreateRequest {
             id: id.clone(),
             spec: small_spec(),
+            from: None,
         };
         let _ = tokio::time::timeout(
             Duration::from_micros(delay_us),

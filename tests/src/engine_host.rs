@@ -277,6 +277,7 @@ impl World {
         let request = CreateRequest {
             id: SandboxId::random(),
             spec,
+            from: None,
         };
         self.client().create(request).await
     }

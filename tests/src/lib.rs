@@ -103,6 +103,7 @@ impl Host {
         let request = CreateRequest {
             id: id.clone(),
             spec,
+            from: None,
         };
         self.engine
             .create(request)

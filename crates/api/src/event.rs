@@ -38,6 +38,20 @@ pub enum EventKind {
     Resized,
     /// Found running after a restart, and taken over.
     Adopted,
+    /// A snapshot of it is on disk.
+    Snapshotted {
+        snapshot: String,
+        memory: bool,
+    },
+    /// Its memory could not be captured; it went on as it was.
+    CaptureFailed {
+        reason: String,
+    },
+    /// It was put back to `to`; what it was before is kept as `kept`.
+    RolledBack {
+        to: String,
+        kept: String,
+    },
 }
 
 /// Query of the event streams.

@@ -193,9 +193,11 @@ impl From<RunnerError> for ControlError {
             RunnerError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
             RunnerError::AlreadyExists { .. } => Self::new(ErrorCode::AlreadyExists, message),
             RunnerError::Invalid { .. } => Self::invalid(message),
-            RunnerError::Conflict { .. } | RunnerError::InUse { .. } => {
-                Self::new(ErrorCode::Conflict, message)
-            }
+            RunnerError::Conflict { .. }
+            | RunnerError::InUse { .. }
+            | RunnerError::Unchanged
+            | RunnerError::Uncapturable { .. }
+            | RunnerError::Unfit { .. } => Self::new(ErrorCode::Conflict, message),
             RunnerError::NoCapacity { .. } => Self::new(ErrorCode::NoCapacity, message)
                 .hint("ask for less, or stop sandboxes that are not needed")
                 .retry_after(CAPACITY_RETRY_S),

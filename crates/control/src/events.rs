@@ -150,7 +150,11 @@ impl Control {
                 EventKind::MemoryGrown { .. } | EventKind::Adopted => {
                     self.0.stale.mark(&event.sandbox);
                 }
-                EventKind::Oom { .. } | EventKind::Resized => {}
+                EventKind::RolledBack { .. } => self.0.stale.mark(&event.sandbox),
+                EventKind::Oom { .. }
+                | EventKind::Resized
+                | EventKind::Snapshotted { .. }
+                | EventKind::CaptureFailed { .. } => {}
             }
             events.push(NewEvent {
                 org: record.org,

@@ -117,10 +117,15 @@ fn facts(view: &SandboxView, wanted: &Resources) -> HostFacts {
 /// What a sandbox in this state holds of its organisation's quota.
 fn holding(state: State, resources: &Resources) -> Holding {
     match state {
-        State::Creating | State::Running | State::Stopping | State::Deleting => {
-            Holding::running(resources)
-        }
-        State::Stopped | State::Failed => Holding::stopped(resources),
+        State::Creating
+        | State::Running
+        | State::Frozen
+        | State::Pausing
+        | State::Resuming
+        | State::Restoring
+        | State::Stopping
+        | State::Deleting => Holding::running(resources),
+        State::Paused | State::Stopped | State::Failed => Holding::stopped(resources),
         State::Gone => Holding::nothing(),
     }
 }

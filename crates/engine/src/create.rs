@@ -22,7 +22,11 @@ impl Engine {
         &self,
         request: CreateRequest,
     ) -> Result<SandboxView, RunnerError> {
-        let CreateRequest { id, spec } = request;
+        let CreateRequest { id, spec, from } = request;
+        if from.is_some() {
+            let message = "this runner cannot start from snapshots".into();
+            return Err(RunnerError::Unsupported { message });
+        }
         self.inner.check_spec(&spec)?;
         let (image, hold) = self.inner.hold_image(&spec.image)?;
         let disk = self

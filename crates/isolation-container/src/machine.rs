@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use cove_isolation::claims::UidRange;
-use cove_isolation::{IsolationError, Machine, MachineRecord, MemoryEvent, Usage};
+use cove_isolation::{
+    Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
+};
 use cove_model::Resources;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -237,6 +239,23 @@ impl Machine for Container {
                 .map_err(IsolationError::failed("watch the memory")),
             None => std::future::pending().await,
         }
+    }
+
+    fn freeze(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported("no freezing yet".into()))
+    }
+
+    fn thaw(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported("no freezing yet".into()))
+    }
+
+    async fn capture(
+        &self,
+        _memory: &std::path::Path,
+        _at_rest: AtRest,
+        _afterwards: Afterwards,
+    ) -> Result<Captured, IsolationError> {
+        Err(IsolationError::Unsupported("no capture yet".into()))
     }
 
     async fn dispose(&self) -> Result<(), IsolationError> {

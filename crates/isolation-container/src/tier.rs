@@ -13,7 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{
-    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Root,
+    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Needs, Restore,
+    Root,
 };
 use cove_model::Resources;
 use cove_spawner::message::Start;
@@ -370,7 +371,20 @@ impl Isolation for ContainerTier {
             io_read_limit: device,
             io_write_limit: device && self.shared.cgroups.version() == 2,
             no_new_privs: true,
+            memory: false,
         }
+    }
+
+    async fn restore(&self, _restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
+        Err(IsolationError::Unsupported("no capture yet".into()))
+    }
+
+    async fn prove(&self, _restore: Restore) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported("no capture yet".into()))
+    }
+
+    fn fits(&self, _needs: &Needs) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported("no capture yet".into()))
     }
 
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {

@@ -21,6 +21,8 @@ pub struct Capabilities {
     pub io_read_limit: bool,
     pub io_write_limit: bool,
     pub no_new_privs: bool,
+    /// Processes and their memory can be captured and brought back.
+    pub memory: bool,
 }
 
 impl Capabilities {
@@ -32,6 +34,7 @@ impl Capabilities {
             ("io_read_limit", self.io_read_limit),
             ("io_write_limit", self.io_write_limit),
             ("no_new_privs", self.no_new_privs),
+            ("memory", self.memory),
         ]
         .into_iter()
         .filter(|(_, has)| *has)
@@ -56,6 +59,48 @@ pub struct Boot {
     pub limits: Resources,
     pub no_new_privs: bool,
     pub root: BoxFuture<'static, Result<Root, IsolationError>>,
+}
+
+/// A machine to bring back from captured memory, under an identity of its own.
+pub struct Restore {
+    pub boot: Boot,
+    /// The directory [`Machine::capture`] filled; read, never changed.
+    pub memory: PathBuf,
+}
+
+/// Called once while no process of the machine runs, so that the disk can be copied in the same
+/// instant as the memory. Blocking.
+pub type AtRest = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// What becomes of the machine once it is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// It goes on.
+    Continue,
+    /// It stays stopped until [`Machine::kill`] ends it or [`Machine::thaw`] lets it go on, so that
+    /// its owner can make sure of the capture first.
+    Hold,
+}
+
+/// What a capture needs to be brought back, as the tier that made it understands it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Captured {
+    /// How long no process of the machine ran.
+    pub stopped_us: u64,
+    pub memory_bytes: u64,
+    pub needs: Needs,
+}
+
+/// What a host must offer for captured memory to be restored on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Needs {
+    pub tier: String,
+    pub architecture: String,
+    /// CPU features the programs inside may have found and use.
+    pub cpu_features: Vec<String>,
+    pub kernel: String,
+    /// Programs and formats involved, with versions.
+    pub components: std::collections::BTreeMap<String, String>,
 }
 
 /// What is written down about a running machine, enough to find it after a restart of the engine.
@@ -106,6 +151,12 @@ pub enum IsolationError {
     },
     #[error("the host has no free {0} for another sandbox")]
     Exhausted(&'static str),
+    /// Something inside cannot be captured; the machine goes on unharmed.
+    #[error("{process} cannot be captured: {reason}")]
+    Uncapturable { process: String, reason: String },
+    /// Captured memory asks for what this host lacks.
+    #[error("this host cannot restore that memory: {0}")]
+    Unfit(String),
     #[error("{step} took longer than {seconds} s")]
     TimedOut { step: &'static str, seconds: u64 },
     #[error("{step}")]
@@ -130,6 +181,16 @@ pub trait Isolation: Send + Sync {
 
     /// Boots PID 1. When this returns, the guest's socket accepts connections.
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError>;
+
+    /// Brings a captured machine back; its processes go on where they were. Connections to the
+    /// outside are gone before the first of them runs.
+    async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError>;
+
+    /// Goes through a whole restore and ends the copy before it runs: proof that the capture is good.
+    async fn prove(&self, restore: Restore) -> Result<(), IsolationError>;
+
+    /// Whether memory with these needs can be restored here; the error says what is missing.
+    fn fits(&self, needs: &Needs) -> Result<(), IsolationError>;
 
     /// Finds a machine again, or clears away what is left of it.
     async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError>;
@@ -165,6 +226,21 @@ pub trait Machine: Send + Sync {
 
     /// The next thing the kernel says about memory. Pends forever on a machine that cannot tell.
     async fn memory_event(&self) -> Result<MemoryEvent, IsolationError>;
+
+    /// Stops every process where it is, memory kept. May be repeated.
+    fn freeze(&self) -> Result<(), IsolationError>;
+
+    /// Lets a frozen or held machine go on. May be repeated.
+    fn thaw(&self) -> Result<(), IsolationError>;
+
+    /// Writes processes and memory into `memory`, an empty directory, and calls `at_rest` in between.
+    /// When it fails, the machine goes on as before.
+    async fn capture(
+        &self,
+        memory: &std::path::Path,
+        at_rest: AtRest,
+        afterwards: Afterwards,
+    ) -> Result<Captured, IsolationError>;
 
     /// Removes what it held on the host. Only after [`Machine::exited`]. May be repeated.
     async fn dispose(&self) -> Result<(), IsolationError>;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use crate::id::SandboxId;
+use crate::id::{SandboxId, SnapshotId};
 use crate::lifecycle::State;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,4 +37,10 @@ pub enum EventKind {
     Resized,
     /// A running sandbox was found and taken over after the engine restarted.
     Adopted,
+    /// A snapshot of it is on disk.
+    Snapshotted { snapshot: SnapshotId, memory: bool },
+    /// Its memory could not be captured; it went on as it was.
+    CaptureFailed { reason: String },
+    /// It was put back to `to`; what it was before is kept as `kept`.
+    RolledBack { to: SnapshotId, kept: SnapshotId },
 }

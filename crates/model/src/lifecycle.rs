@@ -1,7 +1,7 @@
 //! The lifecycle of a sandbox as a pure function: `step(state, event)`.
 //!
 //! ```text
-//!            begin            booted              stop            stopped
+//!            begin            booted              stop            exited
 //!  (none) ──────────► creating ─────► running ─────────► stopping ────────► stopped
 //!                        │ ▲             │ exited                              │
 //!                        │ └─────────────┼────────────────── start ◄───────────┤
@@ -11,10 +11,18 @@
 //!                                                              │ deleted
 //!                                                              ▼
 //!                                                            gone
+//!
+//!           freeze               pause               captured
+//!  running ◄──────► frozen    running|frozen ─► pausing ─────► paused
+//!            thaw                 ▲ capture failed │             │ resume
+//!                                 └────────────────┘             ▼
+//!                              running ◄──────── booted ───── resuming ── boot failed ──► paused
+//!
+//!  running|frozen|paused|stopped|failed ── roll back ──► restoring ─► running | stopped | failed
 //! ```
 //!
-//! Requests (`begin start`, `stop`, `delete`) may be refused; observations (`booted`, `exited`, …)
-//! are facts and only those that cannot happen in a state are refused.
+//! Requests (`start`, `stop`, `pause`, `delete`, …) may be refused; observations (`booted`,
+//! `exited`, …) are facts and only those that cannot happen in a state are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +32,16 @@ pub enum State {
     /// Being made or started; not yet answering.
     Creating,
     Running,
+    /// Its processes are stopped where they were; memory is kept, a thaw takes about a millisecond.
+    Frozen,
+    /// Its memory is going to disk; it runs on if that fails.
+    Pausing,
+    /// No processes; memory and disk are kept on disk.
+    Paused,
+    /// Its memory is coming back from disk.
+    Resuming,
+    /// Being rolled back to a snapshot.
+    Restoring,
     /// Asked to end; its processes are getting their chance to.
     Stopping,
     /// No processes; the disk is kept.
@@ -42,6 +60,22 @@ pub enum Step {
     Booted,
     /// It could not be made to run.
     BootFailed,
+    /// A caller asks it to hold still, memory kept.
+    Freeze,
+    /// It goes on after a freeze.
+    Thaw,
+    /// A caller asks for it to be put on disk, memory included.
+    Pause,
+    /// Its memory is on disk and proven to come back.
+    Captured,
+    /// Its memory could not be captured; it goes on as it was.
+    CaptureFailed,
+    /// A caller needs a paused sandbox to run.
+    Resume,
+    /// A caller asks for an earlier state in its place.
+    Rollback,
+    /// A rollback of the disk alone is done; nothing was to be started.
+    Restored,
     /// A caller asks it to end.
     Stop,
     /// PID 1 is gone.
@@ -67,9 +101,14 @@ impl std::fmt::Display for State {
 }
 
 impl State {
-    pub const ALL: [State; 7] = [
+    pub const ALL: [State; 12] = [
         State::Creating,
         State::Running,
+        State::Frozen,
+        State::Pausing,
+        State::Paused,
+        State::Resuming,
+        State::Restoring,
         State::Stopping,
         State::Stopped,
         State::Failed,
@@ -81,6 +120,11 @@ impl State {
         match self {
             State::Creating => "creating",
             State::Running => "running",
+            State::Frozen => "frozen",
+            State::Pausing => "pausing",
+            State::Paused => "paused",
+            State::Resuming => "resuming",
+            State::Restoring => "restoring",
             State::Stopping => "stopping",
             State::Stopped => "stopped",
             State::Failed => "failed",
@@ -93,7 +137,14 @@ impl State {
     pub fn may_have_processes(self) -> bool {
         matches!(
             self,
-            State::Creating | State::Running | State::Stopping | State::Deleting
+            State::Creating
+                | State::Running
+                | State::Frozen
+                | State::Pausing
+                | State::Resuming
+                | State::Restoring
+                | State::Stopping
+                | State::Deleting
         )
     }
 }
@@ -103,15 +154,41 @@ pub fn step(state: State, step: Step) -> Result<State, Refusal> {
     use State::*;
     match (state, step) {
         (Stopped | Failed, Step::Start) => Ok(Creating),
-        (Creating, Step::Booted) => Ok(Running),
-        (Creating, Step::BootFailed) => Ok(Failed),
-        (Running, Step::Stop) => Ok(Stopping),
+        (Creating | Resuming | Restoring, Step::Booted) => Ok(Running),
+        (Creating | Restoring, Step::BootFailed) => Ok(Failed),
+        // The image that did not come back is kept: it may on another try, and its disk always can.
+        (Resuming, Step::BootFailed | Step::Exited) => Ok(Paused),
+        (Running, Step::Freeze) => Ok(Frozen),
+        (Frozen, Step::Thaw) => Ok(Running),
+        (Running | Frozen, Step::Pause) => Ok(Pausing),
+        (Pausing, Step::Captured) => Ok(Paused),
+        (Pausing, Step::CaptureFailed) => Ok(Running),
+        (Paused, Step::Resume) => Ok(Resuming),
+        (Running | Frozen | Paused | Stopped | Failed, Step::Rollback) => Ok(Restoring),
+        (Restoring, Step::Restored) => Ok(Stopped),
+        // Stopping what is paused gives its memory up and keeps the disk.
+        (Running | Frozen | Paused, Step::Stop) => Ok(Stopping),
         // PID 1 can end by itself at any time after it was started, asked or not.
         (Creating, Step::Exited) => Ok(Failed),
-        (Running | Stopping, Step::Exited) => Ok(Stopped),
+        (Running | Frozen | Pausing | Stopping, Step::Exited) => Ok(Stopped),
+        // The processes that were captured, or are being replaced, end after the fact.
+        (Paused, Step::Exited) => Ok(Paused),
+        (Restoring, Step::Exited) => Ok(Restoring),
         // A delete wins over everything but a delete that is done.
-        (Creating | Running | Stopping | Stopped | Failed | Deleting, Step::Delete) => Ok(Deleting),
-        (Deleting, Step::Exited | Step::Booted | Step::BootFailed) => Ok(Deleting),
+        (Gone, Step::Delete) => Err(Refusal {
+            request: step.verb(),
+            state,
+        }),
+        (_, Step::Delete) => Ok(Deleting),
+        (
+            Deleting,
+            Step::Exited
+            | Step::Booted
+            | Step::BootFailed
+            | Step::Captured
+            | Step::CaptureFailed
+            | Step::Restored,
+        ) => Ok(Deleting),
         (Deleting, Step::Deleted) => Ok(Gone),
         (state, step) => Err(Refusal {
             request: step.verb(),
@@ -121,10 +198,18 @@ pub fn step(state: State, step: Step) -> Result<State, Refusal> {
 }
 
 impl Step {
-    pub const ALL: [Step; 7] = [
+    pub const ALL: [Step; 15] = [
         Step::Start,
         Step::Booted,
         Step::BootFailed,
+        Step::Freeze,
+        Step::Thaw,
+        Step::Pause,
+        Step::Captured,
+        Step::CaptureFailed,
+        Step::Resume,
+        Step::Rollback,
+        Step::Restored,
         Step::Stop,
         Step::Exited,
         Step::Delete,
@@ -136,6 +221,14 @@ impl Step {
             Step::Start => "start",
             Step::Booted => "mark as booted",
             Step::BootFailed => "mark as failed",
+            Step::Freeze => "freeze",
+            Step::Thaw => "thaw",
+            Step::Pause => "pause",
+            Step::Captured => "mark as captured",
+            Step::CaptureFailed => "mark as not captured",
+            Step::Resume => "resume",
+            Step::Rollback => "roll back",
+            Step::Restored => "mark as restored",
             Step::Stop => "stop",
             Step::Exited => "mark as exited",
             Step::Delete => "delete",

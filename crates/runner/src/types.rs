@@ -1,6 +1,6 @@
 //! The nouns of the runner's interface.
 
-use cove_model::{ImageId, Refusal, Resources, SandboxId, SandboxSpec, State};
+use cove_model::{ImageId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -8,6 +8,135 @@ use time::OffsetDateTime;
 pub struct CreateRequest {
     pub id: SandboxId,
     pub spec: SandboxSpec,
+    /// The state to begin from instead of the image's; `spec.image` is then not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<FromSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FromSnapshot {
+    pub snapshot: SnapshotId,
+    /// Go on with its processes; without, it boots from its disk.
+    pub memory: bool,
+}
+
+/// A snapshot of a sandbox in any settled state: running (with memory on request), paused (its
+/// memory comes along for nothing) or stopped (disk only).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotRequest {
+    /// The caller's, so that a retry after a lost answer finds the first try.
+    pub id: SnapshotId,
+    pub sandbox: SandboxId,
+    pub memory: bool,
+    /// Refuse with [`RunnerError::Unchanged`] when nothing was written since the last one.
+    pub unless_unchanged: bool,
+}
+
+/// A snapshot as its host knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotView {
+    pub id: SnapshotId,
+    /// Where it was taken; that sandbox may be gone.
+    pub sandbox: SandboxId,
+    /// What the sandbox's state had grown from.
+    pub parent: Option<SnapshotId>,
+    pub memory: bool,
+    pub image: ImageId,
+    /// The settings when it was taken; those of a fork or a rollback are told anew.
+    pub spec: SandboxSpec,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    /// What deleting it would free.
+    pub exclusive_bytes: u64,
+    /// What it shares with others.
+    pub shared_bytes: u64,
+    /// Memory images, part of `exclusive_bytes`.
+    pub memory_bytes: u64,
+    /// How long the sandbox stood still for it.
+    pub stopped_us: u64,
+    /// Why its memory cannot be restored on this host, when it has some and it cannot.
+    pub unfit: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RollbackRequest {
+    pub sandbox: SandboxId,
+    pub to: SnapshotId,
+    /// The id that the state before the rollback is kept under.
+    pub keep: SnapshotId,
+    /// Restore memory too; refused when the snapshot has none.
+    pub memory: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RolledBack {
+    pub sandbox: SandboxView,
+    pub kept: SnapshotView,
+}
+
+/// What came of an import.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Imported {
+    pub snapshot: SnapshotView,
+    /// Why the memory in the file was left out, when it was.
+    pub memory_refused: Option<String>,
+}
+
+/// Which decisions of the network policy to show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressQuery {
+    pub sandbox: SandboxId,
+    /// Entries after this sequence number.
+    pub after: u64,
+    pub limit: u32,
+    /// How long to wait for the first entry when there is none yet.
+    pub wait_ms: u64,
+    pub verdict: Option<EgressVerdict>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressBatch {
+    pub entries: Vec<EgressEntry>,
+    /// Pass as `after` next time.
+    pub next: u64,
+    /// Entries after `after` that were dropped before they could be read.
+    pub lost: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressVerdict {
+    Allowed,
+    Denied,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressProtocol {
+    Dns,
+    Tcp,
+    Udp,
+    Icmp,
+    Other,
+}
+
+/// One decision of a sandbox's network policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressEntry {
+    pub sequence: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    pub protocol: EgressProtocol,
+    /// The name asked for or spoken to, where there is one.
+    pub name: Option<String>,
+    pub address: Option<std::net::IpAddr>,
+    pub port: Option<u16>,
+    pub verdict: EgressVerdict,
+    /// The entry of the policy that decided, or why nothing allowed it.
+    pub rule: String,
+    /// Bytes carried, once a connection is over.
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
 }
 
 /// A sandbox as its host knows it.
@@ -158,6 +287,15 @@ pub enum RunnerError {
     Conflict { request: String, state: State },
     #[error("{message}")]
     InUse { message: String },
+    /// Nothing was written since the last snapshot.
+    #[error("nothing changed since the last snapshot")]
+    Unchanged,
+    /// Something inside cannot be captured; the sandbox goes on.
+    #[error("{process} cannot be captured: {reason}")]
+    Uncapturable { process: String, reason: String },
+    /// Captured memory asks for what this host lacks.
+    #[error("this host cannot restore that memory: {message}")]
+    Unfit { message: String },
     /// The host is short of something; trying later may work.
     #[error("the host has not enough {resource}: {message}")]
     NoCapacity { resource: String, message: String },

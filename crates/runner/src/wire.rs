@@ -8,10 +8,10 @@
 //! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
 //! away cancels questions, never changes: those run to their end.
 
-use cove_model::{ResourcesPatch, SandboxId};
+use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
-use crate::{CreateRequest, ImageSource};
+use crate::{CreateRequest, EgressQuery, ImageSource, RollbackRequest, SnapshotRequest};
 
 mod client;
 mod descriptor;
@@ -57,6 +57,39 @@ enum Request {
         after: u64,
         wait_ms: u64,
     },
+    Freeze {
+        id: SandboxId,
+    },
+    Pause {
+        id: SandboxId,
+    },
+    Resume {
+        id: SandboxId,
+    },
+    Snapshot {
+        request: SnapshotRequest,
+    },
+    Snapshots,
+    GetSnapshot {
+        id: SnapshotId,
+    },
+    DeleteSnapshot {
+        id: SnapshotId,
+    },
+    Rollback {
+        request: RollbackRequest,
+    },
+    ImageFromSnapshot {
+        id: SnapshotId,
+        name: String,
+    },
+    SetNetwork {
+        id: SandboxId,
+        policy: NetworkPolicy,
+    },
+    Egress {
+        query: EgressQuery,
+    },
     Images,
     AddImage {
         source: ImageSource,
@@ -79,6 +112,14 @@ impl Request {
             | Self::Stop { .. }
             | Self::Delete { .. }
             | Self::Resize { .. }
+            | Self::Freeze { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Snapshot { .. }
+            | Self::DeleteSnapshot { .. }
+            | Self::Rollback { .. }
+            | Self::ImageFromSnapshot { .. }
+            | Self::SetNetwork { .. }
             | Self::AddImage { .. }
             | Self::RemoveImage { .. } => true,
             Self::Get { .. }
@@ -87,6 +128,9 @@ impl Request {
             | Self::Samples
             | Self::Connect { .. }
             | Self::Events { .. }
+            | Self::Snapshots
+            | Self::GetSnapshot { .. }
+            | Self::Egress { .. }
             | Self::Images
             | Self::ImageJob { .. }
             | Self::Host => false,

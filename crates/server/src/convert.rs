@@ -181,7 +181,10 @@ fn runner_code(error: &RunnerError) -> ErrorCode {
         RunnerError::NotFound { .. } => ErrorCode::NotFound,
         RunnerError::AlreadyExists { .. } => ErrorCode::AlreadyExists,
         RunnerError::Invalid { .. } => ErrorCode::InvalidRequest,
-        RunnerError::Conflict { .. } => ErrorCode::Conflict,
+        RunnerError::Conflict { .. }
+        | RunnerError::Unchanged
+        | RunnerError::Uncapturable { .. }
+        | RunnerError::Unfit { .. } => ErrorCode::Conflict,
         RunnerError::InUse { .. } => ErrorCode::InUse,
         RunnerError::NoCapacity { .. } => ErrorCode::NoCapacity,
         RunnerError::Unsupported { .. } => ErrorCode::Unsupported,
@@ -265,6 +268,15 @@ pub fn event(stored: control::StoredEvent) -> event::Event {
         Kind::MemoryGrown { from_mb, to_mb } => event::EventKind::MemoryGrown { from_mb, to_mb },
         Kind::Resized => event::EventKind::Resized,
         Kind::Adopted => event::EventKind::Adopted,
+        Kind::Snapshotted { snapshot, memory } => event::EventKind::Snapshotted {
+            snapshot: snapshot.to_string(),
+            memory,
+        },
+        Kind::CaptureFailed { reason } => event::EventKind::CaptureFailed { reason },
+        Kind::RolledBack { to, kept } => event::EventKind::RolledBack {
+            to: to.to_string(),
+            kept: kept.to_string(),
+        },
     };
     let sandbox = stored.sandbox.to_string();
     event::Event {

@@ -134,8 +134,9 @@ pub struct ListArgs {
 }
 
 fn state(text: &str) -> Result<SandboxState, String> {
-    serde_json::from_value(text.into())
-        .map_err(|_| "one of creating, running, stopping, stopped, failed, deleting".to_owned())
+    serde_json::from_value(text.into()).map_err(|_| {
+        "one of creating, running, frozen, pausing, paused, resuming, restoring, stopping, stopped, failed, deleting".to_owned()
+    })
 }
 
 #[derive(Debug, Clone, Args)]

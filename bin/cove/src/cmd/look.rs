@@ -182,6 +182,14 @@ fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
         }
         EventKind::Resized => "limits changed".into(),
         EventKind::Adopted => "taken over by a restarted server".into(),
+        EventKind::Snapshotted { snapshot, memory } => {
+            let memory = if *memory { " with memory" } else { "" };
+            format!("snapshot {snapshot}{memory}")
+        }
+        EventKind::CaptureFailed { reason } => format!("its memory was not captured: {reason}"),
+        EventKind::RolledBack { to, kept } => {
+            format!("rolled back to {to}; what it was before is {kept}")
+        }
     };
     let what = crate::report::printable(&what);
     output::line(&format!(

@@ -116,6 +116,7 @@ impl Control {
                 image,
                 ..record.spec.clone()
             },
+            from: None,
         };
         let made = match self.runner().create(request).await {
             // The id is ours alone, so this is our own earlier try.

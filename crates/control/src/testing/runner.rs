@@ -196,7 +196,7 @@ impl MemoryRunner {
 
     fn create_now(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
         let now = self.clock.now();
-        let CreateRequest { id, spec } = request;
+        let CreateRequest { id, spec, from: _ } = request;
         let mut world = self.world();
         if world.sandboxes.contains_key(&id) {
             return Err(RunnerError::AlreadyExists {

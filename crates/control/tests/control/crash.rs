@@ -70,6 +70,7 @@ async fn a_create_cut_off_after_the_host_made_it_is_adopted() {
     let made = CreateRequest {
         id: row.id.clone(),
         spec: row.spec,
+        from: None,
     };
     plane.runner.create(made).await.unwrap();
     plane.crash().await;
@@ -178,7 +179,11 @@ async fn what_the_host_lost_is_failed_and_what_nobody_wants_is_deleted() {
     let spec = SandboxSpec::default();
     plane
         .runner
-        .create(CreateRequest { id: stray, spec })
+        .create(CreateRequest {
+            id: stray,
+            spec,
+            from: None,
+        })
         .await
         .unwrap();
     plane.crash().await;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{ResourcesPatch, SandboxId};
+use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -13,8 +13,9 @@ use tokio::time::timeout;
 use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, descriptor};
 use crate::{
-    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView,
-    RunnerApi, RunnerError, Sample, SandboxView,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
+    ImageSource, ImageView, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    SandboxView, SnapshotRequest, SnapshotView,
 };
 
 /// How long the socket may take to accept.
@@ -23,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a change may take.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How long memory may take to go to disk or come back: many gigabytes on a slow one.
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A runner behind a unix socket. Holds no connection between calls.
 #[derive(Debug, Clone)]
@@ -182,6 +186,66 @@ impl RunnerApi for Client {
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
         let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
         self.ask(Request::Events { after, wait_ms }, limit).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.change(Request::Freeze { id: id.clone() }).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.ask(Request::Pause { id: id.clone() }, CAPTURE_TIMEOUT)
+            .await
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.ask(Request::Resume { id: id.clone() }, CAPTURE_TIMEOUT)
+            .await
+    }
+
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
+        self.ask(Request::Snapshot { request }, CAPTURE_TIMEOUT)
+            .await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        self.collect(Request::Snapshots).await
+    }
+
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.question(Request::GetSnapshot { id: id.clone() }).await
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        self.change(Request::DeleteSnapshot { id: id.clone() })
+            .await
+    }
+
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
+        self.ask(Request::Rollback { request }, CAPTURE_TIMEOUT)
+            .await
+    }
+
+    async fn image_from_snapshot(
+        &self,
+        id: &SnapshotId,
+        name: &str,
+    ) -> Result<ImageJob, RunnerError> {
+        let (id, name) = (id.clone(), name.to_owned());
+        self.change(Request::ImageFromSnapshot { id, name }).await
+    }
+
+    async fn set_network(
+        &self,
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError> {
+        let id = id.clone();
+        self.change(Request::SetNetwork { id, policy }).await
+    }
+
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(query.wait_ms));
+        self.ask(Request::Egress { query }, limit).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

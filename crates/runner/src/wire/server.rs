@@ -237,6 +237,22 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Events { after, wait_ms } => {
             whole(&api.events(after, wait_ms.min(EVENTS_WAIT_MAX_MS)).await?)
         }
+        Request::Freeze { id } => whole(&api.freeze(&id).await?),
+        Request::Pause { id } => whole(&api.pause(&id).await?),
+        Request::Resume { id } => whole(&api.resume(&id).await?),
+        Request::Snapshot { request } => whole(&api.snapshot(request).await?),
+        Request::Snapshots => list(api.snapshots().await?),
+        Request::GetSnapshot { id } => whole(&api.get_snapshot(&id).await?),
+        Request::DeleteSnapshot { id } => whole(&api.delete_snapshot(&id).await?),
+        Request::Rollback { request } => whole(&api.rollback(request).await?),
+        Request::ImageFromSnapshot { id, name } => {
+            whole(&api.image_from_snapshot(&id, &name).await?)
+        }
+        Request::SetNetwork { id, policy } => whole(&api.set_network(&id, policy).await?),
+        Request::Egress { mut query } => {
+            query.wait_ms = query.wait_ms.min(EVENTS_WAIT_MAX_MS);
+            whole(&api.egress(query).await?)
+        }
         Request::Images => list(api.images().await?),
         Request::AddImage { source } => whole(&api.add_image(source).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),

@@ -58,6 +58,7 @@ impl Served {
         let request = CreateRequest {
             id: id.clone(),
             spec: SandboxSpec::default(),
+            from: None,
         };
         self.client().create(request).await.unwrap();
         id
@@ -81,6 +82,7 @@ async fn every_call_comes_through_whole() {
     let request = CreateRequest {
         id: SandboxId::random(),
         spec,
+        from: None,
     };
     let made = client.create(request.clone()).await.unwrap();
     assert_eq!((&made.id, &made.spec), (&request.id, &request.spec));
@@ -234,6 +236,7 @@ async fn many_calls_at_once_each_get_their_own_answer() {
                     .create(CreateRequest {
                         id: id.clone(),
                         spec,
+                        from: None,
                     })
                     .await
                     .unwrap();
@@ -259,6 +262,7 @@ async fn lists_longer_than_a_frame_arrive_whole() {
             .create(CreateRequest {
                 id: SandboxId::random(),
                 spec,
+                from: None,
             })
             .await
             .unwrap();
@@ -279,6 +283,7 @@ async fn a_change_goes_on_when_its_caller_goes_away() {
     let request = CreateRequest {
         id: id.clone(),
         spec: SandboxSpec::default(),
+        from: None,
     };
     let client = served.client();
     let call = tokio::spawn(async move { client.create(request).await });
@@ -322,6 +327,7 @@ async fn shutting_down_waits_for_changes_and_drops_questions() {
     let request = CreateRequest {
         id: SandboxId::random(),
         spec: SandboxSpec::default(),
+        from: None,
     };
     let change = tokio::spawn(async move { creating.create(request).await });
     served.fake.entered.acquire().await.unwrap().forget();
