@@ -1,6 +1,33 @@
-//! What a sandbox may reach.
+//! What a sandbox may reach: the policy as it is asked for, and the grammar of its entries.
+//!
+//! A policy arrives as text from the API, is checked here once ([`NetworkPolicy::check`]), and goes
+//! to the host, where presets are filled in and the result ([`Rule`]s) becomes packet filter
+//! elements and what the gateway decides by.
+//!
+//! ```text
+//! example.com            that name, ports 80 and 443
+//! example.com:5432       that name, that port only; example.com:8000-8010 a range
+//! *.example.com          every name below it, at any depth, but not example.com itself
+//! 10.1.0.0/16            those addresses, every port; 10.1.2.3:22 one address, one port
+//! preset:packages        a named list that the host fills in
+//! ```
 
 use serde::{Deserialize, Serialize};
+
+use crate::spec::SpecError;
+
+pub mod address;
+pub mod entry;
+pub mod name;
+
+pub use address::{Cidr, Reach};
+pub use entry::{Entry, EntryError, Pattern, PortRange, Rule, Target};
+pub use name::{Name, NameError};
+
+/// More entries than this are a mistake or an attack.
+pub const ALLOW_ENTRIES_MAX: usize = 256;
+/// The longest name there can be, with `*.` and a range of ports.
+pub const ALLOW_ENTRY_BYTES_MAX: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,4 +48,115 @@ pub struct NetworkPolicy {
     pub mode: NetworkMode,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
+}
+
+impl NetworkPolicy {
+    /// Whether this policy can be enforced as it is written.
+    pub fn check(&self) -> Result<(), SpecError> {
+        self.entries().map(drop)
+    }
+
+    /// The entries of `allow`, parsed.
+    pub fn entries(&self) -> Result<Vec<Entry>, SpecError> {
+        let given = match (self.mode, &self.allow) {
+            (NetworkMode::None, Some(list)) if !list.is_empty() => {
+                return Err(refused(
+                    "mode 'none' reaches nothing, so nothing can be listed; use mode 'allowlist'",
+                ));
+            }
+            (NetworkMode::Allowlist, None) => {
+                return Err(refused(
+                    "mode 'allowlist' needs a list; an empty one ([]) allows nothing",
+                ));
+            }
+            (_, None) => return Ok(Vec::new()),
+            (_, Some(list)) => list,
+        };
+        if given.len() > ALLOW_ENTRIES_MAX {
+            return Err(refused(&format!(
+                "at most {ALLOW_ENTRIES_MAX} entries, not {}",
+                given.len()
+            )));
+        }
+        let mut entries = Vec::with_capacity(given.len());
+        for text in given {
+            let entry: Entry = text.parse().map_err(|error| {
+                let shown: String = text.chars().take(80).collect();
+                refused(&format!("entry '{}': {error}", shown.escape_debug()))
+            })?;
+            let address = matches!(
+                entry,
+                Entry::Rule(Rule {
+                    target: Target::Addresses(_),
+                    ..
+                })
+            );
+            if self.mode == NetworkMode::Open && !address {
+                return Err(refused(&format!(
+                    "entry '{entry}': mode 'open' reaches every public name already; only private addresses can be added"
+                )));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+}
+
+fn refused(problem: &str) -> SpecError {
+    SpecError::Field {
+        field: "network.allow",
+        problem: problem.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(mode: NetworkMode, allow: Option<&[&str]>) -> NetworkPolicy {
+        NetworkPolicy {
+            mode,
+            allow: allow.map(|list| list.iter().map(|&text| text.to_owned()).collect()),
+        }
+    }
+
+    #[test]
+    fn no_list_and_an_empty_list_differ() {
+        assert!(policy(NetworkMode::Allowlist, None).check().is_err());
+        policy(NetworkMode::Allowlist, Some(&[])).check().unwrap();
+        policy(NetworkMode::Open, None).check().unwrap();
+        policy(NetworkMode::None, Some(&[])).check().unwrap();
+    }
+
+    #[test]
+    fn what_would_be_ignored_is_refused() {
+        assert!(
+            policy(NetworkMode::None, Some(&["example.com"]))
+                .check()
+                .is_err()
+        );
+        assert!(
+            policy(NetworkMode::Open, Some(&["example.com"]))
+                .check()
+                .is_err()
+        );
+        assert!(
+            policy(NetworkMode::Open, Some(&["preset:github"]))
+                .check()
+                .is_err()
+        );
+        policy(NetworkMode::Open, Some(&["10.0.0.0/8"]))
+            .check()
+            .unwrap();
+    }
+
+    #[test]
+    fn long_lists_are_refused() {
+        let many = vec!["example.com"; ALLOW_ENTRIES_MAX + 1];
+        assert!(policy(NetworkMode::Allowlist, Some(&many)).check().is_err());
+        let enough = vec!["example.com"; ALLOW_ENTRIES_MAX];
+        policy(NetworkMode::Allowlist, Some(&enough))
+            .check()
+            .unwrap();
+    }
 }

@@ -103,6 +103,7 @@ impl SandboxSpec {
         if let Some(workdir) = &self.workdir {
             check_absolute("workdir", workdir)?;
         }
+        self.network.check()?;
         self.lifecycle.check()
     }
 }

@@ -1,0 +1,372 @@
+//! One entry of an allow list.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::ALLOW_ENTRY_BYTES_MAX;
+use super::address::{Cidr, CidrError, Reach};
+use super::name::{Name, NameError};
+
+/// Where an entry for a name leads when it says no port.
+pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
+pub const PRESET_BYTES_MAX: usize = 32;
+
+/// An entry as written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Entry {
+    Rule(Rule),
+    /// A named list that the host fills in.
+    Preset(String),
+}
+
+/// What is allowed, in a form that is decided by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rule {
+    pub target: Target,
+    /// Absent: ports 80 and 443 of a name, every port of an address.
+    pub ports: Option<PortRange>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    Name(Pattern),
+    Addresses(Cidr),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    Exact(Name),
+    /// Every name below this one, at any depth.
+    Below(Name),
+}
+
+/// From the first to the last, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    pub first: u16,
+    pub last: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    #[error("it has more than {ALLOW_ENTRY_BYTES_MAX} bytes")]
+    Long,
+    #[error("{0}")]
+    Name(NameError),
+    #[error("{0}")]
+    Addresses(CidrError),
+    #[error("a port is a number from 1 to 65535, or two with a dash between")]
+    Port,
+    #[error("a preset's name has 1 to {PRESET_BYTES_MAX} lowercase letters, digits or dashes")]
+    Preset,
+    #[error("sandboxes have no IPv6, so IPv6 addresses cannot be listed")]
+    Ipv6,
+    #[error("this host, multicast and reserved addresses can never be reached")]
+    Never,
+    #[error(
+        "'*' stands only at the start, before a dot, like in *.example.com; for everything use mode 'open'"
+    )]
+    Star,
+    #[error("write the host alone, without a scheme or a path")]
+    Url,
+    #[error(
+        "connections cannot be terminated by this version: that comes with secrets; list the name alone to have it spliced"
+    )]
+    Terminate,
+}
+
+impl Rule {
+    /// A rule for one name on the usual ports.
+    pub fn exact(name: Name) -> Self {
+        Self {
+            target: Target::Name(Pattern::Exact(name)),
+            ports: None,
+        }
+    }
+
+    /// Whether this rule says anything about that port.
+    pub fn covers_port(&self, port: u16) -> bool {
+        match (&self.ports, &self.target) {
+            (Some(range), _) => range.contains(port),
+            (None, Target::Name(_)) => DEFAULT_PORTS.contains(&port),
+            (None, Target::Addresses(_)) => true,
+        }
+    }
+
+    pub fn allows_name(&self, name: &Name) -> bool {
+        matches!(&self.target, Target::Name(pattern) if pattern.matches(name))
+    }
+
+    pub fn allows_address(&self, address: Ipv4Addr) -> bool {
+        matches!(&self.target, Target::Addresses(block) if block.opens(address))
+    }
+}
+
+impl Pattern {
+    pub fn matches(&self, name: &Name) -> bool {
+        match self {
+            Self::Exact(exact) => exact == name,
+            Self::Below(suffix) => name.above(suffix).is_some(),
+        }
+    }
+}
+
+impl PortRange {
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    pub fn single(port: u16) -> Self {
+        Self {
+            first: port,
+            last: port,
+        }
+    }
+}
+
+impl FromStr for Entry {
+    type Err = EntryError;
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        if text.len() > ALLOW_ENTRY_BYTES_MAX {
+            return Err(EntryError::Long);
+        }
+        let Some(name) = text.strip_prefix("preset:") else {
+            return text.parse().map(Self::Rule);
+        };
+        let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if (1..=PRESET_BYTES_MAX).contains(&name.len()) && name.bytes().all(known) {
+            Ok(Self::Preset(name.to_owned()))
+        } else {
+            Err(EntryError::Preset)
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = EntryError;
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        if text.len() > ALLOW_ENTRY_BYTES_MAX {
+            return Err(EntryError::Long);
+        }
+        if text.starts_with("terminate:") {
+            return Err(EntryError::Terminate);
+        }
+        if text.contains("://") {
+            return Err(EntryError::Url);
+        }
+        if text.contains('[') || without_prefix(text).parse::<Ipv6Addr>().is_ok() {
+            return Err(EntryError::Ipv6);
+        }
+        let (host, ports) = match text.rsplit_once(':') {
+            Some((host, ports)) => (host, Some(ports.parse()?)),
+            None => (text, None),
+        };
+        let target = if let Some(suffix) = host.strip_prefix("*.") {
+            Target::Name(Pattern::Below(name(suffix)?))
+        } else if is_address(host) {
+            Target::Addresses(addresses(host)?)
+        } else if host.contains('/') {
+            return Err(EntryError::Url);
+        } else {
+            Target::Name(Pattern::Exact(name(host)?))
+        };
+        Ok(Self { target, ports })
+    }
+}
+
+fn without_prefix(text: &str) -> &str {
+    text.split_once('/').map_or(text, |(address, _)| address)
+}
+
+/// Anything of digits, dots and one slash is meant as addresses, so that a slip in one is told as such.
+fn is_address(host: &str) -> bool {
+    without_prefix(host)
+        .bytes()
+        .all(|b| b.is_ascii_digit() || b == b'.')
+        && !host.is_empty()
+}
+
+fn name(text: &str) -> Result<Name, EntryError> {
+    if text.contains('*') {
+        return Err(EntryError::Star);
+    }
+    Name::from_text(text).map_err(EntryError::Name)
+}
+
+fn addresses(text: &str) -> Result<Cidr, EntryError> {
+    let block: Cidr = text.parse().map_err(EntryError::Addresses)?;
+    let never = Reach::never_blocks();
+    if never.iter().any(|never| block.lies_within(*never)) {
+        return Err(EntryError::Never);
+    }
+    Ok(block)
+}
+
+impl FromStr for PortRange {
+    type Err = EntryError;
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = Self {
+            first: port(first)?,
+            last: port(last)?,
+        };
+        if range.first <= range.last {
+            Ok(range)
+        } else {
+            Err(EntryError::Port)
+        }
+    }
+}
+
+fn port(text: &str) -> Result<u16, EntryError> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+    let port = text.parse().ok().filter(|_| plain);
+    port.ok_or(EntryError::Port)
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Name(Pattern::Exact(name)) => write!(f, "{name}")?,
+            Target::Name(Pattern::Below(name)) => write!(f, "*.{name}")?,
+            Target::Addresses(block) => write!(f, "{block}")?,
+        }
+        match &self.ports {
+            Some(ports) => write!(f, ":{ports}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => rule.fmt(f),
+            Self::Preset(name) => write!(f, "preset:{name}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Rule {
+    type Error = EntryError;
+    fn try_from(text: String) -> Result<Self, EntryError> {
+        text.parse()
+    }
+}
+
+impl From<Rule> for String {
+    fn from(rule: Rule) -> String {
+        rule.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(text: &str) -> Rule {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn entries_are_written_back_in_one_form() {
+        for (given, canonical) in [
+            ("Example.com.", "example.com"),
+            ("*.Example.com:443", "*.example.com:443"),
+            ("example.com:8000-8010", "example.com:8000-8010"),
+            ("example.com:22-22", "example.com:22"),
+            ("10.1.2.3/32", "10.1.2.3"),
+            ("10.0.0.0/8:22", "10.0.0.0/8:22"),
+            ("preset:packages", "preset:packages"),
+        ] {
+            assert_eq!(given.parse::<Entry>().unwrap().to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for bad in [
+            "",
+            "*",
+            "*.",
+            "*.*.com",
+            "a.*.com",
+            "*a.com",
+            "example.com:",
+            "example.com:0",
+            "example.com:65536",
+            "example.com:2-1",
+            "example.com:+80",
+            "example.com:080",
+            "https://example.com",
+            "example.com/path",
+            "preset:",
+            "preset:A",
+            "preset:a b",
+            "::1",
+            "fd00::/8",
+            "[::1]:80",
+            "127.0.0.1",
+            "127.0.0.0/8",
+            "224.0.0.1",
+            "0.0.0.0/8",
+            "1.2.3",
+            "1.2.3.4/40",
+            "user@example.com",
+            "a\0b.com",
+            "terminate:example.com",
+        ] {
+            assert!(bad.parse::<Entry>().is_err(), "{bad:?} was accepted");
+        }
+        let error = "terminate:a.com".parse::<Entry>().unwrap_err();
+        assert_eq!(error, EntryError::Terminate);
+    }
+
+    #[test]
+    fn names_without_a_port_mean_the_web() {
+        assert!(rule("example.com").covers_port(443) && rule("example.com").covers_port(80));
+        assert!(!rule("example.com").covers_port(22));
+        assert!(rule("example.com:22").covers_port(22) && !rule("example.com:22").covers_port(443));
+        assert!(rule("10.0.0.0/8").covers_port(5432));
+    }
+
+    #[test]
+    fn a_star_stands_for_one_label_or_more() {
+        let name = |text| Name::from_text(text).unwrap();
+        assert!(rule("*.example.com").allows_name(&name("a.b.example.com")));
+        assert!(!rule("*.example.com").allows_name(&name("example.com")));
+        assert!(!rule("example.com").allows_name(&name("a.example.com")));
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_what_was_written_gives_the_same_entry(text in "\\PC{0,60}") {
+            if let Ok(entry) = text.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+            }
+        }
+
+        #[test]
+        fn entries_like_real_ones_survive_too(text in "(\\*\\.)?[a-z0-9-]{1,12}(\\.[a-z0-9]{1,8}){0,3}(/[0-9]{1,2})?(:[0-9]{1,5}(-[0-9]{1,5})?)?") {
+            if let Ok(entry) = text.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+            }
+        }
+    }
+}
