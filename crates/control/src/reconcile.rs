@@ -321,7 +321,7 @@ impl Control {
                     unknown.len()
                 ),
             )
-            .hint("is this the right database? to delete those sandboxes, say so in the configuration"));
+            .hint("is this the right database? to delete those sandboxes, start once with delete_unknown_sandboxes = true"));
         }
         suspect.extend(unknown.into_iter().map(|id| (id, None)));
         let failed = self.settle_each(suspect).await;

@@ -11,6 +11,9 @@ use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
 
 use super::ServeError;
+use value::Value;
+
+mod value;
 
 const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
 /// A configuration file beyond this is not one.
@@ -54,6 +57,9 @@ pub struct Settings {
     pub pool_reserve_mb: u64,
     pub host_dir: PathBuf,
     pub cache_dir: PathBuf,
+    pub default_registry: String,
+    pub plain_registries: Vec<String>,
+    pub delete_unknown_sandboxes: bool,
 }
 
 impl Default for Settings {
@@ -98,6 +104,9 @@ impl Default for Settings {
             pool_reserve_mb: 0,
             host_dir: engine.host_dir,
             cache_dir: engine.host_cache,
+            default_registry: engine.default_registry.unwrap_or_default(),
+            plain_registries: engine.plain_registries,
+            delete_unknown_sandboxes: control.delete_unknown_sandboxes,
         }
     }
 }
@@ -109,62 +118,6 @@ pub struct Setting {
     pub help: &'static str,
     set: fn(&mut Settings, &str) -> Result<(), String>,
     get: fn(&Settings) -> String,
-}
-
-/// How values of a kind are read and shown.
-trait Value: Sized {
-    fn read(text: &str) -> Result<Self, String>;
-    fn show(&self) -> String;
-}
-
-macro_rules! parsed {
-    ($($kind:ty => $wrong:literal),*) => {$(
-        impl Value for $kind {
-            fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|_| $wrong.to_owned())
-            }
-            fn show(&self) -> String {
-                self.to_string()
-            }
-        }
-    )*};
-}
-
-parsed!(u64 => "must be a whole number", SocketAddr => "must be like 127.0.0.1:7070", String => "must be text");
-
-impl Value for f64 {
-    fn read(text: &str) -> Result<Self, String> {
-        match text.parse::<f64>() {
-            Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-            _ => Err("must be a number, not below 0".into()),
-        }
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Value for PathBuf {
-    fn read(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            Err("must be a path".into())
-        } else {
-            Ok(text.into())
-        }
-    }
-    fn show(&self) -> String {
-        self.display().to_string()
-    }
-}
-
-impl Value for Option<PathBuf> {
-    fn read(text: &str) -> Result<Self, String> {
-        Ok(Some(text).filter(|text| !text.is_empty()).map(Into::into))
-    }
-    fn show(&self) -> String {
-        self.as_ref()
-            .map_or_else(String::new, |path| path.display().to_string())
-    }
 }
 
 macro_rules! settings {
@@ -216,6 +169,9 @@ settings! {
     pool_reserve_mb "MIB" "Kept free in the pool; 0: a share of its size";
     host_dir "DIR" "Shared by all servers of a machine; emptied by a reboot";
     cache_dir "DIR" "Shared by all servers of a machine; kept";
+    default_registry "HOST" "Put before images that name no registry; empty: those are refused";
+    plain_registries "HOSTS" "Registries spoken to without TLS, as host or host:port, besides those on loopback";
+    delete_unknown_sandboxes "BOOL" "Delete what the books do not know when they meet this host first; false: refuse to start";
 }
 
 impl Setting {
@@ -230,6 +186,24 @@ impl Setting {
     pub fn default_text(&self) -> String {
         (self.get)(&Settings::default())
     }
+}
+
+/// Settings that may be written as a list in the file.
+const LISTS: &[&str] = &["plain_registries"];
+
+fn list(items: &[toml::Value]) -> Option<String> {
+    let name = |item: &toml::Value| {
+        let text = item.as_str()?;
+        (!text.is_empty() && !text.contains(',')).then(|| text.to_owned())
+    };
+    let names: Option<Vec<_>> = items.iter().map(name).collect();
+    Some(names?.join(","))
+}
+
+/// A registry as references name it: no scheme, no path.
+fn is_registry(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+    !text.is_empty() && text.bytes().all(allowed)
 }
 
 fn wrong(message: String) -> ServeError {
@@ -276,7 +250,15 @@ impl Settings {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Float(number) => number.to_string(),
-                _ => return Err(wrong(format!("{source}: {key} must be text or a number"))),
+                toml::Value::Boolean(truth) => truth.to_string(),
+                // Only a setting that holds names may be a list; one name would read like text.
+                toml::Value::Array(items) if LISTS.contains(&key.as_str()) => list(&items)
+                    .ok_or_else(|| wrong(format!("{source}: {key} must be a list of names")))?,
+                _ => {
+                    return Err(wrong(format!(
+                        "{source}: {key} must be text, a number or true or false"
+                    )));
+                }
             };
             self.set(&key, &value, source)?;
         }
@@ -321,6 +303,22 @@ impl Settings {
                 return Err(wrong(format!("{key} must be between 1 and {}", u32::MAX)));
             }
         }
+        let given = Some(&self.default_registry).filter(|name| !name.is_empty());
+        for (key, name) in given
+            .map(|name| ("default_registry", name))
+            .into_iter()
+            .chain(
+                self.plain_registries
+                    .iter()
+                    .map(|name| ("plain_registries", name)),
+            )
+        {
+            if !is_registry(name) {
+                return Err(wrong(format!(
+                    "{key}: '{name}' must be a registry like registry.example or registry.example:5000"
+                )));
+            }
+        }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
         Ok(())
@@ -358,6 +356,7 @@ impl Settings {
             network_quiet: Duration::from_secs(self.network_quiet_s),
             stop_grace_ms: self.stop_grace_ms,
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
+            delete_unknown_sandboxes: self.delete_unknown_sandboxes,
             ..ControlConfig::default()
         }
     }
@@ -380,6 +379,8 @@ impl Settings {
                 memory: self.overcommit_memory,
                 disk: self.overcommit_disk,
             },
+            default_registry: Some(self.default_registry.clone()).filter(|name| !name.is_empty()),
+            plain_registries: self.plain_registries.clone(),
             ..EngineConfig::new(self.engine_dir())
         }
     }
@@ -454,7 +455,20 @@ mod tests {
         for (text, said) in [
             ("listn = \"x\"", "there is no setting 'listn'"),
             ("warm = \"many\"", "warm must be a whole number"),
-            ("warm = [1]", "warm must be text or a number"),
+            ("warm = [1]", "warm must be text, a number or true or false"),
+            (
+                "plain_registries = [1]",
+                "plain_registries must be a list of names",
+            ),
+            (
+                "plain_registries = [\"a,b\"]",
+                "plain_registries must be a list of names",
+            ),
+            (
+                "plain_registries = \"a,,b\"",
+                "plain_registries must be names with commas",
+            ),
+            ("delete_unknown_sandboxes = 1", "must be true or false"),
             ("warm", "is not TOML"),
         ] {
             let error = Settings::default()
@@ -462,6 +476,37 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(said) && error.contains("file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn registries_and_unknown_sandboxes_reach_those_who_act_on_them() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.engine().default_registry, None);
+        assert!(!settings.control().delete_unknown_sandboxes);
+        let text = "default_registry = \"docker.io\"\n\
+                    plain_registries = [\"a.example\", \"b.example:5000\"]\n\
+                    delete_unknown_sandboxes = true";
+        settings.read_toml(text, "file").unwrap();
+        settings.check().unwrap();
+        let engine = settings.engine();
+        assert_eq!(engine.default_registry.as_deref(), Some("docker.io"));
+        assert_eq!(engine.plain_registries, ["a.example", "b.example:5000"]);
+        assert!(settings.control().delete_unknown_sandboxes);
+        settings
+            .read_environment(|name| {
+                (name == "COVE_PLAIN_REGISTRIES").then(|| "c.example, d.example".into())
+            })
+            .unwrap();
+        assert_eq!(settings.plain_registries, ["c.example", "d.example"]);
+        for (key, value) in [
+            ("default_registry", "https://docker.io"),
+            ("plain_registries", "a.example/path"),
+        ] {
+            let mut settings = Settings::default();
+            settings.set(key, value, "here").unwrap();
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains(value), "{error}");
         }
     }
 
