@@ -177,6 +177,7 @@ impl From<StoreError> for ControlError {
                 .hint("pass next_cursor of an earlier page unchanged"),
             StoreError::Newer { .. }
             | StoreError::Address(_)
+            | StoreError::Refused(_)
             | StoreError::Unavailable(_)
             | StoreError::Database(_)
             | StoreError::Corrupt { .. } => Self::internal("the control plane's database failed")

@@ -52,6 +52,8 @@ pub enum StoreError {
     Newer { found: i64, known: i64 },
     #[error("the database's address is not understood: {0}")]
     Address(String),
+    #[error("the database and this program do not trust each other")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the database cannot be reached")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the database failed")]

@@ -11,14 +11,15 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, Statement};
 
 use crate::StoreError;
 use crate::migrate::migrate;
 use crate::sql::{Backend, Op, Row, Tx, Value};
+
+mod tls;
 
 /// Connections held at most.
 const CONNECTIONS_MAX: usize = 8;
@@ -34,6 +35,7 @@ const MIGRATION_LOCK: i64 = 0x636f_7665;
 
 pub struct Postgres {
     config: Config,
+    tls: tls::Tls,
     idle: Mutex<Vec<PgTx>>,
     permits: Semaphore,
 }
@@ -41,20 +43,12 @@ pub struct Postgres {
 impl Postgres {
     /// Connects once and brings the database up to date.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let mut config: Config = url
-            .parse()
-            .map_err(|error: tokio_postgres::Error| StoreError::Address(full_text(&error)))?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(StoreError::Address(
-                "sslmode=require is not supported: reach the database over a unix socket, \
-                 loopback or a private tunnel"
-                    .into(),
-            ));
-        }
+        let (mut config, tls) = tls::parse(url)?;
         config.connect_timeout(CONNECT_TIMEOUT);
         config.application_name("cove");
         let store = Self {
             config,
+            tls,
             idle: Mutex::new(Vec::new()),
             permits: Semaphore::new(CONNECTIONS_MAX),
         };
@@ -77,9 +71,9 @@ impl Postgres {
     async fn connect(&self) -> Result<PgTx, StoreError> {
         let (client, connection) = self
             .config
-            .connect(NoTls)
+            .connect(self.tls.clone())
             .await
-            .map_err(|error| StoreError::Unavailable(error.into()))?;
+            .map_err(unreachable)?;
         // Ends by itself when the client is dropped or the server goes away.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -278,6 +272,24 @@ fn lost_to_another(error: &StoreError) -> bool {
         .is_some_and(|code| {
             *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
         })
+}
+
+/// A server that cannot be trusted, or that knows no such user, will not become another by waiting.
+fn unreachable(error: tokio_postgres::Error) -> StoreError {
+    let text = full_text(&error);
+    let refused = error.code().is_some_and(|code| {
+        [
+            SqlState::INVALID_PASSWORD,
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+            SqlState::INVALID_CATALOG_NAME,
+        ]
+        .contains(code)
+    });
+    let untrusted = ["certificate", "does not support TLS", "TLS handshake"];
+    if refused || untrusted.iter().any(|part| text.contains(part)) {
+        return StoreError::Refused(error.into());
+    }
+    StoreError::Unavailable(error.into())
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {

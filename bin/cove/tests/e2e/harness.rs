@@ -16,6 +16,8 @@ const POOL_MB: &str = "8192";
 
 pub struct Cove {
     dir: TempDir,
+    /// Flags of `cove serve` besides the usual ones.
+    flags: Vec<String>,
     server: Option<Child>,
 }
 
@@ -38,11 +40,20 @@ pub fn program() -> &'static str {
 impl Cove {
     /// A server that is ready, with the image `busybox`.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more flags for `cove serve`.
+    pub fn start_with(flags: &[&str]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("cove-e2e-")
             .tempdir_in("/var/tmp")
             .unwrap();
-        let mut cove = Self { dir, server: None };
+        let mut cove = Self {
+            dir,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            server: None,
+        };
         cove.serve();
         cove.import_busybox();
         cove
@@ -74,6 +85,7 @@ impl Cove {
                 "--data-dir",
             ])
             .arg(self.data_dir())
+            .args(&self.flags)
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

@@ -5,10 +5,13 @@
 
 mod chaos;
 mod cli;
+#[path = "../../../../crates/store/tests/conformance/cluster.rs"]
+mod cluster;
 mod copying;
 mod documents;
 mod harness;
 mod pipes;
+mod postgres;
 mod privileges;
 mod restarts;
 mod terminal;

@@ -1,7 +1,9 @@
-//! A private PostgreSQL cluster of the installed packages: its own folder, its own socket, no port.
+//! A private PostgreSQL cluster of the installed packages: its own folder, its own socket, and a port
+//! on loopback only where TLS is asked for. The tests of the whole server use this file too.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::chown;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,16 +14,30 @@ use tokio_postgres::NoTls;
 
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// In the name of the socket also where nothing listens on the network.
+const DEFAULT_PORT: u16 = 5432;
 
 pub struct Cluster {
     folder: TempDir,
     programs: PathBuf,
     owner: Option<(u32, u32)>,
+    port: Option<u16>,
     server: Child,
+}
+
+/// PEM, for a server that speaks TLS.
+pub struct Identity<'a> {
+    pub certificate: &'a str,
+    pub key: &'a str,
 }
 
 impl Cluster {
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// With an identity it listens on loopback too, for TLS and nothing else.
+    pub fn start_with(identity: Option<Identity<'_>>) -> Self {
         let programs = programs();
         let folder = tempfile::Builder::new()
             .prefix("cove-pg-")
@@ -32,6 +48,9 @@ impl Cluster {
         if let Some((uid, gid)) = owner {
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
+        // Others may get to the socket; the data has a folder of its own.
+        let passable = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(folder.path(), passable).unwrap();
         let made = command(&programs.join("initdb"), owner)
             .args([
                 "--auth=trust",
@@ -48,13 +67,39 @@ impl Cluster {
             "initdb: {}",
             String::from_utf8_lossy(&made.stderr)
         );
-        let server = serve(&programs, folder.path(), owner);
+        let port = identity.map(|identity| {
+            for (name, text) in [
+                ("server.crt", identity.certificate),
+                ("server.key", identity.key),
+                (
+                    "data/pg_hba.conf",
+                    "local all all trust\nhostssl all all 127.0.0.1/32 trust\n",
+                ),
+            ] {
+                let path = folder.path().join(name);
+                std::fs::write(&path, text).unwrap();
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+                if let Some((uid, gid)) = owner {
+                    chown(&path, Some(uid), Some(gid)).unwrap();
+                }
+            }
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap().port()
+        });
+        let server = serve(&programs, folder.path(), owner, port);
         Self {
             folder,
             programs,
             owner,
+            port,
             server,
         }
+    }
+
+    /// The port for TLS on loopback.
+    #[allow(dead_code, reason = "this file serves two test programs")]
+    pub fn port(&self) -> u16 {
+        self.port.expect("the cluster was started with an identity")
     }
 
     /// A new, empty database; answers its address.
@@ -75,14 +120,16 @@ impl Cluster {
         connection.await.unwrap().unwrap();
     }
 
+    #[allow(dead_code, reason = "this file serves two test programs")]
     pub fn restart(&mut self) {
         stop(&mut self.server);
-        self.server = serve(&self.programs, self.folder.path(), self.owner);
+        self.server = serve(&self.programs, self.folder.path(), self.owner, self.port);
     }
 
     fn address(&self, database: &str) -> String {
         let host = self.folder.path().to_str().unwrap().replace('/', "%2F");
-        format!("postgres://postgres@{host}/{database}")
+        let port = self.port.unwrap_or(DEFAULT_PORT);
+        format!("postgres://postgres@{host}:{port}/{database}")
     }
 }
 
@@ -97,20 +144,27 @@ fn short(name: &str) -> String {
     name.chars().take(60).collect()
 }
 
-fn serve(programs: &Path, folder: &Path, owner: Option<(u32, u32)>) -> Child {
-    let mut server = command(&programs.join("postgres"), owner)
+fn serve(programs: &Path, folder: &Path, owner: Option<(u32, u32)>, port: Option<u16>) -> Child {
+    let mut postgres = command(&programs.join("postgres"), owner);
+    match port {
+        Some(port) => {
+            let file = |name: &str| folder.join(name).display().to_string();
+            postgres
+                .args(["-c", "listen_addresses=127.0.0.1", "-c", "ssl=on"])
+                .args(["-c", &format!("port={port}")])
+                .args(["-c", &format!("ssl_cert_file={}", file("server.crt"))])
+                .args(["-c", &format!("ssl_key_file={}", file("server.key"))]);
+        }
+        None => {
+            postgres.args(["-c", "listen_addresses="]);
+        }
+    }
+    let mut server = postgres
         .arg("-D")
         .arg(folder.join("data"))
         .arg("-k")
         .arg(folder)
-        .args([
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "max_connections=300",
-            "-c",
-            "fsync=on",
-        ])
+        .args(["-c", "max_connections=300", "-c", "fsync=on"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -121,6 +175,7 @@ fn serve(programs: &Path, folder: &Path, owner: Option<(u32, u32)>) -> Child {
             .arg("-q")
             .arg("-h")
             .arg(folder)
+            .args(["-p", &port.unwrap_or(DEFAULT_PORT).to_string()])
             .status()
             .unwrap();
         if ready.success() {

@@ -5,6 +5,7 @@
 mod cases;
 mod cluster;
 mod rows;
+mod tls;
 
 use std::sync::Arc;
 
@@ -127,7 +128,13 @@ async fn postgres_survives_a_restart_of_the_server() {
 async fn addresses_that_cannot_be_honoured_are_refused() {
     for address in [
         "mysql://x/y",
-        "postgres://localhost/x?sslmode=require",
+        "postgres://localhost/x?sslmode=verify-ca",
+        "postgres://localhost/x?sslmode=require&sslrootcert=/etc/hostname",
+        "postgres://localhost/x?sslmode=verify-full&sslrootcert=/nonexistent",
+        "postgres://localhost/x?sslmode=verify-full&sslrootcert=/etc/hostname",
+        "postgres://localhost/x?sslmode=verify-full&sslrootcert=%zz",
+        "postgres://%2Fvar%2Frun/x?sslmode=require",
+        "postgres://localhost/x?sslcert=/x",
         "postgres://a b/?port=x",
     ] {
         let refused = cove_store::open(address).await.err().unwrap();
