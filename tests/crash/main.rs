@@ -6,6 +6,7 @@
 mod adoption;
 mod moments;
 mod neighbours;
+mod resizing;
 mod sweeping;
 
 /// The program that holds the engine.

@@ -203,6 +203,44 @@ async fn a_taken_id_is_refused_and_its_owner_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn more_open_files_than_the_host_allows_are_refused_with_its_limit() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    const HOST: u64 = 9000;
+    let world = World::start(PROGRAM).await;
+    let engine = Pid::from_raw(world.engine_pid() as i32);
+    let limit = Rlimit {
+        current: Some(HOST),
+        maximum: Some(HOST),
+    };
+    prlimit(engine, Resource::Nofile, limit).unwrap();
+    let error = world
+        .try_create(|spec| spec.resources.open_files = HOST + 1)
+        .await
+        .unwrap_err();
+    match error {
+        RunnerError::Unsupported { message } => {
+            assert!(
+                message.contains("open_files") && message.contains("9000"),
+                "{message}"
+            )
+        }
+        other => panic!("{other:?}"),
+    }
+    let traces = world.traces();
+    assert!(
+        traces.records.is_empty() && traces.volumes.is_empty(),
+        "{traces:?}"
+    );
+    let id = world
+        .create_with(|spec| spec.resources.open_files = HOST)
+        .await
+        .id;
+    let inside = output(&world.guest(&id), "ulimit -n; ulimit -H -n").await;
+    assert_eq!(inside, "9000\n9000");
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn promised_memory_is_given_back_by_stop_and_delete() {
     let world = World::with(PROGRAM, |setup| setup.memory_overcommit = Some(1.0)).await;
     let client = world.client();

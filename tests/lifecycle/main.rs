@@ -5,6 +5,7 @@
 
 mod basics;
 mod churn;
+mod full_host;
 mod images;
 mod memory;
 mod observing;

@@ -113,10 +113,58 @@ async fn a_host_with_no_more_to_promise_kills_instead_of_hanging() {
         .await
         .id;
     let guest = world.guest(&id);
-    let killed = exec(&guest, &touch(600)).await;
+    // Much at once, then more and more: how quick the engine is decides where it ends, not whether.
+    let hungry = "(i=0; while [ $i -lt 400 ]; do echo; sleep 0.02; i=$((i+1)); done) | \
+        awk 'BEGIN{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<600;i++) a[i]=s i} {a[i++]=s NR}'";
+    let killed = exec(&guest, hungry).await;
     assert!(killed.exit.oom, "{:?}", killed.exit);
     succeed(&guest, "echo still here").await;
     let promised = client.host().await.unwrap().promised_memory_bytes;
     assert!(promised <= host_mb << 20, "{promised}");
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_read_into_new_memory_comes_back_whole_while_memory_grows() {
+    let world = World::start(PROGRAM).await;
+    let id = world
+        .create_with(|spec| spec.resources = elastic(64, 512))
+        .await
+        .id;
+    let guest = world.guest(&id);
+    let cursor = world.cursor().await;
+    // One system call that touches three times the memory it begins with.
+    let read = succeed(&guest, "dd if=/dev/zero of=/dev/null bs=200M count=1").await;
+    let said = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert!(said.contains("1+0 records in"), "{said}");
+    world
+        .event(cursor, "memory grew", |event| {
+            matches!(event.kind, EventKind::MemoryGrown { .. })
+        })
+        .await;
+    let sample = world.client().sample(&id).await.unwrap();
+    assert_eq!(sample.oom_kills, 0);
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cache_does_not_make_memory_grow() {
+    let world = World::start(PROGRAM).await;
+    let id = world
+        .create_with(|spec| spec.resources = elastic(64, 512))
+        .await
+        .id;
+    let guest = world.guest(&id);
+    succeed(
+        &guest,
+        "dd if=/dev/zero of=/root/big bs=1M count=150 && sync && cat /root/big > /dev/null",
+    )
+    .await;
+    let view = world.client().get(&id).await.unwrap();
+    assert_eq!(view.limits.memory_mb, 64);
+    // What is needed is found also behind the cache.
+    succeed(&guest, &touch(200)).await;
+    let view = world.client().get(&id).await.unwrap();
+    assert!(view.limits.memory_mb >= 200, "{:?}", view.limits);
     world.finish();
 }

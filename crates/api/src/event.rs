@@ -35,6 +35,12 @@ pub enum EventKind {
         from_mb: u64,
         to_mb: u64,
     },
+    /// The host's disk is nearly full: until there is room again only `limit_mb` may be used.
+    DiskHeld {
+        limit_mb: u64,
+    },
+    /// There is room again, and the whole disk may be used.
+    DiskReleased,
     Resized,
     /// Found running after a restart, and taken over.
     Adopted,

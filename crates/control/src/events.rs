@@ -152,6 +152,8 @@ impl Control {
                 }
                 EventKind::RolledBack { .. } => self.0.stale.mark(&event.sandbox),
                 EventKind::Oom { .. }
+                | EventKind::DiskHeld { .. }
+                | EventKind::DiskReleased
                 | EventKind::Resized
                 | EventKind::Snapshotted { .. }
                 | EventKind::CaptureFailed { .. } => {}

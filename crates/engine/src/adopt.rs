@@ -83,6 +83,7 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = run;
         inner.insert(&sandbox);
+        inner.reapply(&sandbox, machine.as_deref());
         if let Some(machine) = machine {
             sandbox.emit(EventKind::Adopted);
             if sandbox.state() == State::Stopping {

@@ -41,6 +41,7 @@ pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
 
 fn findings(inner: &Inner) -> Vec<Finding> {
     let mut found = host_findings(inner.container.cgroup_version());
+    found.push(disk_room(inner));
     found.extend(
         Pool::probe(&inner.config.data_dir)
             .into_iter()
@@ -56,6 +57,25 @@ fn findings(inner: &Inner) -> Vec<Finding> {
             }),
     );
     found
+}
+
+fn disk_room(inner: &Inner) -> Finding {
+    match (inner.guard.short(), inner.disk_limits) {
+        (Some(room), _) => bad(
+            "disk room",
+            format!(
+                "the host's disk is nearly full: {} MiB are left, so sandboxes may not use more than they do",
+                room.bytes >> 20
+            ),
+            "delete sandboxes, snapshots or images, or add disk space; limits come back by themselves".into(),
+        ),
+        (None, true) => good("disk room", "the reserve of the host's disk is whole".into()),
+        (None, false) => warning(
+            "disk room",
+            "sandboxes on this pool can fill the host's disk".into(),
+            "choose a btrfs pool, where disks can be limited".into(),
+        ),
+    }
 }
 
 fn host_findings(cgroup_version: u8) -> Vec<Finding> {

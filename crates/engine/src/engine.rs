@@ -21,6 +21,7 @@ use crate::books::{Books, Capacity, total_memory};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
 use crate::events::Events;
+use crate::guard::Guard;
 use crate::images::Images;
 use crate::record::Records;
 use crate::sandbox::Sandbox;
@@ -45,6 +46,7 @@ pub(crate) struct Inner {
     pub records: Records,
     pub host_boot: String,
     pub disk_limits: bool,
+    pub guard: Guard,
     pub sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
 }
 
@@ -63,11 +65,13 @@ impl Engine {
         };
         engine.adopt_all().await?;
         engine.sweep().await?;
+        Guard::start(&engine.inner);
         Ok(engine)
     }
 
     /// Lets go of the host: what runs, runs on. With nothing left, claims on the host go too.
     pub async fn close(&self) {
+        self.inner.guard.stop().await;
         self.inner.container.close().await;
         if self.inner.all().is_empty() {
             let _ = self.inner.ranges.release();
@@ -213,6 +217,7 @@ impl Inner {
             sandboxes: RwLock::default(),
             _unpack_range: unpack_range,
             disk_limits,
+            guard: Guard::default(),
             container,
             ranges,
             pool,

@@ -25,6 +25,7 @@ mod ending;
 mod engine;
 mod error;
 mod events;
+mod guard;
 mod images;
 mod instance;
 mod limits;

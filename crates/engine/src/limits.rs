@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
+use cove_isolation::Machine;
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
+use cove_pool::PoolError;
 use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
@@ -103,6 +105,25 @@ impl Inner {
             }
             from_isolation(error)
         })
+    }
+
+    /// Puts what the record says in force: an engine that died in the middle of a change, or while
+    /// disks were held, left something else.
+    pub(crate) fn reapply(&self, sandbox: &Sandbox, machine: Option<&dyn Machine>) {
+        if self.disk_limits {
+            match self.apply_disk_limit(sandbox) {
+                Ok(()) | Err(PoolError::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk limit could not be set")
+                }
+            }
+        }
+        let Some(machine) = machine else { return };
+        let record = sandbox.record();
+        let memory_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
+        if let Err(error) = machine.reapply(&record.limits, memory_mb) {
+            tracing::warn!(sandbox = %sandbox.id, %error, "its limits could not be set");
+        }
     }
 
     pub(crate) fn promise_disk(&self, sandbox: &Sandbox, disk_mb: u64) -> Result<(), RunnerError> {

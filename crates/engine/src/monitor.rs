@@ -36,26 +36,48 @@ pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
 fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
     let record = sandbox.record();
     let now_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
+    let ceiling = record.limits.memory_ceiling_mb();
+    let usage = machine.usage().unwrap_or_default();
     match event {
         MemoryEvent::OomKilled { kills } => {
-            let peak = machine.usage().map_or(0, |usage| usage.memory_peak_bytes);
             sandbox.emit(EventKind::Oom {
                 kills,
                 limit_mb: now_mb,
-                peak_mb: peak >> 20,
+                peak_mb: usage.memory_peak_bytes >> 20,
             });
+            // One that could not grow was held where it was; what was killed made room to try again.
+            if now_mb < ceiling
+                && let Err(error) = machine.grow_memory(&record.limits, now_mb)
+            {
+                tracing::warn!(sandbox = %sandbox.id, %error, "memory cannot grow again");
+            }
         }
         MemoryEvent::Pressure => {
-            let ceiling = record.limits.memory_ceiling_mb();
             if now_mb >= ceiling {
                 return;
             }
-            let wanted = (now_mb + (now_mb / 4).max(GROWTH_MIN_MB)).min(ceiling);
+            let needed = usage
+                .memory_bytes
+                .saturating_sub(usage.memory_reclaimable_bytes);
+            let wanted = wanted(now_mb, needed.div_ceil(1 << 20)).min(ceiling);
             if let Err(error) = grow(sandbox, machine, now_mb, wanted) {
                 tracing::warn!(sandbox = %sandbox.id, %error, "memory could not grow");
             }
         }
     }
+}
+
+fn larger(mb: u64) -> u64 {
+    mb + (mb / 4).max(GROWTH_MIN_MB)
+}
+
+/// At least one step, and as many as leave room above what is needed already.
+fn wanted(now_mb: u64, needed_mb: u64) -> u64 {
+    let mut mb = larger(now_mb);
+    while mb < larger(needed_mb) {
+        mb = larger(mb);
+    }
+    mb
 }
 
 fn grow(
@@ -65,32 +87,31 @@ fn grow(
     wanted_mb: u64,
 ) -> Result<(), IsolationError> {
     let record = sandbox.record();
-    let admitted = match sandbox
-        .run_promise
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .as_mut()
-    {
-        Some(promise) => promise.change(record.limits.cpu, wanted_mb).is_ok(),
-        None => false,
+    let promise = |mb: u64| {
+        let mut promise = sandbox
+            .run_promise
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let promise = promise.as_mut()?;
+        promise.change(record.limits.cpu, mb).is_ok().then_some(mb)
     };
-    if !admitted {
-        // The host has no more to give: the kernel must be allowed to kill again, or tasks that wait
-        // for memory would wait for ever.
+    // A host that cannot give all may still give one step.
+    let admitted = promise(wanted_mb).or_else(|| promise(larger(now_mb).min(wanted_mb)));
+    let Some(to_mb) = admitted else {
+        // The host has no more to give: the kernel must kill here, not at the maximum.
         let mut settled = record.limits.clone();
         settled.memory_max_mb = Some(now_mb);
         settled.memory_mb = settled.memory_mb.min(now_mb);
         return machine.grow_memory(&settled, now_mb);
-    }
-    machine.grow_memory(&record.limits, wanted_mb)?;
-    if let Err(error) = sandbox.update(Durability::Written, |record| {
-        record.grown_mb = Some(wanted_mb)
-    }) {
+    };
+    machine.grow_memory(&record.limits, to_mb)?;
+    if let Err(error) = sandbox.update(Durability::Written, |record| record.grown_mb = Some(to_mb))
+    {
         tracing::warn!(sandbox = %sandbox.id, %error, "growth was not written down");
     }
     sandbox.emit(EventKind::MemoryGrown {
         from_mb: now_mb,
-        to_mb: wanted_mb,
+        to_mb,
     });
     Ok(())
 }
@@ -126,4 +147,17 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
 pub fn add_past(record: &mut crate::record::Record, usage: &Usage) {
     record.past_cpu_usec += usage.cpu_usec;
     record.past_oom_kills += usage.oom_kills;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_past_what_is_needed_already_and_by_a_step_at_least() {
+        assert_eq!(wanted(64, 10), 128);
+        assert_eq!(wanted(1024, 1000), 1280);
+        let far = wanted(64, 700);
+        assert!((764..=1100).contains(&far), "{far}");
+    }
 }

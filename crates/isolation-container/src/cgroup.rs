@@ -18,6 +18,9 @@ pub use watch::MemoryWatch;
 /// Length of the period CPU time is counted over.
 const CPU_PERIOD_USEC: u64 = 100_000;
 
+/// The part of its limit that an elastic group has left when it is grown.
+const MARK_DIVISOR: u64 = 8;
+
 #[derive(Debug)]
 pub enum Cgroups {
     V1(v1::Hierarchy),
@@ -35,7 +38,7 @@ pub enum Group {
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryLimit {
     pub now_bytes: u64,
-    /// Above `now_bytes`: the group is elastic, and waits or slows at `now_bytes` instead of dying.
+    /// Above `now_bytes`: the group is elastic, and the kernel kills only here.
     pub ceiling_bytes: u64,
 }
 
@@ -47,8 +50,19 @@ impl MemoryLimit {
         }
     }
 
+    /// No use of memory calls for growth.
+    pub const NO_MARK: u64 = u64::MAX;
+
     fn may_grow(&self) -> bool {
         self.now_bytes < self.ceiling_bytes
+    }
+
+    /// In use beyond this, what cannot be taken back calls for growth: a little below the limit.
+    pub fn mark(&self) -> u64 {
+        match self.may_grow() {
+            true => self.now_bytes - self.now_bytes / MARK_DIVISOR,
+            false => Self::NO_MARK,
+        }
     }
 }
 
@@ -141,6 +155,14 @@ impl Group {
         }
     }
 
+    /// Sets it also below use: where the kernel refuses that, the group is held at its use.
+    pub fn hold_memory(&self, limit: MemoryLimit) -> io::Result<()> {
+        match self {
+            Self::V1(group) => group.hold_memory(limit),
+            Self::V2(group) => group.set_memory(limit),
+        }
+    }
+
     pub fn set_cpu(&self, cpu: f64, cpus: &[u32]) -> io::Result<()> {
         let quota = (cpu * CPU_PERIOD_USEC as f64).round().max(1000.0) as u64;
         let list = cpus
@@ -183,9 +205,10 @@ impl Group {
         }
     }
 
-    pub fn watch(&self) -> io::Result<MemoryWatch> {
+    /// `mark` tells where use calls for growth, now and when it moves.
+    pub fn watch(&self, mark: tokio::sync::watch::Receiver<u64>) -> io::Result<MemoryWatch> {
         match self {
-            Self::V1(group) => MemoryWatch::v1(group),
+            Self::V1(group) => MemoryWatch::v1(group, mark),
             Self::V2(group) => MemoryWatch::v2(group),
         }
     }

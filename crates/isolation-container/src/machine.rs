@@ -49,6 +49,8 @@ pub struct Container {
     /// The guest's socket, opened once: what is put in its place later is never looked at.
     socket: OwnedFd,
     watch: tokio::sync::Mutex<Option<MemoryWatch>>,
+    /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
+    mark: tokio::sync::watch::Sender<u64>,
     range: Mutex<Option<UidRange>>,
 }
 
@@ -59,11 +61,13 @@ impl Container {
         group: Group,
         range: UidRange,
         cpus: Arc<CpuBook>,
+        mark: u64,
     ) -> Result<Self, IsolationError> {
         let socket =
             open_socket(detail.pid).map_err(IsolationError::failed("open the guest's socket"))?;
+        let mark = tokio::sync::watch::Sender::new(mark);
         let watch = group
-            .watch()
+            .watch(mark.subscribe())
             .map_err(IsolationError::failed("watch the memory"))?;
         let pid = detail.pid;
         let pidfd = crate::watched::owned(pidfd, Interest::READABLE)
@@ -76,6 +80,7 @@ impl Container {
             cpus,
             socket,
             watch: tokio::sync::Mutex::new(Some(watch)),
+            mark,
             range: Mutex::new(Some(range)),
         })
     }
@@ -209,9 +214,9 @@ impl Machine for Container {
             });
         }
         let failed = |error| IsolationError::failed("change the limits")(error);
-        self.group
-            .set_memory(MemoryLimit::of(limits, memory_mb))
-            .map_err(failed)?;
+        let memory = MemoryLimit::of(limits, memory_mb);
+        self.group.set_memory(memory).map_err(failed)?;
+        self.mark.send_replace(memory.mark());
         self.group.set_pids(limits.pids).map_err(failed)?;
         let mut detail = self.detail();
         if detail.cpu != limits.cpu {
@@ -224,10 +229,23 @@ impl Machine for Container {
         Ok(())
     }
 
+    fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
+        let failed = |error| IsolationError::failed("set the limits")(error);
+        let memory = MemoryLimit::of(limits, memory_mb);
+        self.group.hold_memory(memory).map_err(failed)?;
+        self.mark.send_replace(memory.mark());
+        self.group.set_pids(limits.pids).map_err(failed)?;
+        let detail = self.detail();
+        self.group.set_cpu(detail.cpu, &detail.cpus).map_err(failed)
+    }
+
     fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError> {
+        let memory = MemoryLimit::of(limits, grown_mb);
         self.group
-            .set_memory(MemoryLimit::of(limits, grown_mb))
-            .map_err(IsolationError::failed("grow the memory"))
+            .hold_memory(memory)
+            .map_err(IsolationError::failed("grow the memory"))?;
+        self.mark.send_replace(memory.mark());
+        Ok(())
     }
 
     async fn memory_event(&self) -> Result<MemoryEvent, IsolationError> {

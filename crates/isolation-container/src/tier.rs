@@ -215,6 +215,13 @@ impl Shared {
                 "I/O limits need a pool on a block device of its own".into(),
             ));
         }
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        if let Some(most) = most.filter(|most| limits.open_files > *most) {
+            return Err(IsolationError::Unsupported(format!(
+                "open_files is {}, and this host allows its processes {most}; ask for less, or raise LimitNOFILE of the service",
+                limits.open_files
+            )));
+        }
         Ok(())
     }
 
@@ -255,7 +262,7 @@ impl Shared {
             hostname: boot.hostname.clone(),
             cpuinfo: self.cpuinfo.for_cpus(visible),
             cpu_online: shown::cpu_online(visible),
-            meminfo: shown::meminfo(limits.memory_mb << 20),
+            meminfo: shown::meminfo(limits.memory_ceiling_mb() << 20),
             // As on any machine, shared memory may take half of it.
             shm_bytes: (limits.memory_mb << 20) / 2,
             open_files: limits.open_files,
@@ -291,6 +298,7 @@ impl Shared {
             clean_up.group.clone(),
             taken.range,
             Arc::clone(&self.cpus),
+            MemoryLimit::of(limits, limits.memory_mb).mark(),
         )?;
         clean_up.disarm();
         cpus.keep();
@@ -435,7 +443,15 @@ impl Isolation for ContainerTier {
             return remove_remains(group, range).await;
         };
         shared.cpus.retake(&detail.cpus, detail.cpu);
-        let container = Container::new(detail, pidfd, group, range, Arc::clone(&shared.cpus))?;
+        // The engine says where memory stands when it puts the limits in force again.
+        let container = Container::new(
+            detail,
+            pidfd,
+            group,
+            range,
+            Arc::clone(&shared.cpus),
+            MemoryLimit::NO_MARK,
+        )?;
         Ok(Adopted::Running(Box::new(container)))
     }
 

@@ -221,6 +221,10 @@ pub trait Machine: Send + Sync {
     /// to begin with, between `limits.memory_mb` and its maximum.
     fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
 
+    /// Puts limits in force on a machine found running, whatever it uses: a limit below use holds it
+    /// there. `memory_mb` as in [`Machine::resize`].
+    fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
+
     /// Moves the elastic memory limit; `grown` is between `memory_mb` and `memory_max_mb`.
     fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
 

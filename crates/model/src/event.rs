@@ -33,6 +33,10 @@ pub enum EventKind {
     },
     /// Elastic memory grew.
     MemoryGrown { from_mb: u64, to_mb: u64 },
+    /// The host's disk is nearly full: until there is room again only `limit_mb` may be used.
+    DiskHeld { limit_mb: u64 },
+    /// There is room again, and the whole disk may be used.
+    DiskReleased,
     /// Limits were changed by the owner.
     Resized,
     /// A running sandbox was found and taken over after the engine restarted.

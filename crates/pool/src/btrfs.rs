@@ -260,6 +260,16 @@ impl Volumes for Btrfs {
             .set_limit(&volume, &self.path(id), info.id, limit)
     }
 
+    fn force_limit(&self, id: &VolumeId, limit: u64) -> Result<(), PoolError> {
+        let (volume, info) = self.subvol(id)?;
+        self.quota
+            .force_limit(&volume, &self.path(id), info.id, limit)
+    }
+
+    fn waiting(&self) -> Result<Option<u64>, PoolError> {
+        self.quota.waiting()
+    }
+
     fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
         let volume = self.open_volume(id)?;
         sys::sync_and_clean(volume.as_fd()).context("sync", self.path(id))

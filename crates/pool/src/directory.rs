@@ -215,6 +215,14 @@ impl Volumes for Directory {
         }
     }
 
+    fn force_limit(&self, id: &VolumeId, limit: u64) -> Result<(), PoolError> {
+        self.set_limit(id, Some(limit))
+    }
+
+    fn waiting(&self) -> Result<Option<u64>, PoolError> {
+        Ok(None)
+    }
+
     fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
         syncfs(self.open_volume(id)?).context("sync", self.path(id))
     }

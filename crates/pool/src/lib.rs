@@ -34,7 +34,7 @@ mod volume;
 
 pub use config::{Backend, BackendChoice, PoolConfig};
 pub use error::{Place, PoolError};
-pub use pool::{Pool, SweepReport};
+pub use pool::{Headroom, Pool, SweepReport};
 pub use probe::{Finding, Status};
 pub use space::Space;
 pub use volume::{Access, Kind, MAX_NAME_LEN, Usage, VolumeId, VolumeInfo};

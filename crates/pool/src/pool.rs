@@ -4,6 +4,7 @@
 //! check, swapping, listing and sweeping. The rest goes through the private [`Volumes`] trait.
 
 mod choice;
+mod headroom;
 mod lock;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use crate::space::{self, CREATE_FLOOR_BYTES, Space};
 use crate::tree;
 use crate::volume::{Access, Kind, Usage, VolumeId, VolumeInfo};
 
+pub use headroom::Headroom;
 use lock::Lock;
 
 pub(crate) const TRASH: &str = "trash";
@@ -48,6 +50,10 @@ pub(crate) trait Volumes: Send + Sync {
     fn info(&self, id: &VolumeId) -> Result<VolumeInfo, PoolError>;
     fn usage(&self, id: &VolumeId) -> Result<Usage, PoolError>;
     fn set_limit(&self, id: &VolumeId, limit: Option<u64>) -> Result<(), PoolError>;
+    /// Like `set_limit`, also below present use.
+    fn force_limit(&self, id: &VolumeId, limit: u64) -> Result<(), PoolError>;
+    /// Bytes written into volumes that are not on disk yet; `None` where nobody counts them.
+    fn waiting(&self) -> Result<Option<u64>, PoolError>;
     fn sync(&self, id: &VolumeId) -> Result<(), PoolError>;
     /// Finishes deletions; returns how many leftovers went.
     fn empty_trash(&self) -> Result<usize, PoolError>;

@@ -37,6 +37,10 @@ const QGROUP_LIMIT: c_ulong = code(READ, 43, size_of::<QgroupLimit>());
 const GET_SUBVOL_INFO: c_ulong = code(READ, 60, size_of::<SubvolInfoRaw>());
 const SNAP_DESTROY_V2: c_ulong = code(WRITE, 63, size_of::<VolArgsV2>());
 
+/// Of every filesystem, not of btrfs alone, hence under another letter.
+const TRIM: c_ulong =
+    code(READ | WRITE, 121, size_of::<TrimRange>()) & !(0xff << 8) | (b'X' as c_ulong) << 8;
+
 const SUBVOL_RDONLY: u64 = 1 << 1;
 const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
@@ -46,6 +50,13 @@ const LIMIT_MAX_REFERENCED: u64 = 1;
 const ROOT_TREE: u64 = 1;
 const ROOT_ITEM: u32 = 132;
 const ROOT_REF: u32 = 156;
+
+#[repr(C)]
+struct TrimRange {
+    start: u64,
+    length: u64,
+    least: u64,
+}
 
 #[repr(C)]
 struct VolArgs {
@@ -299,6 +310,16 @@ pub(crate) fn resize_to_device(root: BorrowedFd<'_>) -> Result<(), Errno> {
 /// only every 30 seconds.
 pub(crate) fn sync_and_clean(anywhere: BorrowedFd<'_>) -> Result<(), Errno> {
     ioctl_value(anywhere, SYNC, 0).map(drop)
+}
+
+/// Tells the device below which blocks hold nothing, so that it can forget them.
+pub(crate) fn trim(root: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut everything = TrimRange {
+        start: 0,
+        length: u64::MAX,
+        least: 0,
+    };
+    ioctl(root, TRIM, &mut everything).map(drop)
 }
 
 pub(crate) fn quota_enable_simple(root: BorrowedFd<'_>) -> Result<(), Errno> {

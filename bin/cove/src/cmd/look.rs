@@ -180,6 +180,10 @@ fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
         EventKind::MemoryGrown { from_mb, to_mb } => {
             format!("memory grew from {from_mb} to {to_mb} MiB")
         }
+        EventKind::DiskHeld { limit_mb } => format!(
+            "the host's disk is nearly full: it may use {limit_mb} MiB until there is room again"
+        ),
+        EventKind::DiskReleased => "the host's disk has room again".into(),
         EventKind::Resized => "limits changed".into(),
         EventKind::Adopted => "taken over by a restarted server".into(),
         EventKind::Snapshotted { snapshot, memory } => {

@@ -13,6 +13,9 @@ use super::{CPU_PERIOD_USEC, MemoryLimit, join_all, keyed, read_number, text, wr
 /// Without all of these a sandbox could not be limited.
 const NEEDED: [&str; 5] = ["memory", "cpu", "cpuacct", "pids", "cpuset"];
 
+/// How often a group that grows while it is being held is held anew.
+const HOLD_TRIES: u32 = 50;
+
 /// Socket buffers may take this part of a sandbox's memory on top of it.
 const SOCKETS_SHARE: u64 = 4;
 
@@ -39,6 +42,19 @@ pub struct Group {
     cpuacct: PathBuf,
     cpuset: PathBuf,
     blkio: Option<PathBuf>,
+}
+
+/// Bytes in use, and those of them the kernel can take back.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryUse {
+    pub all: u64,
+    pub reclaimable: u64,
+}
+
+impl MemoryUse {
+    pub fn needed(&self) -> u64 {
+        self.all.saturating_sub(self.reclaimable)
+    }
 }
 
 impl Hierarchy {
@@ -177,30 +193,52 @@ impl Group {
         }
     }
 
+    /// The kernel's limit is where an elastic group may grow to. It cannot be where the group stands
+    /// now: a group that may not be killed there fails system calls in the middle (a large read comes
+    /// back short), so growth is called for by use crossing a mark instead.
     pub fn set_memory(&self, limit: MemoryLimit) -> io::Result<()> {
-        let bytes = limit.now_bytes.to_string();
+        self.set_kernel_limit(limit.ceiling_bytes)?;
+        // Socket buffers are counted apart from the rest, and not at all unless they have a limit.
+        limit_sockets(&self.memory, &(limit.now_bytes / SOCKETS_SHARE).to_string())
+    }
+
+    /// The same for a group that may use more already. The kernel does not take a limit below use, so
+    /// the group is held at its use: the next page it asks for has to be taken from itself.
+    pub fn hold_memory(&self, limit: MemoryLimit) -> io::Result<()> {
+        let mut tries = 0;
+        let mut wanted = limit;
+        loop {
+            match self.set_memory(wanted) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < HOLD_TRIES => {
+                    // It may have grown since it was looked at.
+                    let used = read_number(&self.memory.join("memory.usage_in_bytes"))?;
+                    wanted.ceiling_bytes = used.max(limit.ceiling_bytes);
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn set_kernel_limit(&self, bytes: u64) -> io::Result<()> {
+        let text = bytes.to_string();
         let memory = self.memory.join("memory.limit_in_bytes");
         let with_swap = self.memory.join("memory.memsw.limit_in_bytes");
         let set_with_swap = || {
             if with_swap.exists() {
-                write(&with_swap, &bytes)
+                write(&with_swap, &text)
             } else {
                 Ok(())
             }
         };
         // Memory alone may never exceed memory and swap together, so the order depends on the direction.
-        if read_number(&memory)? < limit.now_bytes {
+        if read_number(&memory)? < bytes {
             set_with_swap()?;
-            write(&memory, &bytes)?;
+            write(&memory, &text)
         } else {
-            write(&memory, &bytes)?;
-            set_with_swap()?;
+            write(&memory, &text)?;
+            set_with_swap()
         }
-        // Socket buffers are counted apart from the rest, and not at all unless they have a limit.
-        limit_sockets(&self.memory, &(limit.now_bytes / SOCKETS_SHARE).to_string())?;
-        // At its limit an elastic group waits for the engine to grow it instead of being killed.
-        let wait = if limit.may_grow() { "1" } else { "0" };
-        write(&self.memory.join("memory.oom_control"), wait)
     }
 
     pub fn set_cpu(&self, quota_usec: u64, cpus: &str) -> io::Result<()> {
@@ -238,14 +276,22 @@ impl Group {
         write(&dir.join("cgroup.procs"), &pid.to_string())
     }
 
-    pub fn usage(&self) -> io::Result<Usage> {
+    pub fn memory_use(&self) -> io::Result<MemoryUse> {
         let stat = fs::read_to_string(self.memory.join("memory.stat"))?;
+        Ok(MemoryUse {
+            all: read_number(&self.memory.join("memory.usage_in_bytes"))?,
+            reclaimable: keyed(&stat, "total_inactive_file").unwrap_or(0)
+                + keyed(&stat, "total_active_file").unwrap_or(0),
+        })
+    }
+
+    pub fn usage(&self) -> io::Result<Usage> {
+        let memory = self.memory_use()?;
         let control = fs::read_to_string(self.memory.join("memory.oom_control"))?;
         Ok(Usage {
             cpu_usec: read_number(&self.cpuacct.join("cpuacct.usage"))? / 1000,
-            memory_bytes: read_number(&self.memory.join("memory.usage_in_bytes"))?,
-            memory_reclaimable_bytes: keyed(&stat, "total_inactive_file").unwrap_or(0)
-                + keyed(&stat, "total_active_file").unwrap_or(0),
+            memory_bytes: memory.all,
+            memory_reclaimable_bytes: memory.reclaimable,
             memory_peak_bytes: read_number(&self.memory.join("memory.max_usage_in_bytes"))?,
             pids: read_number(&self.pids.join("pids.current"))?,
             oom_kills: keyed(&control, "oom_kill").unwrap_or(0),

@@ -1,57 +1,62 @@
-//! Waiting for what the kernel says about a group's memory, without polling.
+//! Waiting for what the kernel says about a group's memory.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cove_isolation::MemoryEvent;
 use rustix::event::EventfdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 
-use super::{keyed, memory_event, v1, v2};
+use super::{MemoryLimit, keyed, memory_event, v1, v2};
 
 const SETTLE_TRIES: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// How often a version 1 group is looked at while its use is beyond its mark: what is in the way may
+/// be cache, and the kernel says nothing when more of it becomes memory that is needed.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct MemoryWatch {
     source: Source,
     kills: u64,
-    high: u64,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// An eventfd the kernel writes to, and the file that tells what happened.
-    V1 {
-        signal: AsyncFd<OwnedFd>,
-        control: PathBuf,
-    },
+    V1(Split),
     /// A file that becomes urgent when its content changed.
     V2 {
         events: AsyncFd<fs::File>,
         path: PathBuf,
+        high: u64,
     },
 }
 
+/// Version 1: an eventfd the kernel writes to when memory ran out or use crossed the mark. Neither
+/// says which, so the group is looked at.
+#[derive(Debug)]
+struct Split {
+    group: v1::Group,
+    signal: AsyncFd<OwnedFd>,
+    mark: watch::Receiver<u64>,
+}
+
 impl MemoryWatch {
-    pub fn v1(group: &v1::Group) -> io::Result<Self> {
-        let control = group.memory.join("memory.oom_control");
-        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let watched = fs::File::open(&control)?;
-        fs::write(
-            group.memory.join("cgroup.event_control"),
-            format!("{} {}", signal.as_raw_fd(), watched.as_raw_fd()),
-        )?;
-        let kills = keyed(&fs::read_to_string(&control)?, "oom_kill").unwrap_or(0);
-        let signal = crate::watched::owned(signal, Interest::READABLE)?;
+    pub fn v1(group: &v1::Group, mut mark: watch::Receiver<u64>) -> io::Result<Self> {
+        let kills = Split::kills(group)?;
+        let signal = Split::signal(group, *mark.borrow_and_update())?;
         Ok(Self {
-            source: Source::V1 { signal, control },
+            source: Source::V1(Split {
+                group: group.clone(),
+                signal,
+                mark,
+            }),
             kills,
-            high: 0,
         })
     }
 
@@ -60,37 +65,25 @@ impl MemoryWatch {
         let text = fs::read_to_string(&path)?;
         let events = crate::watched::file(fs::File::open(&path)?, Interest::PRIORITY)?;
         let count = |key| keyed(&text, key).unwrap_or(0);
+        let high = count("high");
         Ok(Self {
-            source: Source::V2 { events, path },
+            source: Source::V2 { events, path, high },
             kills: count("oom_kill"),
-            high: count("high"),
         })
     }
 
     pub async fn next(&mut self) -> io::Result<MemoryEvent> {
         loop {
-            let event = match &self.source {
-                Source::V1 { signal, control } => {
-                    let mut ready = signal.readable().await?;
-                    let mut count = [0; 8];
-                    match rustix::io::read(signal.get_ref(), &mut count) {
-                        Ok(_) | Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
-                        Err(errno) => return Err(errno.into()),
-                    }
-                    drop(ready);
-                    settle(control, &mut self.kills).await?
-                }
-                Source::V2 { events, path } => {
+            let event = match &mut self.source {
+                Source::V1(split) => split.next(&mut self.kills).await?,
+                Source::V2 { events, path, high } => {
                     events.ready(Interest::PRIORITY).await?.clear_ready();
                     let text = fs::read_to_string(path)?;
-                    let high = keyed(&text, "high").unwrap_or(0);
-                    let pressed = high > self.high;
-                    self.high = high;
-                    memory_event(
-                        &mut self.kills,
-                        keyed(&text, "oom_kill").unwrap_or(0),
-                        pressed,
-                    )
+                    let count = keyed(&text, "high").unwrap_or(0);
+                    let pressed = count > *high;
+                    *high = count;
+                    let kills = keyed(&text, "oom_kill").unwrap_or(0);
+                    memory_event(&mut self.kills, kills, pressed)
                 }
             };
             if let Some(event) = event {
@@ -100,17 +93,65 @@ impl MemoryWatch {
     }
 }
 
-/// The signal comes when memory runs out, the count rises when the kill is done: look a few times.
-async fn settle(control: &Path, kills: &mut u64) -> io::Result<Option<MemoryEvent>> {
-    for _ in 0..SETTLE_TRIES {
-        // Removal of the group signals too; then the file is gone and this is the end.
-        let text = fs::read_to_string(control)?;
-        let waiting = keyed(&text, "under_oom") == Some(1);
-        let event = memory_event(kills, keyed(&text, "oom_kill").unwrap_or(0), waiting);
-        if event.is_some() {
-            return Ok(event);
+impl Split {
+    /// Asks the kernel to signal both. The registrations go with the descriptor.
+    fn signal(group: &v1::Group, mark: u64) -> io::Result<AsyncFd<OwnedFd>> {
+        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let register = |file: &str, more: &str| {
+            let watched = fs::File::open(group.memory.join(file))?;
+            fs::write(
+                group.memory.join("cgroup.event_control"),
+                format!("{} {}{more}", signal.as_raw_fd(), watched.as_raw_fd()),
+            )
+        };
+        register("memory.oom_control", "")?;
+        if mark != MemoryLimit::NO_MARK {
+            register("memory.usage_in_bytes", &format!(" {mark}"))?;
         }
-        tokio::time::sleep(SETTLE_PAUSE).await;
+        crate::watched::owned(signal, Interest::READABLE)
     }
-    Ok(None)
+
+    fn kills(group: &v1::Group) -> io::Result<u64> {
+        let control = fs::read_to_string(group.memory.join("memory.oom_control"))?;
+        Ok(keyed(&control, "oom_kill").unwrap_or(0))
+    }
+
+    /// Waits for a reason to look, and looks.
+    async fn next(&mut self, kills: &mut u64) -> io::Result<Option<MemoryEvent>> {
+        // Looked at, not taken as seen: a mark that moved since has to be registered below.
+        let mark = *self.mark.borrow();
+        // Removal of the group signals too; then its files are gone and this is the end.
+        let beyond = mark != MemoryLimit::NO_MARK && self.group.memory_use()?.all >= mark;
+        let signalled = tokio::select! {
+            ready = self.signal.readable() => {
+                let mut ready = ready?;
+                let mut count = [0; 8];
+                match rustix::io::read(self.signal.get_ref(), &mut count) {
+                    Ok(_) | Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                    Err(errno) => return Err(errno.into()),
+                }
+                true
+            }
+            changed = self.mark.changed() => {
+                changed.map_err(io::Error::other)?;
+                let mark = *self.mark.borrow_and_update();
+                self.signal = Self::signal(&self.group, mark)?;
+                false
+            }
+            () = tokio::time::sleep(LOOK_AGAIN), if beyond => false,
+        };
+        // The signal comes when memory runs out, the count rises when the kill is done.
+        for _ in 0..if signalled { SETTLE_TRIES } else { 1 } {
+            let mark = *self.mark.borrow();
+            let pressed = mark != MemoryLimit::NO_MARK && self.group.memory_use()?.needed() >= mark;
+            let event = memory_event(kills, Self::kills(&self.group)?, pressed);
+            if event.is_some() {
+                return Ok(event);
+            }
+            if signalled {
+                tokio::time::sleep(SETTLE_PAUSE).await;
+            }
+        }
+        Ok(None)
+    }
 }

@@ -88,10 +88,7 @@ impl Quota {
         if let Err(reason) = &self.groups {
             return match limit {
                 None => Ok(()),
-                Some(_) => Err(PoolError::Unsupported {
-                    operation: "limiting a volume's disk use",
-                    reason: reason.clone(),
-                }),
+                Some(_) => Err(unsupported(reason.clone())),
             };
         }
         if let Some(limit) = limit {
@@ -101,6 +98,35 @@ impl Quota {
             }
         }
         sys::qgroup_limit(volume.as_fd(), id, limit).context("limit", path)
+    }
+
+    /// Sets a limit whatever is used already.
+    pub fn force_limit(
+        &self,
+        volume: &File,
+        path: &Path,
+        id: u64,
+        limit: u64,
+    ) -> Result<(), PoolError> {
+        self.available().map_err(unsupported)?;
+        sys::qgroup_limit(volume.as_fd(), id, Some(limit)).context("limit", path)
+    }
+
+    /// Data written into all subvolumes together that is not on disk yet.
+    pub fn waiting(&self) -> Result<Option<u64>, PoolError> {
+        let Ok(groups) = &self.groups else {
+            return Ok(None);
+        };
+        let mut sum = 0u64;
+        for entry in fs::read_dir(groups).context("list", groups)? {
+            let entry = entry.context("list", groups)?;
+            if entry.file_name().as_encoded_bytes().starts_with(b"0_") {
+                let waiting = number(&entry.path().join("rsv_data"));
+                // A subvolume may go while it is being looked at; then nothing of it waits.
+                sum = sum.saturating_add(waiting.ok().flatten().unwrap_or(0));
+            }
+        }
+        Ok(Some(sum))
     }
 
     /// Removes the counters of subvolumes that are gone and whose data nobody shares any more. The
@@ -129,6 +155,13 @@ impl Quota {
             }
         }
         Ok(dropped)
+    }
+}
+
+fn unsupported(reason: String) -> PoolError {
+    PoolError::Unsupported {
+        operation: "limiting a volume's disk use",
+        reason,
     }
 }
 

@@ -1,0 +1,254 @@
+//! Keeps sandboxes from filling the host's disk between them.
+//!
+//! Each has a limit of its own, but together they may be promised more than there is. A host that runs
+//! full under a sparse pool turns it read-only for everybody, so this task watches the room. When the
+//! reserve is touched, every sandbox is held near what it uses now: a writer meets "disk full" inside,
+//! everybody else works on. When there is room again, the limits of the records are put back. Nothing
+//! is written down: an engine that starts puts the records' limits in force first and looks then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use cove_model::{EventKind, SandboxId};
+use cove_pool::{Headroom, PoolError};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Inner;
+use crate::sandbox::Sandbox;
+
+/// Faster than sandboxes can fill a disk, in bytes per second: says when to look again.
+const FILL_RATE: u64 = 4 << 30;
+const LOOK_SOONEST: Duration = Duration::from_millis(10);
+const LOOK_LATEST: Duration = Duration::from_secs(2);
+/// How often while sandboxes are held.
+const LOOK_HELD: Duration = Duration::from_millis(200);
+/// Looking may take this part of one CPU's time at most.
+const LOOK_SHARE: u32 = 20;
+/// What held sandboxes may still write all together is this part of the room that is left.
+const SLACK_DIVISOR: u64 = 4;
+/// What one of them may still write.
+const SLACK_MAX: u64 = 16 << 20;
+/// They are let go when this part of the reserve is free beyond it, or the given amount.
+const RELEASE_DIVISOR: u64 = 4;
+const RELEASE_MAX: u64 = 1 << 30;
+/// Deleted data is handed back to the host when there is this much of it, and not more often than this.
+const TRIM_LEAST: u64 = 16 << 20;
+const TRIM_PAUSE: Duration = Duration::from_secs(2);
+
+/// The running guard.
+#[derive(Default)]
+pub struct Guard {
+    task: Mutex<Option<(CancellationToken, JoinHandle<()>)>>,
+    /// The room when sandboxes were last held; `None` while they are not.
+    short: Mutex<Option<Headroom>>,
+}
+
+impl Guard {
+    pub fn start(inner: &Arc<Inner>) {
+        // Without limits there is nothing to hold anybody with; the report on the host says so.
+        if !inner.disk_limits {
+            return;
+        }
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run(Arc::downgrade(inner), stop.clone()));
+        *lock(&inner.guard.task) = Some((stop, task));
+    }
+
+    /// Ends the task and waits for it; what is held stays held until the next engine looks.
+    pub async fn stop(&self) {
+        let running = lock(&self.task).take();
+        if let Some((stop, task)) = running {
+            stop.cancel();
+            let _ = task.await;
+        }
+    }
+
+    pub fn short(&self) -> Option<Headroom> {
+        *lock(&self.short)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn run(inner: Weak<Inner>, stop: CancellationToken) {
+    let mut watch = Watch::default();
+    loop {
+        let Some(inner) = inner.upgrade() else { return };
+        let looked = spawn_blocking(move || {
+            let begun = Instant::now();
+            let pause = watch.look(&inner);
+            (watch, pause.max(begun.elapsed() * LOOK_SHARE))
+        })
+        .await;
+        let pause;
+        (watch, pause) = match looked {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "the disk is no longer guarded");
+                return;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// What the task remembers from look to look.
+#[derive(Default)]
+struct Watch {
+    /// Sandboxes held, with the limit each was given.
+    held: HashMap<SandboxId, u64>,
+    holding: bool,
+    trimmed: Option<Instant>,
+}
+
+impl Watch {
+    /// Looks once and does what is needed; tells when to look again.
+    fn look(&mut self, inner: &Inner) -> Duration {
+        let room = match inner.pool.headroom() {
+            Ok(room) => room,
+            Err(error) => {
+                tracing::warn!(%error, "the room on the disk cannot be told");
+                return LOOK_LATEST;
+            }
+        };
+        if !self.holding && room.beyond_reserve >= 0 {
+            return look_again(room.beyond_reserve.unsigned_abs());
+        }
+        let reserve = inner.pool.space().map_or(0, |space| space.reserve);
+        let enough = (reserve / RELEASE_DIVISOR).min(RELEASE_MAX);
+        if self.holding && room.beyond_reserve >= i64::try_from(enough).unwrap_or(i64::MAX) {
+            self.release(inner);
+            return LOOK_HELD;
+        }
+        if !self.holding {
+            tracing::warn!(
+                ?room,
+                "the host's disk is nearly full; sandboxes may not grow"
+            );
+            self.holding = true;
+        }
+        *lock(&inner.guard.short) = Some(room);
+        self.hold_all(inner, &room);
+        self.trim(inner, &room);
+        LOOK_HELD
+    }
+
+    fn hold_all(&mut self, inner: &Inner, room: &Headroom) {
+        let sandboxes = inner.all();
+        self.held
+            .retain(|id, _| sandboxes.iter().any(|sandbox| sandbox.id == *id));
+        let share = room.bytes / SLACK_DIVISOR / (sandboxes.len() as u64).max(1);
+        for sandbox in sandboxes {
+            match self.hold(inner, &sandbox, share.min(SLACK_MAX)) {
+                Ok(()) | Err(PoolError::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk could not be held")
+                }
+            }
+        }
+    }
+
+    /// Holds one sandbox, unless it is held already. Whoever sets a limit in between is undone.
+    fn hold(&mut self, inner: &Inner, sandbox: &Sandbox, slack: u64) -> Result<(), PoolError> {
+        let volume = sandbox.volume();
+        let usage = inner.pool.usage(&volume)?;
+        let held = self.held.get(&sandbox.id).copied();
+        if held.is_some() && usage.limit_bytes == held {
+            return Ok(());
+        }
+        let limit = usage.referenced_bytes.saturating_add(slack);
+        if limit >= sandbox.record().limits.disk_mb << 20 {
+            // So near its own limit that there is nothing to hold.
+            self.held.remove(&sandbox.id);
+            return Ok(());
+        }
+        inner.pool.force_limit(&volume, limit)?;
+        if self.held.insert(sandbox.id.clone(), limit).is_none() {
+            sandbox.emit(EventKind::DiskHeld {
+                limit_mb: limit >> 20,
+            });
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, inner: &Inner) {
+        tracing::info!(
+            sandboxes = self.held.len(),
+            "the host's disk has room again"
+        );
+        for (id, limit) in std::mem::take(&mut self.held) {
+            let Ok(sandbox) = inner.find(&id) else {
+                continue;
+            };
+            let Ok(_operation) = sandbox.operation.try_lock() else {
+                // Its limit may be changing this very moment; the next look finds it settled.
+                self.held.insert(id, limit);
+                continue;
+            };
+            match inner.apply_disk_limit(&sandbox) {
+                Ok(()) => sandbox.emit(EventKind::DiskReleased),
+                Err(PoolError::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(sandbox = %id, %error, "its disk is still held");
+                    self.held.insert(id, limit);
+                }
+            }
+        }
+        self.holding = !self.held.is_empty();
+        if !self.holding {
+            *lock(&inner.guard.short) = None;
+        }
+    }
+
+    /// What sandboxes delete comes back to the host only after a while by itself.
+    fn trim(&mut self, inner: &Inner, room: &Headroom) {
+        let lately = self
+            .trimmed
+            .is_some_and(|trimmed| trimmed.elapsed() < TRIM_PAUSE);
+        if lately || room.idle_bytes < TRIM_LEAST {
+            return;
+        }
+        if let Err(error) = inner.pool.give_back() {
+            tracing::warn!(%error, "deleted data was not given back to the host");
+        }
+        self.trimmed = Some(Instant::now());
+    }
+}
+
+fn look_again(room: u64) -> Duration {
+    Duration::from_micros(room / (FILL_RATE / 1_000_000)).clamp(LOOK_SOONEST, LOOK_LATEST)
+}
+
+impl Inner {
+    /// Puts the record's disk limit in force, whatever is in force now and whatever is used.
+    pub(crate) fn apply_disk_limit(&self, sandbox: &Sandbox) -> Result<(), PoolError> {
+        let wanted = sandbox.record().limits.disk_mb << 20;
+        let volume = sandbox.volume();
+        if self.pool.usage(&volume)?.limit_bytes == Some(wanted) {
+            return Ok(());
+        }
+        self.pool.force_limit(&volume, wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guard_looks_before_the_room_can_be_gone() {
+        assert_eq!(look_again(0), LOOK_SOONEST);
+        assert_eq!(look_again(u64::MAX), LOOK_LATEST);
+        for room in [64 << 20, 1 << 30, 6 << 30] {
+            let filled = look_again(room).as_secs_f64() * FILL_RATE as f64;
+            assert!(filled <= room as f64 * 1.01, "{room}: {filled}");
+        }
+    }
+}

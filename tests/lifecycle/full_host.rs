@@ -1,0 +1,168 @@
+//! A host whose disk is smaller than what its sandboxes may write together.
+
+use std::path::{Path, PathBuf};
+
+use cove_model::{EventKind, SandboxId};
+use cove_runner::{Finding, Level, RunnerApi};
+use cove_tests::engine_host::{World, exec, succeed};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::PROGRAM;
+
+const DISK_MB: u64 = 1536;
+
+/// A small filesystem of the test's own, which the engine takes for the host's disk.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("cove-disk-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        mount(
+            "tmpfs",
+            dir.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            Some(c"size=1g"),
+        )
+        .unwrap();
+        let disk = Self { dir };
+        std::fs::create_dir(disk.world()).unwrap();
+        disk
+    }
+
+    fn world(&self) -> PathBuf {
+        self.path().join("world")
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn free(&self) -> u64 {
+        let stat = rustix::fs::statvfs(self.path()).unwrap();
+        stat.f_bavail * stat.f_frsize
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = unmount(self.path(), UnmountFlags::DETACH);
+    }
+}
+
+async fn disk_room(world: &World) -> Finding {
+    let report = world.client().host().await.unwrap();
+    let mut found = report.findings.into_iter();
+    found.find(|finding| finding.name == "disk room").unwrap()
+}
+
+async fn limit_mb(world: &World, id: &SandboxId) -> u64 {
+    world.client().sample(id).await.unwrap().disk_limit_bytes >> 20
+}
+
+/// Writes more than the host has, and is stopped.
+async fn fill(world: &World, id: &SandboxId, name: &str) {
+    let command = format!("dd if=/dev/zero of=/root/{name} bs=1M count=1200");
+    let result = exec(&world.guest(id), &command).await;
+    let said = String::from_utf8_lossy(&result.stderr).into_owned();
+    assert_ne!(result.exit.code, 0, "{said}");
+    assert!(
+        said.contains("quota exceeded") || said.contains("No space left"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_fills_the_host_is_told_so_and_everybody_else_works_on() {
+    let disk = SmallDisk::new();
+    let mut world = World::with(PROGRAM, |setup| {
+        setup.dir = disk.world();
+        setup.pool_bytes = 2 << 30;
+        setup.reserve_bytes = Some(128 << 20);
+    })
+    .await;
+    let filler = world
+        .create_with(|spec| spec.resources.disk_mb = DISK_MB)
+        .await
+        .id;
+    let neighbour = world
+        .create_with(|spec| spec.resources.disk_mb = DISK_MB)
+        .await
+        .id;
+    assert_eq!(disk_room(&world).await.level, Level::Ok);
+    let cursor = world.cursor().await;
+
+    fill(&world, &filler, "big").await;
+    let held = |id: &SandboxId| {
+        let id = id.clone();
+        move |event: &cove_model::Event| {
+            event.sandbox == id && matches!(event.kind, EventKind::DiskHeld { .. })
+        }
+    };
+    world
+        .event(cursor, "the filler is held", held(&filler))
+        .await;
+    world
+        .event(cursor, "so is the other", held(&neighbour))
+        .await;
+    let finding = disk_room(&world).await;
+    assert_eq!(finding.level, Level::Error, "{finding:?}");
+    assert!(finding.fix.is_some(), "{finding:?}");
+    // The pool takes everything that was written, and still some more.
+    succeed(&world.guest(&neighbour), "echo small > /root/small && sync").await;
+    let left = disk.free();
+    assert!(left > 16 << 20, "{left} bytes are left on the host");
+
+    // An engine that is killed meanwhile leaves nobody held for ever, and the next one guards as well.
+    let cursor = world.cursor().await;
+    world.restart();
+    fill(&world, &filler, "more").await;
+    world.event(cursor, "held again", held(&neighbour)).await;
+    succeed(&world.guest(&neighbour), "echo small > /root/again && sync").await;
+    assert!(limit_mb(&world, &filler).await < DISK_MB);
+
+    let cursor = world.cursor().await;
+    succeed(&world.guest(&filler), "rm /root/big /root/more && sync").await;
+    for id in [&filler, &neighbour] {
+        world
+            .event(cursor, "it is let go", |event| {
+                event.sandbox == *id && event.kind == EventKind::DiskReleased
+            })
+            .await;
+        assert_eq!(limit_mb(&world, id).await, DISK_MB);
+    }
+    assert_eq!(disk_room(&world).await.level, Level::Ok);
+    succeed(
+        &world.guest(&neighbour),
+        "dd if=/dev/zero of=/root/big bs=1M count=300 && sync",
+    )
+    .await;
+    world.create().await;
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_cannot_be_reserved_behind_the_hosts_back() {
+    let world = World::start(PROGRAM).await;
+    let id = world.create().await.id;
+    let guest = world.guest(&id);
+    let reserved = exec(&guest, "fallocate -l 100M /root/big").await;
+    let said = String::from_utf8_lossy(&reserved.stderr).into_owned();
+    // Either it is refused, or the C library has really written it.
+    match reserved.exit.code {
+        0 => {
+            succeed(&guest, "sync").await;
+            let used = world.client().sample(&id).await.unwrap().disk_bytes;
+            let disk = std::fs::metadata(world.setup.data_dir().join("pool.img")).unwrap();
+            let backed = std::os::unix::fs::MetadataExt::blocks(&disk) * 512;
+            assert!(backed >= used, "{used} bytes are used, {backed} are there");
+        }
+        _ => assert!(said.contains("not supported"), "{said}"),
+    }
+    world.finish();
+}
