@@ -13,5 +13,6 @@ mod harness;
 mod pipes;
 mod postgres;
 mod privileges;
+mod python;
 mod restarts;
 mod terminal;

@@ -1,0 +1,150 @@
+"""Cove: a computer of its own for every agent.
+
+>>> from cove import Sandbox
+>>> with Sandbox() as box:
+...     print(box.run("echo hello from the sandbox").stdout, end="")
+hello from the sandbox
+
+:class:`Sandbox` is where to begin; :class:`AsyncSandbox` is the same for ``asyncio``. On the server's own
+machine nothing need be configured; elsewhere set ``COVE_URL`` and ``COVE_API_KEY``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import errors, types
+from ._sync.client import Client
+from ._sync.files import Files
+from ._sync.process import Process, Stream, Terminal
+from ._sync.sandbox import Sandbox
+from .errors import (
+    AlreadyExistsError,
+    ApiError,
+    AuthenticationError,
+    CommandFailed,
+    ConfigurationError,
+    ConflictError,
+    ConnectionError,
+    CoveError,
+    DiskFullError,
+    FileError,
+    ForbiddenError,
+    ForkFailed,
+    GuestError,
+    InUseError,
+    InvalidRequestError,
+    LimitError,
+    NotFoundError,
+    PathExistsError,
+    PathIsADirectoryError,
+    PathNotADirectoryError,
+    PathNotFoundError,
+    PathPermissionError,
+    ProcessGoneError,
+    ProtocolError,
+    RateLimitError,
+    ServerError,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedError,
+    WaitTimeout,
+)
+from .types import (
+    Event,
+    FileChange,
+    FileInfo,
+    Image,
+    Metrics,
+    Output,
+    Port,
+    ProcessInfo,
+    Resources,
+    Result,
+    SandboxInfo,
+)
+
+if TYPE_CHECKING:
+    from ._async.client import AsyncClient
+    from ._async.files import AsyncFiles
+    from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
+    from ._async.sandbox import AsyncSandbox
+
+__version__ = "0.1.0"
+
+# Loaded when first asked for: asyncio takes longer to import than all the rest.
+_LATER = {
+    "AsyncClient": "client",
+    "AsyncFiles": "files",
+    "AsyncProcess": "process",
+    "AsyncSandbox": "sandbox",
+    "AsyncStream": "process",
+    "AsyncTerminal": "process",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(f"._async.{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "AlreadyExistsError",
+    "ApiError",
+    "AsyncClient",
+    "AsyncFiles",
+    "AsyncProcess",
+    "AsyncSandbox",
+    "AsyncStream",
+    "AsyncTerminal",
+    "AuthenticationError",
+    "Client",
+    "CommandFailed",
+    "ConfigurationError",
+    "ConflictError",
+    "ConnectionError",
+    "CoveError",
+    "DiskFullError",
+    "Event",
+    "FileChange",
+    "FileError",
+    "FileInfo",
+    "Files",
+    "ForbiddenError",
+    "ForkFailed",
+    "GuestError",
+    "Image",
+    "InUseError",
+    "InvalidRequestError",
+    "LimitError",
+    "Metrics",
+    "NotFoundError",
+    "Output",
+    "PathExistsError",
+    "PathIsADirectoryError",
+    "PathNotADirectoryError",
+    "PathNotFoundError",
+    "PathPermissionError",
+    "Port",
+    "Process",
+    "ProcessGoneError",
+    "ProcessInfo",
+    "ProtocolError",
+    "RateLimitError",
+    "Resources",
+    "Result",
+    "Sandbox",
+    "SandboxInfo",
+    "ServerError",
+    "Stream",
+    "Terminal",
+    "TimedOutError",
+    "UnavailableError",
+    "UnsupportedError",
+    "WaitTimeout",
+    "errors",
+    "types",
+]

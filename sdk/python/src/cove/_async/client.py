@@ -1,0 +1,279 @@
+"""The connection to a server: requests with retries, and what is not about one sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Optional
+
+from .. import errors
+from .._settings import Settings, resolve
+from .._wire import (
+    ATTEMPTS_MAX,
+    CHUNK,
+    NDJSON,
+    RECONNECT_FOR,
+    RECONNECT_PAUSE,
+    Call,
+    Lines,
+    failure,
+    pause_before,
+    query,
+    segment,
+    worth_another_try,
+)
+from ..types import Event, Image, decode
+from . import _io
+
+if TYPE_CHECKING:
+    import httpx
+
+#: Seconds to reach the server.
+CONNECT_TIMEOUT = 10.0
+
+
+class AsyncClient:
+    """A server and a key. Most code needs none: sandboxes find the server by themselves.
+
+    Without arguments ``COVE_URL`` and ``COVE_API_KEY`` are used; on the server's own machine root needs
+    neither.
+
+    >>> async with AsyncClient() as client:
+    ...     print([image.names for image in await client.images()] != [])
+    True
+    """
+
+    def __init__(
+        self, url: Optional[str] = None, api_key: Optional[str] = None, *, ca_file: Optional[str] = None
+    ) -> None:
+        self._settings = resolve(url, api_key, ca_file)
+        self._http: Optional[httpx.AsyncClient] = None
+
+    @classmethod
+    def default(cls) -> AsyncClient:
+        """The client that sandboxes use when they are given none."""
+
+        def make(settings: Settings) -> AsyncClient:
+            return cls(settings.url, settings.api_key, ca_file=settings.ca_file)
+
+        return _io.shared(resolve(), make)
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    async def images(self) -> list[Image]:
+        """The images sandboxes can start from."""
+        data = await self._json(Call("GET", "/v1/images"))
+        return [decode(Image, item) for item in data["items"]]
+
+    async def image(self, name: str) -> Image:
+        """One of them, by name or id."""
+        return decode(Image, await self._json(Call("GET", f"/v1/images/{segment(name)}")))
+
+    async def pull(
+        self, reference: str, *, username: Optional[str] = None, password: Optional[str] = None
+    ) -> Image:
+        """Fetches an image from an OCI registry, ``docker.io/library/python:3.12-slim`` for one."""
+        body: dict[str, Any] = {"type": "registry", "reference": reference}
+        if username is not None:
+            body.update(username=username, password=password)
+        return await self._image_job(body)
+
+    async def _image_job(self, body: Mapping[str, Any]) -> Image:
+        last: Any = None
+        call = Call("POST", "/v1/images", json=body, headers={"accept": NDJSON}, patience=None)
+        async for job in self._lines(call):
+            last = job
+        if not isinstance(last, dict) or last.get("state") == "running":
+            raise errors.ConnectionError("the server ended before the image was there")
+        if last.get("error"):
+            raise errors.from_detail(last["error"])
+        return decode(Image, last.get("image"))
+
+    async def remove_image(self, name: str) -> None:
+        """Removes an image no sandbox uses."""
+        await self._done(Call("DELETE", f"/v1/images/{segment(name)}"))
+
+    async def usage(self, sandbox: Optional[str] = None) -> dict[str, Any]:
+        """What the organisation, or one sandbox, used: seconds of CPU, of memory, hours of disk."""
+        data = await self._json(Call("GET", "/v1/usage", params=query(sandbox=sandbox)))
+        total: dict[str, Any] = data["total"]
+        return total
+
+    async def events(self, after: Optional[int] = None) -> list[Event]:
+        """What happened to all sandboxes, oldest first, as far as it is kept."""
+        data = await self._json(Call("GET", "/v1/events", params=query(after=after)))
+        return [Event.from_wire(item) for item in data["items"]]
+
+    # What follows is for the other modules of this package.
+
+    def _connect(self) -> httpx.AsyncClient:
+        if self._http is None:
+            import ssl
+
+            import httpx
+
+            timeout = httpx.Timeout(CONNECT_TIMEOUT, read=120.0, write=120.0, pool=None)
+            verify: Any = True
+            if self._settings.url.startswith("http:"):
+                # Reading the system's certificates takes longer than a sandbox.
+                verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            elif self._settings.ca_file:
+                verify = ssl.create_default_context(cafile=self._settings.ca_file)
+            self._http = _io.open_http(self._settings, timeout, verify)
+        return self._http
+
+    async def _send(self, call: Call) -> httpx.Response:
+        """The answer's head, its body still to come. Tries again where that is safe and may help."""
+        import httpx
+
+        http = self._connect()
+        headers = call.all_headers()
+        if self._settings.api_key:
+            headers["authorization"] = f"Bearer {self._settings.api_key}"
+        attempt = 0
+        while True:
+            attempt += 1
+            refused: Optional[errors.ApiError] = None
+            try:
+                request = http.build_request(
+                    call.method,
+                    call.path,
+                    params=call.params or None,
+                    content=call.body(),
+                    headers=headers,
+                    timeout=httpx.Timeout(CONNECT_TIMEOUT, read=call.patience, write=120.0, pool=None),
+                )
+                response = await http.send(request, stream=True)
+                if response.status_code < 400:
+                    return response
+                try:
+                    body = await response.aread()
+                finally:
+                    await response.aclose()
+                refused = failure(response.status_code, response.headers, body)
+                if call.method == "DELETE" and attempt > 1 and refused.code == "not_found":
+                    return response
+                if not worth_another_try(call, refused) or attempt >= ATTEMPTS_MAX:
+                    raise refused
+            except httpx.HTTPError as error:
+                # Without a connection the server saw nothing of it.
+                unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+                if not (unseen or call.repeatable) or attempt >= ATTEMPTS_MAX:
+                    reason = f"cannot reach {self.url}" if unseen else "the connection broke"
+                    hint = "; is it running? COVE_URL says where it is" if unseen else ""
+                    raise errors.ConnectionError(f"{reason}: {error}{hint}") from error
+            await _io.sleep(pause_before(attempt, refused))
+
+    async def _bytes(self, call: Call) -> bytes:
+        response = await self._send(call)
+        try:
+            return await response.aread()
+        except Exception as error:
+            raise self._broken(error) from error
+        finally:
+            await response.aclose()
+
+    async def _json(self, call: Call) -> Any:
+        import json
+
+        data = await self._bytes(call)
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise errors.ProtocolError("the server's answer is not JSON") from None
+
+    async def _done(self, call: Call) -> None:
+        await self._bytes(call)
+
+    async def _pieces(self, call: Call) -> AsyncGenerator[bytes, None]:
+        """The body as it comes."""
+        response = await self._send(call)
+        try:
+            async for piece in response.aiter_bytes(CHUNK):
+                yield piece
+        except Exception as error:
+            raise self._broken(error) from error
+        finally:
+            await response.aclose()
+
+    async def _lines(self, call: Call) -> AsyncGenerator[Any, None]:
+        """The JSON values of a live answer as they come."""
+        response = await self._send(call)
+        lines = Lines()
+        try:
+            async for piece in response.aiter_raw():
+                for value in lines.feed(piece):
+                    yield value
+        except Exception as error:
+            raise self._broken(error) from error
+        finally:
+            await response.aclose()
+
+    async def _pages(self, call: Call) -> AsyncGenerator[Any, None]:
+        """The items of a list, page by page."""
+        while True:
+            page = await self._json(call)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+            call.params["cursor"] = cursor
+
+    @staticmethod
+    def _broken(error: Exception) -> Exception:
+        import httpx
+
+        if isinstance(error, httpx.HTTPError):
+            return errors.ConnectionError(f"the connection broke: {error}")
+        return error
+
+    async def _reconnecting(self, first: Call, again: Any) -> AsyncGenerator[Any, None]:
+        """The values of a live answer over broken connections and restarts of the server.
+
+        ``again()`` is the call that goes on where the values so far ended, or ``None`` when there is
+        nothing to go on with.
+        """
+        call: Call = first
+        lost_since: Optional[float] = None
+        while True:
+            values = self._lines(call)
+            try:
+                async for value in values:
+                    if isinstance(value, dict) and value.get("type") == "error":
+                        problem = errors.from_detail(value.get("error"))
+                        if problem.code not in ("unavailable", "guest_unreachable"):
+                            raise problem
+                        reason: errors.CoveError = problem
+                        break
+                    lost_since = None
+                    yield value
+                    if isinstance(value, dict) and value.get("type") == "exit":
+                        return
+                else:
+                    reason = errors.ConnectionError("the output ended early")
+            except errors.ConnectionError as error:
+                reason = error
+            finally:
+                await values.aclose()
+            now = monotonic()
+            lost_since = lost_since or now
+            onward = again()
+            if onward is None or now - lost_since > RECONNECT_FOR:
+                raise reason
+            call = onward
+            await _io.sleep(RECONNECT_PAUSE)

@@ -1,0 +1,235 @@
+"""Commands while they run: streams that survive their connection, background processes, terminals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from .. import errors
+from .._wire import NDJSON, OUTPUT_MAX, Call, Transcript, query, sandbox_path, segment
+from ..types import Output, ProcessInfo, Result, decode
+from . import _io
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+    from .sandbox import AsyncSandbox
+
+
+class AsyncProcess:
+    """A command in the background. It runs on when nobody looks, also when this program is gone.
+
+    Iterating yields its output from the beginning, live, until it ends; not a byte is lost or doubled
+    when the connection breaks or the server restarts.
+
+    >>> async with AsyncSandbox() as box:
+    ...     process = await box.start("read name; echo hello $name", stdin=True)
+    ...     await process.send("Ada\\n")
+    ...     (await process.wait()).stdout
+    'hello Ada\\n'
+    """
+
+    def __init__(self, client: Optional[AsyncClient], sandbox: str, id: str) -> None:
+        self._at = client
+        self._sandbox = sandbox
+        self._id: Optional[str] = id or None
+
+    @property
+    def _client(self) -> AsyncClient:
+        if self._at is None:
+            raise errors.CoveError("the command has not been started yet")
+        return self._at
+
+    @property
+    def id(self) -> str:
+        """The process's id in its sandbox."""
+        if self._id is None:
+            raise errors.CoveError("the command has not been started yet")
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} in {self._sandbox}>"
+
+    def _path(self, rest: str = "") -> str:
+        return sandbox_path(self._sandbox, f"/processes/{segment(self.id)}{rest}")
+
+    def _follow(self, transcript: Transcript, follow: bool = True) -> Call:
+        offsets = transcript.offsets
+        params = query(stdout_from=offsets["stdout"], stderr_from=offsets["stderr"], follow=follow)
+        return Call("GET", self._path("/output"), params=params, patience=None)
+
+    async def info(self) -> ProcessInfo:
+        """Its record: what runs, as whom, since when, and how it ended."""
+        return decode(ProcessInfo, await self._client._json(Call("GET", self._path())))
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self.output()
+
+    async def output(self, *, follow: bool = True) -> AsyncGenerator[Output, None]:
+        """What it wrote and writes, from the beginning. Without ``follow``, what is there now."""
+        transcript = Transcript(keep=0)
+        call = self._follow(transcript, follow)
+        if not follow:
+            async for event in self._client._lines(call):
+                told = transcript.take(event)
+                if told is not None:
+                    yield told
+            return
+        async for event in self._client._reconnecting(call, lambda: self._follow(transcript)):
+            told = transcript.take(event)
+            if told is not None:
+                yield told
+
+    async def wait(self, *, check: bool = False) -> Result:
+        """Its end, with the output that is still kept. With ``check`` a failure is an exception."""
+        transcript = Transcript()
+        transcript.process = self.id
+        async for event in self._client._reconnecting(
+            self._follow(transcript), lambda: self._follow(transcript)
+        ):
+            transcript.take(event)
+        result = transcript.result()
+        return result.check() if check else result
+
+    async def send(self, data: Union[str, bytes], *, close: bool = False) -> None:
+        """Writes to its input; with ``close`` that was all."""
+        content = data.encode() if isinstance(data, str) else data
+        await self._client._done(
+            Call("POST", self._path("/stdin"), params=query(close=close), content=content)
+        )
+
+    async def close_stdin(self) -> None:
+        """Ends its input."""
+        await self.send(b"", close=True)
+
+    async def signal(self, signal: Union[str, int]) -> None:
+        """Sends a signal, ``"INT"`` or ``2``, to its whole process group."""
+        await self._client._done(Call("POST", self._path("/signal"), json={"signal": str(signal)}))
+
+    async def terminate(self) -> None:
+        """Asks it to end."""
+        await self.signal("TERM")
+
+    async def kill(self) -> None:
+        """Ends it."""
+        await self.signal("KILL")
+
+
+class AsyncStream(AsyncProcess):
+    """A command in the foreground, followed from its first byte. Made by ``box.stream(...)``.
+
+    >>> async with AsyncSandbox() as box:
+    ...     stream = box.stream("for i in 1 2 3; do echo $i; done")
+    ...     print("".join([out.text async for out in stream]).split())
+    ...     print((await stream.result()).exit_code)
+    ['1', '2', '3']
+    0
+    """
+
+    def __init__(self, box: AsyncSandbox, body: Mapping[str, Any], keep: int = OUTPUT_MAX) -> None:
+        super().__init__(None, "", "")
+        self._transcript = Transcript(keep)
+        self._events = self._run(box, dict(body))
+
+    async def _run(self, box: AsyncSandbox, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        self._sandbox, self._at = await box._reach(), box._client
+        path = sandbox_path(self._sandbox, "/exec")
+        call = Call("POST", path, json=body, headers={"accept": NDJSON}, patience=None)
+        events = self._client._reconnecting(call, self._again)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    def _again(self) -> Optional[Call]:
+        return self._follow(self._transcript) if self._id else None
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        while True:
+            event = await self._events.__anext__()
+            told = self._transcript.take(event)
+            self._id = self._transcript.process
+            if told is not None:
+                return told
+
+    async def result(self, *, check: bool = False) -> Result:
+        """How it ended; waits for that, and passes over output nobody took."""
+        async for _ in self:
+            pass
+        result = self._transcript.result()
+        return result.check() if check else result
+
+    async def wait(self, *, check: bool = False) -> Result:
+        return await self.result(check=check)
+
+    async def close(self) -> None:
+        """Stops following. The command goes on."""
+        await self._events.aclose()
+
+
+class AsyncTerminal(AsyncProcess):
+    """A command with a terminal of its own, a shell unless told otherwise: type, and wait for what appears.
+
+    >>> async with AsyncSandbox() as box:
+    ...     async with await box.terminal() as terminal:
+    ...         await terminal.send("echo $((6 * 7))\\n")
+    ...         print(await terminal.expect(r"\\b42\\b") != "")
+    True
+    """
+
+    def __init__(self, client: AsyncClient, sandbox: str, id: str) -> None:
+        super().__init__(client, sandbox, id)
+        self._transcript = Transcript(keep=0)
+        self._screen = ""
+
+    async def __aenter__(self) -> AsyncTerminal:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.kill()
+        except (errors.ProcessGoneError, errors.NotFoundError):
+            pass
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """Changes the terminal's size."""
+        await self._client._done(Call("POST", self._path("/resize"), json={"cols": cols, "rows": rows}))
+
+    async def read(self, timeout: float = 1.0) -> str:
+        """What appeared since the last read; waits for something at most ``timeout`` seconds."""
+        await self._more(monotonic() + timeout)
+        text, self._screen = self._screen, ""
+        return text
+
+    async def expect(self, pattern: str, timeout: float = 30.0) -> str:
+        """Waits until what appeared matches the regular expression; all text up to the match's end."""
+        compiled = re.compile(pattern)
+        deadline = monotonic() + timeout
+        while True:
+            found = compiled.search(self._screen)
+            if found:
+                text, self._screen = self._screen[: found.end()], self._screen[found.end() :]
+                return text
+            if not await self._more(deadline):
+                tail = self._screen[-500:]
+                raise errors.WaitTimeout(f"{pattern!r} did not appear; the terminal ends with {tail!r}")
+
+    async def _more(self, deadline: float) -> bool:
+        """Takes in what is there now, or what comes before the deadline."""
+        while True:
+            came = False
+            async for event in self._client._lines(self._follow(self._transcript, follow=False)):
+                told = self._transcript.take(event)
+                if told is not None:
+                    self._screen += told.text
+                    came = True
+            if came:
+                return True
+            if monotonic() >= deadline or self._transcript.exit is not None:
+                return False
+            await _io.sleep(0.02)

@@ -1,0 +1,423 @@
+"""The sandbox itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from time import monotonic
+from typing import Any, Optional, Union
+
+from .. import errors
+from .._wire import (
+    Call,
+    command_body,
+    create_body,
+    input_fields,
+    megabytes,
+    present,
+    query,
+    sandbox_path,
+    whole_seconds,
+)
+from ..types import Command, Event, Metrics, Port, ProcessInfo, Result, SandboxInfo, State, decode
+from . import _io
+from .client import AsyncClient
+from .files import AsyncFiles
+from .process import AsyncProcess, AsyncStream, AsyncTerminal
+
+Told = Callable[[str], Union[Awaitable[None], None]]
+
+#: Seconds a create may take: an image may have to be made first.
+CREATE_PATIENCE = 1200.0
+#: What a terminal runs unless told.
+LOGIN_SHELL: Command = ["/bin/sh", "-c", "exec $(command -v bash || echo sh) -i"]
+#: Between two looks for a port, in seconds.
+PORT_PAUSE = 0.02
+
+
+class AsyncSandbox:
+    """A machine of your own, made in milliseconds and gone at the end of the block.
+
+    >>> async with AsyncSandbox() as box:
+    ...     print((await box.run("echo hello")).stdout, end="")
+    hello
+
+    Everything has a default; ``AsyncSandbox()`` is a Debian with one CPU and 1 GiB. ``memory`` and
+    ``disk`` are MiB or text like ``"2G"``. ``network`` is ``"none"`` (the default), ``"open"``, or a list
+    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``stop_after`` and
+    ``delete_after`` put an idle one away after so many seconds, ``max_lifetime`` ends it in any case.
+
+    With ``keep=True`` the block's end leaves the sandbox alone; find it again with
+    :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
+    """
+
+    files: AsyncFiles
+    """Its files: :class:`AsyncFiles`."""
+
+    def __init__(
+        self,
+        image: Optional[str] = None,
+        *,
+        name: Optional[str] = None,
+        cpu: Optional[float] = None,
+        memory: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        env: Optional[Mapping[str, str]] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        workdir: Optional[str] = None,
+        network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
+        isolation: Optional[str] = None,
+        stop_after: Optional[float] = None,
+        delete_after: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+        resources: Optional[Mapping[str, Any]] = None,
+        keep: bool = False,
+        client: Optional[AsyncClient] = None,
+    ) -> None:
+        body = create_body(
+            image=image,
+            name=name,
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            env=env,
+            labels=labels,
+            user=user,
+            workdir=workdir,
+            network=network,
+            isolation=isolation,
+            lifecycle={
+                "stop_after_s": stop_after,
+                "delete_after_s": delete_after,
+                "max_lifetime_s": max_lifetime,
+            },
+            resources=resources,
+        )
+        self._prepare(client, body, keep)
+        # sync: self._reach()
+
+    def _prepare(self, client: Optional[AsyncClient], body: Optional[dict[str, Any]], keep: bool) -> None:
+        self._given_client = client
+        self._body = body
+        # The same key for every attempt to make it, so that there is never more than one.
+        self._creation = None if body is None else Call("POST", "/v1/sandboxes", json=body).once()
+        self._info: Optional[SandboxInfo] = None
+        self._keep = keep
+        self._deleted = False
+        self.files = AsyncFiles(self)
+
+    @classmethod
+    def _of(cls, client: Optional[AsyncClient], info: SandboxInfo, *, keep: bool = True) -> AsyncSandbox:
+        box = cls.__new__(cls)
+        box._prepare(client, None, keep)
+        box._info = info
+        return box
+
+    @property
+    def _client(self) -> AsyncClient:
+        if self._given_client is None:
+            self._given_client = AsyncClient.default()
+        return self._given_client
+
+    async def _reach(self) -> str:
+        """Its id; makes it first where that has not happened yet."""
+        if self._info is None:
+            if self._creation is None:
+                raise errors.CoveError("the sandbox is not known")
+            self._creation.patience = CREATE_PATIENCE
+            self._info = SandboxInfo.from_wire(await self._client._json(self._creation))
+        return self._info.id
+
+    # async only: begin
+    def __await__(self) -> Generator[Any, None, AsyncSandbox]:
+        """``box = await AsyncSandbox()`` makes one without a block; delete it yourself."""
+        yield from self._reach().__await__()
+        return self
+
+    # async only: end
+    async def __aenter__(self) -> AsyncSandbox:
+        await self._reach()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._keep and not self._deleted and self._info is not None:
+            try:
+                await self.delete()
+            except errors.NotFoundError:
+                pass
+
+    def __repr__(self) -> str:
+        if self._info is None:
+            return f"<{type(self).__name__} not made yet>"
+        named = f" {self._info.name!r}" if self._info.name else ""
+        return f"<{type(self).__name__} {self._info.id}{named}>"
+
+    @classmethod
+    async def get(cls, sandbox: str, *, client: Optional[AsyncClient] = None) -> AsyncSandbox:
+        """One that exists, by id or name. The end of a ``with`` block leaves it alone.
+
+        >>> async with AsyncSandbox(name="builder") as box:
+        ...     same = await AsyncSandbox.get("builder")
+        ...     same.id == box.id
+        True
+        """
+        client = client or AsyncClient.default()
+        info = SandboxInfo.from_wire(await client._json(Call("GET", sandbox_path(sandbox))))
+        return cls._of(client, info)
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        labels: Optional[Mapping[str, str]] = None,
+        state: Optional[State] = None,
+        name: Optional[str] = None,
+        client: Optional[AsyncClient] = None,
+    ) -> AsyncGenerator[AsyncSandbox, None]:
+        """Those that exist, all of them or those that match.
+
+        >>> async with AsyncSandbox(labels={"team": "research"}):
+        ...     [box.labels async for box in AsyncSandbox.list(labels={"team": "research"})]
+        [{'team': 'research'}]
+        """
+        client = client or AsyncClient.default()
+        pairs = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
+        params = query(labels=pairs or None, state=state, name=name)
+        async for item in client._pages(Call("GET", "/v1/sandboxes", params=params)):
+            yield cls._of(client, SandboxInfo.from_wire(item))
+
+    @property
+    def info(self) -> SandboxInfo:
+        """The sandbox as the server last told; :meth:`refresh` asks again."""
+        if self._info is None:
+            raise errors.CoveError("the sandbox has not been made yet: use it in a block, or await it")
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> Optional[str]:
+        return self.info.name
+
+    @property
+    def state(self) -> State:
+        return self.info.state
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.info.labels
+
+    async def refresh(self) -> AsyncSandbox:
+        """Asks the server again; :attr:`info` is up to date afterwards."""
+        return await self._told(Call("GET", sandbox_path(await self._reach())))
+
+    async def _told(self, call: Call) -> AsyncSandbox:
+        self._info = SandboxInfo.from_wire(await self._client._json(call))
+        return self
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        input: Union[str, bytes, None] = None,
+        timeout: Optional[float] = None,
+        check: bool = False,
+        on_stdout: Optional[Told] = None,
+        on_stderr: Optional[Told] = None,
+    ) -> Result:
+        """Runs a command to its end.
+
+        Text goes to the user's shell; a list is a program and its arguments, without a shell.
+
+        >>> async with AsyncSandbox() as box:
+        ...     result = await box.run("echo out; echo err >&2; exit 3")
+        ...     result.exit_code, result.stdout, result.stderr
+        ...     (await box.run(["tr", "a-z", "A-Z"], input="shout")).stdout
+        (3, 'out\\n', 'err\\n')
+        'SHOUT'
+
+        ``on_stdout`` and ``on_stderr`` are called with text as it comes. With ``check`` anything but
+        exit code 0 is :class:`~cove.CommandFailed`. After ``timeout`` seconds the command and its
+        children are ended, and the result says ``timed_out``. A broken connection or a restart of the
+        server does not end the command: its output is taken up again where it was.
+        """
+        stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
+        async for out in stream:
+            callback = on_stdout if out.stream == "stdout" else on_stderr
+            if callback is not None and out.text:
+                await _io.tell(callback, out.text)
+        return await stream.result(check=check)
+
+    def stream(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        input: Union[str, bytes, None] = None,
+        timeout: Optional[float] = None,
+    ) -> AsyncStream:
+        """Runs a command and yields its output while it runs; ``result()`` of the stream is its end.
+
+        >>> async with AsyncSandbox() as box:
+        ...     async for out in box.stream("echo one; echo two >&2"):
+        ...         print(out.stream, out.text.strip())
+        stdout one
+        stderr two
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
+        body.update(input_fields(input))
+        return AsyncStream(self, body)
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        timeout: Optional[float] = None,
+        stdin: bool = False,
+        tag: Optional[str] = None,
+        keep_output: Optional[int] = None,
+    ) -> AsyncProcess:
+        """Starts a command in the background: a server, a long build.
+
+        ``stdin=True`` keeps its input open for :meth:`AsyncProcess.send`. The sandbox keeps the last
+        ``keep_output`` bytes of each stream for those who come later (256 KiB unless told).
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
+        body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
+        return AsyncProcess(self._client, *await self._begin(body))
+
+    async def terminal(
+        self,
+        command: Optional[Command] = None,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> AsyncTerminal:
+        """A terminal with a shell in it, or with a command."""
+        wanted = LOGIN_SHELL if command is None else command
+        body = command_body(wanted, cwd=cwd, env=env, user=user, timeout=None)
+        body["pty"] = {"cols": cols, "rows": rows}
+        return AsyncTerminal(self._client, *await self._begin(body))
+
+    async def _begin(self, body: dict[str, Any]) -> tuple[str, str]:
+        sandbox = await self._reach()
+        info = await self._client._json(Call("POST", sandbox_path(sandbox, "/processes"), json=body))
+        return sandbox, str(info["id"])
+
+    async def processes(self) -> _List[ProcessInfo]:
+        """Commands of this sandbox, ended ones too, as long as they are remembered."""
+        data = await self._client._json(Call("GET", sandbox_path(await self._reach(), "/processes")))
+        return [decode(ProcessInfo, item) for item in data["items"]]
+
+    async def process(self, id: str) -> AsyncProcess:
+        """One of them, to follow it, write to it or end it."""
+        found = AsyncProcess(self._client, await self._reach(), id)
+        await found.info()
+        return found
+
+    async def ports(self) -> _List[Port]:
+        """TCP ports somebody inside listens on."""
+        data = await self._client._json(Call("GET", sandbox_path(await self._reach(), "/ports")))
+        return [decode(Port, item) for item in data["items"]]
+
+    async def wait_for_port(self, port: int, timeout: float = 30.0) -> Port:
+        """Waits until somebody inside listens on a port.
+
+        >>> async with AsyncSandbox() as box:
+        ...     _ = await box.start("python3 -m http.server 8080")
+        ...     (await box.wait_for_port(8080)).port
+        8080
+        """
+        deadline = monotonic() + timeout
+        while True:
+            for found in await self.ports():
+                if found.port == port:
+                    return found
+            if monotonic() > deadline:
+                raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
+            await _io.sleep(PORT_PAUSE)
+
+    async def metrics(self) -> Metrics:
+        """What it uses now."""
+        call = Call("GET", sandbox_path(await self._reach(), "/metrics"))
+        return decode(Metrics, await self._client._json(call))
+
+    async def events(self, after: Optional[int] = None) -> _List[Event]:
+        """What happened to it, oldest first."""
+        call = Call("GET", sandbox_path(await self._reach(), "/events"), params=query(after=after))
+        return [Event.from_wire(item) for item in (await self._client._json(call))["items"]]
+
+    async def update(
+        self,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        cpu: Optional[float] = None,
+        memory: Union[int, str, None] = None,
+        memory_max: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        pids: Optional[int] = None,
+        stop_after: Optional[float] = None,
+        delete_after: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+    ) -> AsyncSandbox:
+        """Changes name, labels or limits while it runs; what is not named stays.
+
+        >>> async with AsyncSandbox(memory="256M") as box:
+        ...     (await box.update(memory="512M")).info.resources.memory_mb
+        512
+        """
+        limits = present(
+            cpu=cpu,
+            memory_mb=megabytes("memory", memory),
+            memory_max_mb=megabytes("memory_max", memory_max),
+            disk_mb=megabytes("disk", disk),
+            pids=pids,
+        )
+        times = present(
+            stop_after_s=whole_seconds("stop_after", stop_after),
+            delete_after_s=whole_seconds("delete_after", delete_after),
+            max_lifetime_s=whole_seconds("max_lifetime", max_lifetime),
+        )
+        # The server replaces a lifecycle whole.
+        lifecycle = {**self.info.lifecycle, **times} if times else None
+        body = present(
+            name=name,
+            labels=None if labels is None else dict(labels),
+            resources=limits or None,
+            lifecycle=lifecycle,
+        )
+        return await self._told(Call("PATCH", sandbox_path(await self._reach()), json=body))
+
+    async def stop(self, grace: Optional[float] = None) -> AsyncSandbox:
+        """Ends its processes and keeps its disk; they get ``grace`` seconds (10) to end by themselves."""
+        body = present(grace_ms=None if grace is None else round(grace * 1000))
+        patience = 120.0 + (grace or 0)
+        path = sandbox_path(await self._reach(), "/stop")
+        return await self._told(Call("POST", path, json=body or None, patience=patience))
+
+    async def resume(self) -> AsyncSandbox:
+        """Makes a stopped one run again, from its disk."""
+        return await self._told(Call("POST", sandbox_path(await self._reach(), "/start")))
+
+    async def delete(self) -> None:
+        """Deletes it and all that is in it."""
+        await self._client._done(Call("DELETE", sandbox_path(await self._reach())))
+        self._deleted = True
+
+
+#: ``list`` is a method above.
+_List = list

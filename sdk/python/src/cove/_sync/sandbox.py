@@ -1,0 +1,417 @@
+# Written by tools/generate_sync.py from cove/_async/sandbox.py; edit that one.
+"""The sandbox itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from time import monotonic
+from typing import Any, Optional, Union
+
+from .. import errors
+from .._wire import (
+    Call,
+    command_body,
+    create_body,
+    input_fields,
+    megabytes,
+    present,
+    query,
+    sandbox_path,
+    whole_seconds,
+)
+from ..types import Command, Event, Metrics, Port, ProcessInfo, Result, SandboxInfo, State, decode
+from . import _io
+from .client import Client
+from .files import Files
+from .process import Process, Stream, Terminal
+
+Told = Callable[[str], None]
+
+#: Seconds a create may take: an image may have to be made first.
+CREATE_PATIENCE = 1200.0
+#: What a terminal runs unless told.
+LOGIN_SHELL: Command = ["/bin/sh", "-c", "exec $(command -v bash || echo sh) -i"]
+#: Between two looks for a port, in seconds.
+PORT_PAUSE = 0.02
+
+
+class Sandbox:
+    """A machine of your own, made in milliseconds and gone at the end of the block.
+
+    >>> with Sandbox() as box:
+    ...     print(box.run("echo hello").stdout, end="")
+    hello
+
+    Everything has a default; ``Sandbox()`` is a Debian with one CPU and 1 GiB. ``memory`` and
+    ``disk`` are MiB or text like ``"2G"``. ``network`` is ``"none"`` (the default), ``"open"``, or a list
+    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``stop_after`` and
+    ``delete_after`` put an idle one away after so many seconds, ``max_lifetime`` ends it in any case.
+
+    With ``keep=True`` the block's end leaves the sandbox alone; find it again with
+    :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
+    """
+
+    files: Files
+    """Its files: :class:`Files`."""
+
+    def __init__(
+        self,
+        image: Optional[str] = None,
+        *,
+        name: Optional[str] = None,
+        cpu: Optional[float] = None,
+        memory: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        env: Optional[Mapping[str, str]] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        workdir: Optional[str] = None,
+        network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
+        isolation: Optional[str] = None,
+        stop_after: Optional[float] = None,
+        delete_after: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+        resources: Optional[Mapping[str, Any]] = None,
+        keep: bool = False,
+        client: Optional[Client] = None,
+    ) -> None:
+        body = create_body(
+            image=image,
+            name=name,
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            env=env,
+            labels=labels,
+            user=user,
+            workdir=workdir,
+            network=network,
+            isolation=isolation,
+            lifecycle={
+                "stop_after_s": stop_after,
+                "delete_after_s": delete_after,
+                "max_lifetime_s": max_lifetime,
+            },
+            resources=resources,
+        )
+        self._prepare(client, body, keep)
+        self._reach()
+
+    def _prepare(self, client: Optional[Client], body: Optional[dict[str, Any]], keep: bool) -> None:
+        self._given_client = client
+        self._body = body
+        # The same key for every attempt to make it, so that there is never more than one.
+        self._creation = None if body is None else Call("POST", "/v1/sandboxes", json=body).once()
+        self._info: Optional[SandboxInfo] = None
+        self._keep = keep
+        self._deleted = False
+        self.files = Files(self)
+
+    @classmethod
+    def _of(cls, client: Optional[Client], info: SandboxInfo, *, keep: bool = True) -> Sandbox:
+        box = cls.__new__(cls)
+        box._prepare(client, None, keep)
+        box._info = info
+        return box
+
+    @property
+    def _client(self) -> Client:
+        if self._given_client is None:
+            self._given_client = Client.default()
+        return self._given_client
+
+    def _reach(self) -> str:
+        """Its id; makes it first where that has not happened yet."""
+        if self._info is None:
+            if self._creation is None:
+                raise errors.CoveError("the sandbox is not known")
+            self._creation.patience = CREATE_PATIENCE
+            self._info = SandboxInfo.from_wire(self._client._json(self._creation))
+        return self._info.id
+
+    def __enter__(self) -> Sandbox:
+        self._reach()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._keep and not self._deleted and self._info is not None:
+            try:
+                self.delete()
+            except errors.NotFoundError:
+                pass
+
+    def __repr__(self) -> str:
+        if self._info is None:
+            return f"<{type(self).__name__} not made yet>"
+        named = f" {self._info.name!r}" if self._info.name else ""
+        return f"<{type(self).__name__} {self._info.id}{named}>"
+
+    @classmethod
+    def get(cls, sandbox: str, *, client: Optional[Client] = None) -> Sandbox:
+        """One that exists, by id or name. The end of a ``with`` block leaves it alone.
+
+        >>> with Sandbox(name="builder") as box:
+        ...     same = Sandbox.get("builder")
+        ...     same.id == box.id
+        True
+        """
+        client = client or Client.default()
+        info = SandboxInfo.from_wire(client._json(Call("GET", sandbox_path(sandbox))))
+        return cls._of(client, info)
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        labels: Optional[Mapping[str, str]] = None,
+        state: Optional[State] = None,
+        name: Optional[str] = None,
+        client: Optional[Client] = None,
+    ) -> Generator[Sandbox, None, None]:
+        """Those that exist, all of them or those that match.
+
+        >>> with Sandbox(labels={"team": "research"}):
+        ...     [box.labels for box in Sandbox.list(labels={"team": "research"})]
+        [{'team': 'research'}]
+        """
+        client = client or Client.default()
+        pairs = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
+        params = query(labels=pairs or None, state=state, name=name)
+        for item in client._pages(Call("GET", "/v1/sandboxes", params=params)):
+            yield cls._of(client, SandboxInfo.from_wire(item))
+
+    @property
+    def info(self) -> SandboxInfo:
+        """The sandbox as the server last told; :meth:`refresh` asks again."""
+        if self._info is None:
+            raise errors.CoveError("the sandbox has not been made yet: use it in a block, or it")
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> Optional[str]:
+        return self.info.name
+
+    @property
+    def state(self) -> State:
+        return self.info.state
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.info.labels
+
+    def refresh(self) -> Sandbox:
+        """Asks the server again; :attr:`info` is up to date afterwards."""
+        return self._told(Call("GET", sandbox_path(self._reach())))
+
+    def _told(self, call: Call) -> Sandbox:
+        self._info = SandboxInfo.from_wire(self._client._json(call))
+        return self
+
+    def run(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        input: Union[str, bytes, None] = None,
+        timeout: Optional[float] = None,
+        check: bool = False,
+        on_stdout: Optional[Told] = None,
+        on_stderr: Optional[Told] = None,
+    ) -> Result:
+        """Runs a command to its end.
+
+        Text goes to the user's shell; a list is a program and its arguments, without a shell.
+
+        >>> with Sandbox() as box:
+        ...     result = box.run("echo out; echo err >&2; exit 3")
+        ...     result.exit_code, result.stdout, result.stderr
+        ...     box.run(["tr", "a-z", "A-Z"], input="shout").stdout
+        (3, 'out\\n', 'err\\n')
+        'SHOUT'
+
+        ``on_stdout`` and ``on_stderr`` are called with text as it comes. With ``check`` anything but
+        exit code 0 is :class:`~cove.CommandFailed`. After ``timeout`` seconds the command and its
+        children are ended, and the result says ``timed_out``. A broken connection or a restart of the
+        server does not end the command: its output is taken up again where it was.
+        """
+        stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
+        for out in stream:
+            callback = on_stdout if out.stream == "stdout" else on_stderr
+            if callback is not None and out.text:
+                _io.tell(callback, out.text)
+        return stream.result(check=check)
+
+    def stream(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        input: Union[str, bytes, None] = None,
+        timeout: Optional[float] = None,
+    ) -> Stream:
+        """Runs a command and yields its output while it runs; ``result()`` of the stream is its end.
+
+        >>> with Sandbox() as box:
+        ...     for out in box.stream("echo one; echo two >&2"):
+        ...         print(out.stream, out.text.strip())
+        stdout one
+        stderr two
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
+        body.update(input_fields(input))
+        return Stream(self, body)
+
+    def start(
+        self,
+        command: Command,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        timeout: Optional[float] = None,
+        stdin: bool = False,
+        tag: Optional[str] = None,
+        keep_output: Optional[int] = None,
+    ) -> Process:
+        """Starts a command in the background: a server, a long build.
+
+        ``stdin=True`` keeps its input open for :meth:`Process.send`. The sandbox keeps the last
+        ``keep_output`` bytes of each stream for those who come later (256 KiB unless told).
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
+        body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
+        return Process(self._client, *self._begin(body))
+
+    def terminal(
+        self,
+        command: Optional[Command] = None,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> Terminal:
+        """A terminal with a shell in it, or with a command."""
+        wanted = LOGIN_SHELL if command is None else command
+        body = command_body(wanted, cwd=cwd, env=env, user=user, timeout=None)
+        body["pty"] = {"cols": cols, "rows": rows}
+        return Terminal(self._client, *self._begin(body))
+
+    def _begin(self, body: dict[str, Any]) -> tuple[str, str]:
+        sandbox = self._reach()
+        info = self._client._json(Call("POST", sandbox_path(sandbox, "/processes"), json=body))
+        return sandbox, str(info["id"])
+
+    def processes(self) -> _List[ProcessInfo]:
+        """Commands of this sandbox, ended ones too, as long as they are remembered."""
+        data = self._client._json(Call("GET", sandbox_path(self._reach(), "/processes")))
+        return [decode(ProcessInfo, item) for item in data["items"]]
+
+    def process(self, id: str) -> Process:
+        """One of them, to follow it, write to it or end it."""
+        found = Process(self._client, self._reach(), id)
+        found.info()
+        return found
+
+    def ports(self) -> _List[Port]:
+        """TCP ports somebody inside listens on."""
+        data = self._client._json(Call("GET", sandbox_path(self._reach(), "/ports")))
+        return [decode(Port, item) for item in data["items"]]
+
+    def wait_for_port(self, port: int, timeout: float = 30.0) -> Port:
+        """Waits until somebody inside listens on a port.
+
+        >>> with Sandbox() as box:
+        ...     _ = box.start("python3 -m http.server 8080")
+        ...     box.wait_for_port(8080).port
+        8080
+        """
+        deadline = monotonic() + timeout
+        while True:
+            for found in self.ports():
+                if found.port == port:
+                    return found
+            if monotonic() > deadline:
+                raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
+            _io.sleep(PORT_PAUSE)
+
+    def metrics(self) -> Metrics:
+        """What it uses now."""
+        call = Call("GET", sandbox_path(self._reach(), "/metrics"))
+        return decode(Metrics, self._client._json(call))
+
+    def events(self, after: Optional[int] = None) -> _List[Event]:
+        """What happened to it, oldest first."""
+        call = Call("GET", sandbox_path(self._reach(), "/events"), params=query(after=after))
+        return [Event.from_wire(item) for item in (self._client._json(call))["items"]]
+
+    def update(
+        self,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        cpu: Optional[float] = None,
+        memory: Union[int, str, None] = None,
+        memory_max: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        pids: Optional[int] = None,
+        stop_after: Optional[float] = None,
+        delete_after: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+    ) -> Sandbox:
+        """Changes name, labels or limits while it runs; what is not named stays.
+
+        >>> with Sandbox(memory="256M") as box:
+        ...     box.update(memory="512M").info.resources.memory_mb
+        512
+        """
+        limits = present(
+            cpu=cpu,
+            memory_mb=megabytes("memory", memory),
+            memory_max_mb=megabytes("memory_max", memory_max),
+            disk_mb=megabytes("disk", disk),
+            pids=pids,
+        )
+        times = present(
+            stop_after_s=whole_seconds("stop_after", stop_after),
+            delete_after_s=whole_seconds("delete_after", delete_after),
+            max_lifetime_s=whole_seconds("max_lifetime", max_lifetime),
+        )
+        # The server replaces a lifecycle whole.
+        lifecycle = {**self.info.lifecycle, **times} if times else None
+        body = present(
+            name=name,
+            labels=None if labels is None else dict(labels),
+            resources=limits or None,
+            lifecycle=lifecycle,
+        )
+        return self._told(Call("PATCH", sandbox_path(self._reach()), json=body))
+
+    def stop(self, grace: Optional[float] = None) -> Sandbox:
+        """Ends its processes and keeps its disk; they get ``grace`` seconds (10) to end by themselves."""
+        body = present(grace_ms=None if grace is None else round(grace * 1000))
+        patience = 120.0 + (grace or 0)
+        path = sandbox_path(self._reach(), "/stop")
+        return self._told(Call("POST", path, json=body or None, patience=patience))
+
+    def resume(self) -> Sandbox:
+        """Makes a stopped one run again, from its disk."""
+        return self._told(Call("POST", sandbox_path(self._reach(), "/start")))
+
+    def delete(self) -> None:
+        """Deletes it and all that is in it."""
+        self._client._done(Call("DELETE", sandbox_path(self._reach())))
+        self._deleted = True
+
+
+#: ``list`` is a method above.
+_List = list

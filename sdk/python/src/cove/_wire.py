@@ -1,0 +1,310 @@
+"""What both flavours of the client share and that does no I/O: requests as values, when to try again,
+errors from answers, lines from bytes, bodies from arguments."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Optional, Union
+from urllib.parse import quote
+
+from . import errors
+from .types import Output, Result
+
+#: Tries of one request, the first included.
+ATTEMPTS_MAX = 6
+#: Pauses between tries grow from the first to the second, in seconds.
+PAUSE_FIRST = 0.05
+PAUSE_MAX = 5.0
+#: The longest a server may ask us to wait before the next try.
+RETRY_AFTER_MAX = 30.0
+#: For how long a broken stream is taken up again, in seconds.
+RECONNECT_FOR = 30.0
+RECONNECT_PAUSE = 0.2
+#: Bytes of each stream that a result keeps.
+OUTPUT_MAX = 64 * 1024 * 1024
+#: The longest line of a live answer.
+LINE_MAX = 64 * 1024 * 1024
+#: Bytes read and sent at once.
+CHUNK = 256 * 1024
+
+NDJSON = "application/x-ndjson"
+
+
+@dataclass
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    params: dict[str, str] = field(default_factory=dict)
+    json: Any = None
+    content: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    #: Seconds without a byte before it is given up; ``None``: as long as it takes.
+    patience: Optional[float] = 120.0
+    #: May be sent again although the server may have acted on it.
+    repeatable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method in ("GET", "DELETE"):
+            self.repeatable = True
+
+    def body(self) -> Any:
+        if self.json is None:
+            return self.content
+        return json.dumps(self.json, separators=(",", ":")).encode()
+
+    def all_headers(self) -> dict[str, str]:
+        headers = dict(self.headers)
+        if self.json is not None:
+            headers["content-type"] = "application/json"
+        elif self.content is not None:
+            headers.setdefault("content-type", "application/octet-stream")
+        return headers
+
+    def once(self) -> Call:
+        """The same with a key of its own, so that the server acts on it once however often it comes."""
+        self.headers["idempotency-key"] = os.urandom(16).hex()
+        self.repeatable = True
+        return self
+
+
+def segment(text: str) -> str:
+    """One part of a path."""
+    return quote(text, safe="")
+
+
+def sandbox_path(sandbox: str, rest: str = "") -> str:
+    return f"/v1/sandboxes/{segment(sandbox)}{rest}"
+
+
+def present(**values: Any) -> dict[str, Any]:
+    """Those that are not ``None``."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def query(**values: Any) -> dict[str, str]:
+    """Those that say something, as the query string has them."""
+    told: dict[str, str] = {}
+    for key, value in values.items():
+        if value is None or value is False:
+            continue
+        told[key] = "true" if value is True else str(value)
+    return told
+
+
+def failure(status: int, headers: Mapping[str, str], body: bytes) -> errors.ApiError:
+    """The error of an answer that is not a success."""
+    retry_after: Optional[float] = None
+    try:
+        retry_after = float(headers["retry-after"])
+    except (KeyError, ValueError):
+        pass
+    try:
+        detail = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        detail = None
+    return errors.from_detail(detail, status, retry_after)
+
+
+def pause_before(
+    attempt: int, error: Optional[errors.ApiError], random_part: Optional[float] = None
+) -> float:
+    """Seconds to wait before try number ``attempt`` (the second is 1)."""
+    if error is not None and error.retry_after is not None:
+        return min(error.retry_after, RETRY_AFTER_MAX)
+    share = os.urandom(1)[0] / 255 if random_part is None else random_part
+    return float(min(PAUSE_MAX, PAUSE_FIRST * 2 ** (attempt - 1)) * (0.5 + share / 2))
+
+
+def worth_another_try(call: Call, error: errors.ApiError) -> bool:
+    """Whether the server said that it did nothing and that later is better."""
+    if error.code in ("rate_limited", "unavailable", "no_capacity", "runner_unreachable"):
+        return True
+    return call.repeatable and error.status in (502, 503, 504) and error.code != "port_closed"
+
+
+class Lines:
+    """JSON values from the bytes of a live answer."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        self._rest += data
+        if len(self._rest) > LINE_MAX:
+            raise errors.ProtocolError("a line of the answer is too long")
+        *whole, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in whole:
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise errors.ProtocolError("a line of the answer is not JSON") from None
+
+
+class Transcript:
+    """Follows a command's events: where each stream is, what it wrote, how it ended."""
+
+    def __init__(self, keep: int = OUTPUT_MAX) -> None:
+        self.process: Optional[str] = None
+        self.offsets = {"stdout": 0, "stderr": 0}
+        self.exit: Optional[Mapping[str, Any]] = None
+        self._kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self._keep = keep
+        self._truncated = False
+        make = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {"stdout": make("replace"), "stderr": make("replace")}
+
+    def take(self, event: Any) -> Optional[Output]:
+        """Notes an event; some output when it is that."""
+        kind = event.get("type") if isinstance(event, dict) else None
+        if kind == "started":
+            self.process = str(event["process"]["id"])
+        elif kind == "exit":
+            self.exit = event
+        elif kind in ("stdout", "stderr"):
+            return self._output(kind, event)
+        elif kind == "error":
+            raise errors.from_detail(event.get("error"))
+        return None
+
+    def _output(self, stream: Literal["stdout", "stderr"], event: Mapping[str, Any]) -> Output:
+        text, data = event.get("text"), event.get("data")
+        payload = text.encode() if isinstance(text, str) else base64.b64decode(data or "")
+        offset, dropped = int(event["offset"]), int(event.get("dropped", 0))
+        self.offsets[stream] = offset + len(payload)
+        kept = self._kept[stream]
+        room = self._keep - len(kept)
+        kept += payload[: max(room, 0)]
+        if len(payload) > room or dropped:
+            self._truncated = True
+        return Output(stream, payload, self._decoders[stream].decode(payload), offset, dropped)
+
+    def result(self) -> Result:
+        end = self.exit
+        if end is None:
+            raise errors.ProtocolError("the output ended before the command did")
+        return Result(
+            exit_code=int(end["exit_code"]),
+            stdout_bytes=bytes(self._kept["stdout"]),
+            stderr_bytes=bytes(self._kept["stderr"]),
+            signal=end.get("signal"),
+            oom=bool(end.get("oom")),
+            timed_out=bool(end.get("timed_out")),
+            duration=int(end.get("duration_ms", 0)) / 1000,
+            process=self.process,
+            truncated=self._truncated,
+            memory_limit_bytes=end.get("memory_limit_bytes"),
+            memory_peak_bytes=end.get("memory_peak_bytes"),
+        )
+
+
+def milliseconds(seconds: Optional[float]) -> Optional[int]:
+    if seconds is None:
+        return None
+    if seconds <= 0:
+        raise ValueError("a timeout must be more than 0 seconds")
+    return max(1, round(seconds * 1000))
+
+
+def whole_seconds(name: str, seconds: Optional[float]) -> Optional[int]:
+    if seconds is None:
+        return None
+    if seconds < 1:
+        raise ValueError(f"{name} must be at least one second")
+    return round(seconds)
+
+
+def command_body(
+    command: Union[str, Sequence[str]],
+    *,
+    cwd: Optional[str],
+    env: Optional[Mapping[str, str]],
+    user: Optional[str],
+    timeout: Optional[float],
+) -> dict[str, Any]:
+    """The part that exec and background processes have in common."""
+    body = present(cwd=cwd, user=user, timeout_ms=milliseconds(timeout))
+    if isinstance(command, str):
+        body["command"] = command
+    else:
+        body["argv"] = [str(part) for part in command]
+    if env:
+        body["env"] = dict(env)
+    return body
+
+
+def input_fields(data: Union[str, bytes, None]) -> dict[str, Any]:
+    if data is None:
+        return {}
+    if isinstance(data, str):
+        return {"stdin": data}
+    return {"stdin_base64": base64.b64encode(data).decode()}
+
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)
+
+
+def megabytes(name: str, value: Union[int, str, None]) -> Optional[int]:
+    """``512`` (MiB), ``"512M"``, ``"2G"``."""
+    if value is None or isinstance(value, int):
+        return value
+    match = _SIZE.match(value)
+    if not match:
+        raise ValueError(f"{name} must be a number of MiB, or text like '512M' or '2G', not {value!r}")
+    factor = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}[match[2].lower()]
+    return max(1, round(float(match[1]) * factor))
+
+
+def create_body(
+    *,
+    image: Optional[str],
+    name: Optional[str],
+    cpu: Optional[float],
+    memory: Union[int, str, None],
+    disk: Union[int, str, None],
+    env: Optional[Mapping[str, str]],
+    labels: Optional[Mapping[str, str]],
+    user: Optional[str],
+    workdir: Optional[str],
+    network: Union[str, Sequence[str], Mapping[str, Any], None],
+    isolation: Optional[str],
+    lifecycle: Mapping[str, Optional[float]],
+    resources: Optional[Mapping[str, Any]],
+) -> dict[str, Any]:
+    limits = dict(resources or {})
+    limits.update(present(cpu=cpu, memory_mb=megabytes("memory", memory), disk_mb=megabytes("disk", disk)))
+    life = {key: whole_seconds(key, value) for key, value in lifecycle.items() if value is not None}
+    return present(
+        image=image,
+        name=name,
+        isolation=isolation,
+        resources=limits or None,
+        env=dict(env) if env else None,
+        labels=dict(labels) if labels else None,
+        user=user,
+        workdir=workdir,
+        network=network_body(network),
+        lifecycle=life or None,
+    )
+
+
+def network_body(network: Union[str, Sequence[str], Mapping[str, Any], None]) -> Optional[dict[str, Any]]:
+    """``"none"``, ``"open"``, a list of what may be reached, or the policy itself."""
+    if network is None:
+        return None
+    if isinstance(network, str):
+        if network not in ("none", "open", "allowlist"):
+            raise ValueError(f"network is 'none', 'open' or a list of what may be reached, not {network!r}")
+        return {"mode": network}
+    if isinstance(network, Mapping):
+        return dict(network)
+    return {"mode": "allowlist", "allow": list(network)}

@@ -1,0 +1,249 @@
+"""What can go wrong, one class per family of the server's error codes.
+
+Everything derives from :class:`CoveError`. What the server refused is an :class:`ApiError` and carries
+its stable ``code``, a ``message``, often a ``hint`` that says what to do next, and the ``request_id``
+under which the server's log tells the rest.
+
+>>> import cove
+>>> with cove.Sandbox() as box:
+...     try:
+...         box.files.read("/no/such/file")
+...     except cove.PathNotFoundError as error:
+...         print(error.code)
+path_not_found
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from .types import Result
+
+
+class CoveError(Exception):
+    """The base of all errors of this package."""
+
+
+class ConfigurationError(CoveError):
+    """It is not known which server to talk to, or with which key."""
+
+
+class ConnectionError(CoveError, builtins.ConnectionError):
+    """The server cannot be reached, or the connection broke and could not be taken up again."""
+
+
+class ProtocolError(CoveError):
+    """The server answered with something this package does not understand."""
+
+
+class WaitTimeout(CoveError, builtins.TimeoutError):
+    """What was waited for did not come in its time."""
+
+
+class CommandFailed(CoveError):
+    """A command ended with another exit code than 0, and success was asked for.
+
+    ``result`` is all that is known about it.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        if result.oom:
+            how = "was killed for memory"
+        elif result.timed_out:
+            how = "ran out of time"
+        else:
+            how = f"exited with {result.exit_code}"
+        tail = (result.stderr or result.stdout).strip()[-2000:]
+        super().__init__(f"the command {how}" + (f":\n{tail}" if tail else ""))
+
+
+class ForkFailed(CoveError):
+    """Some of the forks that were asked for could not be made.
+
+    ``errors`` has the reasons; the forks that were made have been deleted again.
+    """
+
+    def __init__(self, errors: list[ApiError]) -> None:
+        self.errors = errors
+        super().__init__(f"{len(errors)} forks could not be made, the first because {errors[0]}")
+
+
+class ApiError(CoveError):
+    """The server refused a request."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: Optional[str] = None,
+        request_id: Optional[str] = None,
+        status: int = 0,
+        retry_after: Optional[float] = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.request_id = request_id
+        self.status = status
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message + (f" ({self.hint})" if self.hint else "")
+
+    def __repr__(self) -> str:
+        told = f"code={self.code!r}, message={self.message!r}, request_id={self.request_id!r}"
+        return f"{type(self).__name__}({told})"
+
+
+class AuthenticationError(ApiError):
+    """There is no key, or the server does not know it (any more)."""
+
+
+class ForbiddenError(ApiError):
+    """The key's scopes do not cover this."""
+
+
+class InvalidRequestError(ApiError, ValueError):
+    """The request says something the server cannot follow."""
+
+
+class NotFoundError(ApiError, LookupError):
+    """There is no sandbox, snapshot, image or process of that name."""
+
+
+class ConflictError(ApiError):
+    """The state of things does not allow it now; the hint says what to do first."""
+
+
+class AlreadyExistsError(ConflictError):
+    """Something of that name is there already."""
+
+
+class InUseError(ConflictError):
+    """Something still uses it."""
+
+
+class ProcessGoneError(ApiError):
+    """The process is over, or its record is no longer kept."""
+
+
+class FileError(ApiError, OSError):
+    """Something about a path inside the sandbox."""
+
+
+class PathNotFoundError(FileError, FileNotFoundError):
+    """There is nothing at the path."""
+
+
+class PathExistsError(FileError, FileExistsError):
+    """There is something at the path already."""
+
+
+class PathIsADirectoryError(FileError, IsADirectoryError):
+    """A file was expected, a directory is there."""
+
+
+class PathNotADirectoryError(FileError, NotADirectoryError):
+    """A directory was expected, something else is there."""
+
+
+class PathPermissionError(FileError, PermissionError):
+    """The user inside may not do this to the path."""
+
+
+class DiskFullError(FileError):
+    """The sandbox's disk is full."""
+
+
+class LimitError(ApiError):
+    """A quota of the organisation, or a limit of the sandbox, would be passed."""
+
+
+class RateLimitError(ApiError):
+    """Too many requests; ``retry_after`` says when to come back."""
+
+
+class UnavailableError(ApiError):
+    """The server or its host is short of something now; ``retry_after`` says when to come back."""
+
+
+class UnsupportedError(ApiError, NotImplementedError):
+    """Known, and not possible on this server."""
+
+
+class GuestError(ApiError):
+    """The sandbox runs, but what is inside does not answer."""
+
+
+class TimedOutError(ApiError, builtins.TimeoutError):
+    """The work was not done in its time."""
+
+
+class ServerError(ApiError):
+    """The server broke. Its log tells more under the ``request_id``."""
+
+
+#: Which class stands for which code.
+BY_CODE: dict[str, type[ApiError]] = {
+    "malformed_request": InvalidRequestError,
+    "invalid_request": InvalidRequestError,
+    "command_not_found": InvalidRequestError,
+    "no_such_user": InvalidRequestError,
+    "method_not_allowed": InvalidRequestError,
+    "payload_too_large": InvalidRequestError,
+    "uri_too_long": InvalidRequestError,
+    "unsupported_media_type": InvalidRequestError,
+    "range_not_satisfiable": InvalidRequestError,
+    "headers_too_large": InvalidRequestError,
+    "unauthenticated": AuthenticationError,
+    "forbidden": ForbiddenError,
+    "not_found": NotFoundError,
+    "conflict": ConflictError,
+    "stale": ConflictError,
+    "idempotency_key_reused": ConflictError,
+    "already_exists": AlreadyExistsError,
+    "in_use": InUseError,
+    "process_gone": ProcessGoneError,
+    "path_not_found": PathNotFoundError,
+    "path_exists": PathExistsError,
+    "not_a_directory": PathNotADirectoryError,
+    "is_a_directory": PathIsADirectoryError,
+    "directory_not_empty": FileError,
+    "permission_denied": PathPermissionError,
+    "disk_full": DiskFullError,
+    "quota_exceeded": LimitError,
+    "limit_reached": LimitError,
+    "too_many_processes": LimitError,
+    "rate_limited": RateLimitError,
+    "no_capacity": UnavailableError,
+    "runner_unreachable": UnavailableError,
+    "unavailable": UnavailableError,
+    "unsupported": UnsupportedError,
+    "guest_unreachable": GuestError,
+    "port_closed": GuestError,
+    "request_timeout": TimedOutError,
+    "timed_out": TimedOutError,
+    "internal": ServerError,
+}
+
+
+def from_detail(detail: Any, status: int = 0, retry_after: Optional[float] = None) -> ApiError:
+    """The exception for the ``error`` object of an answer, whatever is in it."""
+    detail = detail if isinstance(detail, dict) else {}
+    code = str(detail.get("code", "internal" if status >= 500 else "unknown"))
+    message = str(detail.get("message", f"the server answered with status {status}"))
+    hint, request_id = detail.get("hint"), detail.get("request_id")
+    kind = BY_CODE.get(code, ServerError if status >= 500 else ApiError)
+    return kind(
+        code,
+        message,
+        hint=None if hint is None else str(hint),
+        request_id=None if request_id is None else str(request_id),
+        status=status,
+        retry_after=retry_after,
+    )

@@ -1,0 +1,302 @@
+"""Plain values the server tells: sandboxes as they are, results, files, ports, figures.
+
+All are frozen dataclasses. Fields a newer server adds are left out, so that old code keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal, Optional, TypeVar, Union
+
+from .errors import CommandFailed, ProtocolError
+
+T = TypeVar("T")
+
+#: Where a sandbox is in its life.
+State = Literal[
+    "creating",
+    "running",
+    "frozen",
+    "pausing",
+    "paused",
+    "resuming",
+    "restoring",
+    "stopping",
+    "stopped",
+    "failed",
+    "deleting",
+    "gone",
+]
+
+#: ``none``: nothing but itself. ``allowlist``: what is listed. ``open``: the internet, but never the
+#: host, its neighbours or private ranges.
+NetworkMode = Literal["none", "allowlist", "open"]
+
+Command = Union[str, "list[str]", "tuple[str, ...]"]
+
+
+def moment(text: str) -> datetime:
+    """The time an RFC 3339 text tells."""
+    if text.endswith("Z"):
+        text = text[:-1] + "+00:00"
+    head, dot, rest = text.partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        # Before Python 3.11 only three or six digits are read.
+        text = f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ProtocolError(f"not a time: {text!r}") from None
+
+
+@lru_cache(maxsize=None)
+def _shape(kind: Any) -> tuple[tuple[str, str, bool], ...]:
+    return tuple((f.name, f.metadata.get("wire", f.name), "datetime" in str(f.type)) for f in fields(kind))
+
+
+def decode(kind: type[T], data: Any) -> T:
+    """A value of ``kind`` from what the server sent."""
+    if not isinstance(data, Mapping):
+        raise ProtocolError(f"the server sent no {kind.__name__}")
+    values: dict[str, Any] = {}
+    shape: tuple[tuple[str, str, bool], ...] = _shape(kind)  # type: ignore[arg-type]
+    for name, wire, is_time in shape:
+        if wire in data:
+            value = data[wire]
+            values[name] = moment(value) if is_time and isinstance(value, str) else value
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ProtocolError(f"the server sent an incomplete {kind.__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Limits in force."""
+
+    cpu: float = 1.0
+    memory_mb: int = 1024
+    disk_mb: int = 0
+    pids: int = 0
+    open_files: int = 0
+    memory_max_mb: Optional[int] = None
+    io_read_mb_s: Optional[int] = None
+    io_write_mb_s: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class SandboxInfo:
+    """A sandbox as it was when the server last told."""
+
+    id: str
+    state: State
+    image: str
+    created_at: datetime
+    updated_at: datetime
+    last_active_at: datetime
+    generation: int
+    isolation: str = "container"
+    name: Optional[str] = None
+    reason: Optional[str] = None
+    image_id: Optional[str] = None
+    resources: Resources = field(default_factory=Resources)
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    lifecycle: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: Optional[str] = None
+    workdir: Optional[str] = None
+    no_new_privs: bool = False
+    started_at: Optional[datetime] = None
+
+    @classmethod
+    def from_wire(cls, data: Any) -> SandboxInfo:
+        if isinstance(data, Mapping):
+            data = {**data, "resources": decode(Resources, data.get("resources", {}))}
+        return decode(cls, data)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A piece of what a command wrote.
+
+    ``data`` is the bytes; ``text`` is the same as text, whole characters only, so that pieces can be
+    joined without breaking one apart.
+    """
+
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+    text: str
+    offset: int
+    #: Bytes before this piece that the sandbox no longer had.
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended, and what it wrote."""
+
+    exit_code: int
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    signal: Optional[int] = None
+    #: The kernel killed it for memory.
+    oom: bool = False
+    timed_out: bool = False
+    duration: float = 0.0
+    process: Optional[str] = None
+    #: There was more output than is kept here.
+    truncated: bool = False
+    memory_limit_bytes: Optional[int] = None
+    memory_peak_bytes: Optional[int] = None
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode(errors="replace")
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with 0."""
+        return self.exit_code == 0
+
+    def check(self) -> Result:
+        """Itself, or :class:`~cove.CommandFailed` when it did not end well."""
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return self.stdout
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A command's record in the sandbox."""
+
+    id: str
+    pid: int
+    argv: list[str]
+    cwd: str
+    user: str
+    started_at: datetime
+    exit: Optional[Mapping[str, Any]] = None
+    pty: Optional[Mapping[str, int]] = None
+    tag: Optional[str] = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    stdout_oldest: int = 0
+    stderr_oldest: int = 0
+    viewers: int = 0
+    cpu_ms: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.exit is None
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What is at a path."""
+
+    name: str
+    path: str
+    type: Literal["file", "directory", "symlink", "socket", "fifo", "device", "other"]
+    size: int
+    #: Octal, like ``0644``.
+    mode: str
+    uid: int
+    gid: int
+    owner: str
+    group: str
+    modified_at: datetime
+    symlink_target: Optional[str] = None
+
+    @property
+    def is_file(self) -> bool:
+        return self.type == "file"
+
+    @property
+    def is_dir(self) -> bool:
+        return self.type == "directory"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Something happened below a watched path."""
+
+    type: Literal["ready", "created", "written", "removed", "renamed", "attributes", "overflow"]
+    path: str = ""
+    #: Where it was before, when it was renamed.
+    source: Optional[str] = field(default=None, metadata={"wire": "from"})
+    directory: bool = False
+
+
+@dataclass(frozen=True)
+class Port:
+    """A TCP port somebody inside listens on."""
+
+    port: int
+    address: str
+    pid: Optional[int] = None
+    process: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a sandbox uses, from the host's books."""
+
+    at: datetime
+    running: bool
+    cpu_usec: int
+    memory_bytes: int
+    memory_peak_bytes: int
+    memory_limit_bytes: int
+    pids: int
+    oom_kills: int
+    disk_bytes: int
+    disk_limit_bytes: int
+    network_sent_bytes: int
+    network_received_bytes: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a sandbox; ``details`` depend on the ``type``."""
+
+    id: int
+    at: datetime
+    sandbox: str
+    type: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Event:
+        if isinstance(data, Mapping):
+            rest = {k: v for k, v in data.items() if k not in ("id", "at", "sandbox", "type")}
+            data = {**data, "details": rest}
+        return decode(cls, data)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image sandboxes can start from."""
+
+    id: str
+    names: list[str]
+    size_bytes: int
+    created_at: datetime
+    source: str
+    in_use_by: int = 0
+    digest: Optional[str] = None
