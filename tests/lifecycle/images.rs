@@ -145,3 +145,39 @@ async fn two_callers_share_one_debian_build_and_a_second_data_directory_reuses_i
     second.finish();
     first.finish();
 }
+
+/// Whoever asks gets what the registry gives to them, not to somebody who asked before them.
+#[tokio::test(flavor = "multi_thread")]
+async fn fetches_are_shared_only_by_those_with_the_same_credentials() {
+    let mut world = World::start(PROGRAM).await;
+    let client = world.client();
+    // A registry that takes connections and answers none, so that every fetch stays under way.
+    let registry = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let reference = format!("{}/private/app:1", registry.local_addr().unwrap());
+    let asker = world.client();
+    let fetch = |login: Option<(&str, &str)>| {
+        let source = ImageSource::Registry {
+            reference: reference.clone(),
+            username: login.map(|(name, _)| name.to_owned()),
+            password: login.map(|(_, password)| password.to_owned()),
+        };
+        let asker = &asker;
+        async move { asker.add_image(source).await.unwrap().id }
+    };
+    let ours = fetch(Some(("ours", "secret"))).await;
+    assert_eq!(fetch(Some(("ours", "secret"))).await, ours);
+    for other in [None, Some(("ours", "guess")), Some(("theirs", "secret"))] {
+        assert_ne!(fetch(other).await, ours, "{other:?}");
+    }
+    drop(registry);
+    let end = world.job_end(&ours).await;
+    assert_eq!(end.state, JobState::Failed, "{end:?}");
+    // Ids of an earlier life of the host name nothing in the next one.
+    world.restart();
+    eventually("the host has forgotten the job", || async {
+        let asked = client.image_job(&ours).await;
+        matches!(asked, Err(RunnerError::NotFound { .. })).then_some(())
+    })
+    .await;
+    world.finish();
+}

@@ -48,6 +48,9 @@ impl Control {
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut loops = JoinSet::new();
         let config = self.config();
+        if let Err(error) = self.resume_image_jobs().await {
+            tracing::warn!(%error, "image jobs are followed again only when somebody asks");
+        }
         let rounds = std::sync::Arc::new(Rounds::default());
         self.on_and_on(&mut loops, "events", |control| async move {
             control.take_events(EVENTS_WAIT_MS).await

@@ -7,47 +7,18 @@
 //! for a private image without the right credentials opens nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use cove_model::OrgId;
 use cove_model::spec::DEFAULT_IMAGE;
 use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, RunnerError};
 use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope};
 
+mod jobs;
+
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-
-/// Jobs remembered for their owners.
-const JOBS_MAX: usize = 1024;
-/// How often a fetch is looked at until it ends.
-const JOB_POLL: Duration = Duration::from_secs(1);
-/// Seconds after which a fetch that met somebody else's is worth another try.
-const JOB_RETRY_S: u64 = 5;
-/// A fetch that takes longer than this is granted only when somebody asks again.
-const JOB_WATCH_MAX: Duration = Duration::from_secs(4 * 3600);
-
-/// Whose job is whose, as long as this process lives.
-#[derive(Default)]
-pub(crate) struct Jobs(Mutex<HashMap<String, OrgId>>);
-
-impl Jobs {
-    /// The first one to ask for it owns it; `false` when that is somebody else.
-    fn claim(&self, job: &str, org: &OrgId) -> bool {
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if jobs.len() >= JOBS_MAX && !jobs.contains_key(job) {
-            jobs.clear();
-        }
-        *jobs.entry(job.to_owned()).or_insert_with(|| org.clone()) == *org
-    }
-
-    fn is_of(&self, job: &str, org: &OrgId) -> bool {
-        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.get(job) == Some(org)
-    }
-}
 
 pub(crate) fn no_image(given: &str) -> ControlError {
     ControlError::not_found("image", given)
@@ -77,7 +48,7 @@ fn tagged(text: &str) -> String {
 }
 
 /// Whether `name`, as a host spells it out, is what `asked` stands for.
-fn stands_for(asked: &str, name: &str) -> bool {
+pub(crate) fn stands_for(asked: &str, name: &str) -> bool {
     let is_tail = |whole: &str, tail: &str| {
         whole == tail
             || whole
@@ -210,27 +181,11 @@ impl Control {
             principal.require_operator()?;
         }
         let shared = principal.home || matches!(source, ImageSource::Debian);
-        let holder = (!shared).then(|| principal.org.clone());
         let job = self.runner().add_image(source).await?;
-        if !self.0.image_jobs.claim(&job.id, &principal.org) {
-            // The host joins fetches of one name; this one goes on with somebody else's credentials.
-            return Err(
-                ControlError::new(ErrorCode::Conflict, "the host is busy with this image")
-                    .hint("ask again in a moment")
-                    .retry_after(JOB_RETRY_S),
-            );
-        }
-        if job.state == JobState::Running {
-            let (control, id) = (self.clone(), job.id.clone());
-            let name = name.to_owned();
-            tokio::spawn(async move { control.watch_job(id, name, holder).await });
-        } else {
-            self.grant(&job, name, holder.as_ref()).await?;
-        }
-        Ok(job)
+        self.follow_job(principal, job, name, shared).await
     }
 
-    async fn grant(
+    pub(crate) async fn grant(
         &self,
         job: &ImageJob,
         asked: &str,
@@ -247,58 +202,6 @@ impl Control {
             self.store().grant_image(holder, name, &image.id).await?;
         }
         Ok(())
-    }
-
-    /// Follows a fetch to its end, so that it is granted also when nobody polls.
-    async fn watch_job(self, id: String, name: String, holder: Option<OrgId>) {
-        let watch = async {
-            loop {
-                tokio::time::sleep(JOB_POLL).await;
-                match self.runner().image_job(&id).await {
-                    Ok(job) if job.state == JobState::Running => {}
-                    Ok(job) => return self.grant(&job, &name, holder.as_ref()).await,
-                    Err(RunnerError::Unreachable { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        };
-        tokio::select! {
-            outcome = tokio::time::timeout(JOB_WATCH_MAX, watch) => {
-                if let Ok(Err(error)) = outcome {
-                    tracing::warn!(%error, job = id, "an image job was lost sight of");
-                }
-            }
-            () = self.0.closing.cancelled() => {}
-        }
-    }
-
-    /// Needs `read`.
-    pub async fn image_job(
-        &self,
-        principal: &Principal,
-        id: &str,
-    ) -> Result<ImageJob, ControlError> {
-        principal.require(Scope::Read)?;
-        let missing = || {
-            ControlError::not_found("image job", id).hint("ask for the image again to follow it")
-        };
-        if !self.0.image_jobs.is_of(id, &principal.org) && !principal.is_operator() {
-            return Err(missing());
-        }
-        let job = self
-            .runner()
-            .image_job(id)
-            .await
-            .map_err(|error| match error {
-                RunnerError::NotFound { .. } => missing(),
-                other => other.into(),
-            })?;
-        // Whoever sees the end may use the image at once.
-        if job.state == JobState::Done && self.0.image_jobs.is_of(id, &principal.org) {
-            let holder = (!principal.home).then_some(&principal.org);
-            self.grant(&job, &job.name, holder).await?;
-        }
-        Ok(job)
     }
 
     /// Needs `manage`. An image others may use too stays on the host.

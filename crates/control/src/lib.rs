@@ -71,7 +71,6 @@ struct Inner {
     keyring: keys::Keyring,
     activity: activity::Activity,
     audit: audit::AuditLog,
-    image_jobs: images::Jobs,
     /// The last event's sequence, for everybody who waits for the next.
     latest_event: watch::Sender<u64>,
     stale: reconcile::Stale,
@@ -98,7 +97,6 @@ impl Control {
             locks: locks::Locks::default(),
             keyring: keys::Keyring::default(),
             activity: activity::Activity::default(),
-            image_jobs: images::Jobs::default(),
             latest_event: watch::Sender::new(0),
             stale: reconcile::Stale::default(),
             idleness: lifecycle::Idleness::default(),

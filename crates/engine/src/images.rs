@@ -1,5 +1,6 @@
 //! Images and the jobs that add them. A job outlives the call that started it; two calls for the
-//! same image share one job.
+//! same image with the same credentials share one job. Other credentials are another job: whoever
+//! asks gets what the registry gives to them, not to somebody before them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +13,15 @@ use crate::error::{chain, from_pool, internal};
 
 /// Finished jobs kept so that a slow poller still learns the end.
 const FINISHED_MAX: usize = 100;
+/// Jobs under way at once.
+const RUNNING_MAX: usize = 64;
 /// Warnings kept of one job; an image can cause millions.
 const WARNINGS_MAX: usize = 20;
 
 pub struct Images {
     pub store: ImageStore,
+    /// Part of every job's id, so that a job of an earlier process is never taken for one of ours.
+    life: String,
     jobs: Arc<Mutex<Jobs>>,
 }
 
@@ -24,8 +29,8 @@ pub struct Images {
 struct Jobs {
     next: u64,
     by_id: BTreeMap<u64, ImageJob>,
-    /// The job that is adding a name now.
-    running: BTreeMap<String, u64>,
+    /// What the jobs under way were asked for, credentials included.
+    running: Vec<(ImageSource, u64)>,
     /// Bytes done and in all of each layer of a running job.
     layers: BTreeMap<u64, BTreeMap<String, (u64, u64)>>,
 }
@@ -34,6 +39,7 @@ impl Images {
     pub fn new(store: ImageStore) -> Self {
         Self {
             store,
+            life: format!("{:016x}", rand::random::<u64>()),
             jobs: Arc::default(),
         }
     }
@@ -45,13 +51,20 @@ impl Images {
             ImageSource::Local { name, .. } => name.clone(),
         };
         let mut jobs = self.lock();
-        if let Some(job) = jobs.running.get(&name).and_then(|id| jobs.by_id.get(id)) {
+        let same = jobs.running.iter().find(|(other, _)| *other == source);
+        if let Some(job) = same.and_then(|(_, id)| jobs.by_id.get(id)) {
             return Ok(job.clone());
+        }
+        if jobs.running.len() >= RUNNING_MAX {
+            return Err(RunnerError::NoCapacity {
+                resource: "room for image jobs".into(),
+                message: format!("{RUNNING_MAX} are under way"),
+            });
         }
         jobs.next += 1;
         let number = jobs.next;
         let job = ImageJob {
-            id: format!("job{number}"),
+            id: self.id(number),
             name: name.clone(),
             state: JobState::Running,
             stage: "starting".into(),
@@ -62,7 +75,7 @@ impl Images {
             error: None,
         };
         jobs.by_id.insert(number, job.clone());
-        jobs.running.insert(name.clone(), number);
+        jobs.running.push((source.clone(), number));
         while jobs.by_id.len() > FINISHED_MAX {
             let Some(oldest) = jobs
                 .by_id
@@ -82,19 +95,23 @@ impl Images {
                 move |progress| on_progress(&jobs, number, progress)
             };
             let result = run(&store, source, progress).await;
-            finish(&jobs, number, &name, result);
+            finish(&jobs, number, result);
         });
         Ok(job)
     }
 
     pub fn job(&self, id: &str) -> Result<ImageJob, RunnerError> {
-        id.strip_prefix("job")
+        id.strip_prefix(&format!("job_{}_", self.life))
             .and_then(|number| number.parse::<u64>().ok())
             .and_then(|number| self.lock().by_id.get(&number).cloned())
             .ok_or_else(|| RunnerError::NotFound {
                 what: "image job".into(),
                 id: id.to_owned(),
             })
+    }
+
+    fn id(&self, number: u64) -> String {
+        format!("job_{}_{number}", self.life)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
@@ -196,9 +213,9 @@ fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
     }
 }
 
-fn finish(jobs: &Mutex<Jobs>, number: u64, name: &str, result: Result<Image, RunnerError>) {
+fn finish(jobs: &Mutex<Jobs>, number: u64, result: Result<Image, RunnerError>) {
     let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
-    jobs.running.remove(name);
+    jobs.running.retain(|(_, running)| *running != number);
     jobs.layers.remove(&number);
     let Some(job) = jobs.by_id.get_mut(&number) else {
         return;

@@ -175,6 +175,17 @@ pub trait Store: Send + Sync + 'static {
     /// Whether anybody has a word for this image.
     async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError>;
 
+    /// Adds it, or writes how it ended; what ended once does not end differently.
+    async fn put_image_job(&self, job: &ImageJobRecord) -> Result<(), StoreError>;
+    /// Of one organisation, or, without one, of whoever has it.
+    async fn image_job(
+        &self,
+        org: Option<&OrgId>,
+        id: &str,
+    ) -> Result<Option<ImageJobRecord>, StoreError>;
+    /// Those whose end was never written, newest first.
+    async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError>;
+
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;
 

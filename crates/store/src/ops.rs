@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod events;
+pub mod image_jobs;
 pub mod images;
 pub mod keys;
 pub mod organisations;

@@ -4,7 +4,17 @@
 //! program would misread it.
 
 /// Each step's statements. Add to the end only.
-pub const MIGRATIONS: &[&[&str]] = &[&[
+pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS];
+
+/// Fetches of images, so that whoever follows one learns its end also from another process.
+const IMAGE_JOBS: &[&str] = &[
+    "CREATE TABLE image_jobs (
+        id TEXT NOT NULL, org TEXT NOT NULL, name TEXT NOT NULL, shared BIGINT NOT NULL,
+        created_at BIGINT NOT NULL, outcome TEXT, PRIMARY KEY (id, org))",
+    "CREATE INDEX image_jobs_by_age ON image_jobs (created_at)",
+];
+
+const FIRST: &[&str] = &[
     "CREATE TABLE organisations (
         id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE,
         max_sandboxes BIGINT NOT NULL, max_cpu_milli BIGINT NOT NULL,
@@ -65,7 +75,7 @@ pub const MIGRATIONS: &[&[&str]] = &[&[
         org TEXT NOT NULL, name TEXT NOT NULL, image TEXT NOT NULL, PRIMARY KEY (org, name))",
     "CREATE INDEX image_grants_by_image ON image_grants (image)",
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-]];
+];
 
 /// The version a database has when every step was applied.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;

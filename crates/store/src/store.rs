@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use cove_model::{ImageId, KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
-use crate::ops::{audit, events, images, keys, organisations, sandboxes, sweep, usage};
+use crate::ops::{audit, events, image_jobs, images, keys, organisations, sandboxes, sweep, usage};
 use crate::sql::Backend;
 use crate::{
-    AuditRecord, Created, IdempotencyKey, ImageGrant, Key, NewEvent, Organisation, Page,
-    PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef,
-    SandboxUsage, Store, StoreError, StoredEvent, Usage, UsageSample,
+    AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
+    Page, PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
+    SandboxRef, SandboxUsage, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -253,6 +253,23 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError> {
         self.0.read(images::IsGranted(image.clone())).await
+    }
+
+    async fn put_image_job(&self, job: &ImageJobRecord) -> Result<(), StoreError> {
+        self.0.write(image_jobs::Put(job.clone())).await
+    }
+
+    async fn image_job(
+        &self,
+        org: Option<&OrgId>,
+        id: &str,
+    ) -> Result<Option<ImageJobRecord>, StoreError> {
+        let get = image_jobs::Get(org.cloned(), id.to_owned());
+        self.0.read(get).await
+    }
+
+    async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError> {
+        self.0.read(image_jobs::Unfinished).await
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

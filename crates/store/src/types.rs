@@ -362,6 +362,21 @@ pub struct ImageGrant {
     pub shared: bool,
 }
 
+/// A fetch of an image that an organisation asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageJobRecord {
+    /// The host's name for it; organisations that asked for the same in the same way share one.
+    pub id: String,
+    pub org: OrgId,
+    /// What was asked for.
+    pub name: String,
+    /// For everybody, not only this organisation.
+    pub shared: bool,
+    pub created_at: OffsetDateTime,
+    /// How it ended, in words of the control plane; absent while it may be under way.
+    pub outcome: Option<String>,
+}
+
 /// What old rows a sweep removes: those before a time, and the oldest beyond a number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {

@@ -38,6 +38,8 @@ struct World {
     events: Vec<Event>,
     images: Vec<ImageView>,
     jobs: HashMap<String, ImageJob>,
+    /// What each job fetches, newest first.
+    fetches: Vec<(String, ImageSource)>,
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<(Call, Option<SandboxId>)>,
     guest: GuestKind,
@@ -108,7 +110,25 @@ impl MemoryRunner {
         let mut world = self.world();
         world.fetching = false;
         for job in world.jobs.values_mut() {
-            job.state = JobState::Done;
+            if job.state == JobState::Running {
+                job.state = JobState::Done;
+            }
+        }
+    }
+
+    /// As a restart of the host's process does; its images stay.
+    pub fn forget_jobs(&self) {
+        self.world().jobs.clear();
+    }
+
+    /// Lets one fetch fail, as a registry that refuses it would.
+    pub fn refuse_fetch(&self, id: &str) {
+        if let Some(job) = self.world().jobs.get_mut(id) {
+            job.state = JobState::Failed;
+            job.image = None;
+            job.error = Some(RunnerError::Invalid {
+                message: "the registry refuses".into(),
+            });
         }
     }
 
@@ -434,10 +454,10 @@ impl RunnerApi for MemoryRunner {
 
     async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
         self.enter(Call::AddImage, None).await?;
-        let name = match source {
-            ImageSource::Registry { reference, .. } => reference,
+        let name = match &source {
+            ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => "debian".into(),
-            ImageSource::Local { name, .. } => name,
+            ImageSource::Local { name, .. } => name.clone(),
         };
         if !self
             .world()
@@ -448,8 +468,10 @@ impl RunnerApi for MemoryRunner {
             self.add_named_image(&name);
         }
         let mut world = self.world();
-        let under_way = |job: &&ImageJob| job.name == name && job.state == JobState::Running;
-        if let Some(job) = world.jobs.values().find(under_way) {
+        let same = world.fetches.iter().find(|(_, other)| *other == source);
+        if let Some(job) = same.and_then(|(id, _)| world.jobs.get(id))
+            && job.state == JobState::Running
+        {
             return Ok(job.clone());
         }
         let image = world
@@ -457,7 +479,7 @@ impl RunnerApi for MemoryRunner {
             .iter()
             .find(|image| image.names.contains(&name));
         let job = ImageJob {
-            id: format!("job-{}", world.jobs.len() + 1),
+            id: format!("job-{}", world.fetches.len() + 1),
             name: name.clone(),
             state: match world.fetching {
                 true => JobState::Running,
@@ -471,6 +493,7 @@ impl RunnerApi for MemoryRunner {
             error: None,
         };
         world.jobs.insert(job.id.clone(), job.clone());
+        world.fetches.insert(0, (job.id.clone(), source));
         Ok(job)
     }
 

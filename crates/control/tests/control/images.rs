@@ -1,6 +1,6 @@
 //! Images between organisations.
 
-use cove_control::{ErrorCode, ImageSource, Principal};
+use cove_control::{ErrorCode, ImageSource, JobState, Principal};
 use cove_model::SandboxSpec;
 
 use crate::support::{Plane, wait};
@@ -138,30 +138,120 @@ async fn paths_on_the_host_are_for_operators() {
     plane.control.add_image(&plane.root, local).await.unwrap();
 }
 
+/// The attack: somebody else is fetching a private image; who asks for the same name without the
+/// right credentials must not get it with theirs.
 #[tokio::test]
-async fn a_fetch_under_way_cannot_be_joined_by_another_organisation() {
+async fn nobody_rides_on_anothers_credentials() {
     let plane = Plane::new().await;
     let (ours, theirs) = (
         plane.tenant("ours", None).await,
         plane.tenant("theirs", None).await,
     );
     plane.runner.keep_fetching();
-    let job = plane
-        .control
-        .add_image(&ours, pull("private/app"))
-        .await
-        .unwrap();
-    let refused = plane
+    let with_password = ImageSource::Registry {
+        reference: "private/app".into(),
+        username: Some("ours".into()),
+        password: Some("secret".into()),
+    };
+    let good = plane.control.add_image(&ours, with_password).await.unwrap();
+    let guess = plane
         .control
         .add_image(&theirs, pull("private/app"))
         .await
+        .unwrap();
+    assert_ne!(good.id, guess.id);
+    plane
+        .control
+        .image_job(&theirs, &good.id)
+        .await
         .unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Conflict);
-    assert!(refused.retry_after_s.is_some());
+    plane.runner.refuse_fetch(&guess.id);
     plane.runner.finish_fetching();
     wait(|| async { (names(&plane, &ours).await.len() == 2).then_some(()) }).await;
+    let failed = plane.control.image_job(&theirs, &guess.id).await.unwrap();
+    assert_eq!(failed.state, JobState::Failed);
     assert_eq!(names(&plane, &theirs).await, ["debian"]);
+    assert!(plane.create(&theirs, from("private/app")).await.is_err());
+}
+
+#[tokio::test]
+async fn who_asks_for_the_same_with_the_same_credentials_shares_the_fetch() {
+    let plane = Plane::new().await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    plane.runner.keep_fetching();
+    let one = plane.control.add_image(&ours, pull("app")).await.unwrap();
+    let two = plane.control.add_image(&theirs, pull("app")).await.unwrap();
+    assert_eq!(one.id, two.id);
+    plane.runner.finish_fetching();
+    for tenant in [&ours, &theirs] {
+        let job = plane.control.image_job(tenant, &one.id).await.unwrap();
+        assert_eq!(job.state, JobState::Done);
+        assert_eq!(names(&plane, tenant).await, ["app", "debian"]);
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_is_followed_across_restarts_of_the_control_plane() {
+    let mut plane = Plane::new().await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    plane.runner.keep_fetching();
+    let job = plane.control.add_image(&ours, pull("app")).await.unwrap();
+    plane.crash().await;
+    let seen = plane.control.image_job(&ours, &job.id).await.unwrap();
+    assert_eq!(seen.state, JobState::Running);
     plane.control.image_job(&theirs, &job.id).await.unwrap_err();
+    plane.control.image_job(&plane.root, &job.id).await.unwrap();
+    plane.runner.finish_fetching();
+    let seen = plane.control.image_job(&ours, &job.id).await.unwrap();
+    assert_eq!(seen.state, JobState::Done);
+    assert_eq!(names(&plane, &ours).await, ["app", "debian"]);
+    // Neither the host nor the control plane that saw the end has to live for it to be known.
+    plane.runner.forget_jobs();
+    plane.crash().await;
+    let seen = plane.control.image_job(&ours, &job.id).await.unwrap();
+    assert_eq!(seen.state, JobState::Done);
+}
+
+/// What is under the name on the host may have come with somebody else's credentials.
+#[tokio::test]
+async fn a_fetch_that_died_with_the_host_failed_and_grants_nothing() {
+    let plane = Plane::new().await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    plane.control.add_image(&ours, pull("app")).await.unwrap();
+    plane.runner.keep_fetching();
+    let job = plane.control.add_image(&theirs, pull("app")).await.unwrap();
+    plane.runner.forget_jobs();
+    let seen = plane.control.image_job(&theirs, &job.id).await.unwrap();
+    assert_eq!(seen.state, JobState::Failed);
+    assert!(
+        seen.error
+            .unwrap()
+            .to_string()
+            .contains("ask for the image again")
+    );
+    assert_eq!(names(&plane, &theirs).await, ["debian"]);
+}
+
+#[tokio::test]
+async fn a_fetch_nobody_polls_is_granted_by_the_next_control_plane() {
+    let mut plane = Plane::new().await;
+    let ours = plane.tenant("ours", None).await;
+    plane.runner.keep_fetching();
+    plane.control.add_image(&ours, pull("app")).await.unwrap();
+    plane.crash().await;
+    plane.runner.finish_fetching();
+    plane.go();
+    wait(|| async { (names(&plane, &ours).await.len() == 2).then_some(()) }).await;
+    plane.halt().await;
 }
 
 #[tokio::test]

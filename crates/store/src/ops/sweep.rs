@@ -20,6 +20,14 @@ impl Op for Sweep {
                 values![keep.idempotency_before, ROWS_MAX],
             )
             .await?;
+        // Fetches are remembered as long as answers are.
+        removed += tx
+            .execute(
+                "DELETE FROM image_jobs WHERE (id, org) IN (SELECT id, org FROM image_jobs \
+                 WHERE created_at < ?1 LIMIT ?2)",
+                values![keep.idempotency_before, ROWS_MAX],
+            )
+            .await?;
         for (log, before, max) in [
             ("events", keep.events_before, keep.events_max),
             ("audit", keep.audit_before, keep.audit_max),

@@ -69,6 +69,7 @@ suite!(
     events::positions_move_with_their_events,
     audit::records_page_newest_first,
     misc::image_grants_are_per_organisation_or_for_everybody,
+    misc::image_jobs_are_per_organisation_and_end_once,
     misc::settings_are_replaced,
     misc::sweeping_removes_only_what_is_past_its_time,
     misc::odd_texts_find_nothing_and_break_nothing,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cove_model::{EventKind, ImageId, SandboxId};
+use cove_model::{EventKind, ImageId, OrgId, SandboxId};
 use cove_store::{
-    AuditRecord, Created, Holding, IdempotencyKey, ImageGrant, NewEvent, PageRequest, Period,
-    Retention, SandboxChange, SandboxFilter, SandboxRef, Store, Usage, UsageSample,
+    AuditRecord, Created, Holding, IdempotencyKey, ImageGrant, ImageJobRecord, NewEvent,
+    PageRequest, Period, Retention, SandboxChange, SandboxFilter, SandboxRef, Store, Usage,
+    UsageSample,
 };
 
 use crate::rows::{at, org, sandbox};
@@ -217,4 +218,61 @@ pub async fn odd_texts_find_nothing_and_break_nothing(store: Arc<dyn Store>) {
         .await
         .unwrap();
     assert!(none.is_empty());
+}
+
+pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>) {
+    let (ours, theirs) = (OrgId::random(), OrgId::random());
+    let job = |org: &OrgId, outcome: Option<&str>| ImageJobRecord {
+        id: "job_1".into(),
+        org: org.clone(),
+        name: "app".into(),
+        shared: false,
+        created_at: at(5),
+        outcome: outcome.map(str::to_owned),
+    };
+    store.put_image_job(&job(&ours, None)).await.unwrap();
+    assert_eq!(
+        store.image_job(Some(&ours), "job_1").await.unwrap(),
+        Some(job(&ours, None))
+    );
+    assert_eq!(store.image_job(Some(&theirs), "job_1").await.unwrap(), None);
+    assert_eq!(
+        store.image_job(None, "job_1").await.unwrap(),
+        Some(job(&ours, None))
+    );
+    store.put_image_job(&job(&theirs, None)).await.unwrap();
+    assert_eq!(store.unfinished_image_jobs().await.unwrap().len(), 2);
+    store
+        .put_image_job(&job(&ours, Some("done")))
+        .await
+        .unwrap();
+    store
+        .put_image_job(&job(&ours, Some("failed")))
+        .await
+        .unwrap();
+    store.put_image_job(&job(&ours, None)).await.unwrap();
+    assert_eq!(
+        store.image_job(Some(&ours), "job_1").await.unwrap(),
+        Some(job(&ours, Some("done")))
+    );
+    assert_eq!(
+        store.unfinished_image_jobs().await.unwrap(),
+        [job(&theirs, None)]
+    );
+    let keep = Retention {
+        idempotency_before: at(5),
+        events_before: at(0),
+        events_max: 100,
+        audit_before: at(0),
+        audit_max: 100,
+        tombstones_before: at(0),
+        tombstones_max: 100,
+    };
+    assert_eq!(store.sweep(&keep).await.unwrap(), 0);
+    let later = Retention {
+        idempotency_before: at(6),
+        ..keep
+    };
+    assert_eq!(store.sweep(&later).await.unwrap(), 2);
+    assert_eq!(store.image_job(None, "job_1").await.unwrap(), None);
 }

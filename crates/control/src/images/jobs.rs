@@ -1,0 +1,167 @@
+//! Fetches of images, followed to their end.
+//!
+//! The host runs a fetch; the books say who asked for it and, once it is over, how it ended. So an
+//! organisation that follows its fetch learns the truth also from a control plane that was started
+//! later. Organisations that ask for the same thing with the same credentials share one fetch, each
+//! with a row of its own; other credentials are another fetch. A fetch that died with the host's
+//! process counts as failed: what the host has under that name may have come with somebody else's
+//! credentials.
+
+use std::time::Duration;
+
+use cove_model::OrgId;
+use cove_runner::{ImageJob, JobState, RunnerError};
+use cove_store::{ImageJobRecord, Scope};
+
+use super::stands_for;
+use crate::Control;
+use crate::error::ControlError;
+use crate::principal::Principal;
+
+/// How often a fetch is looked at until it ends.
+const JOB_POLL: Duration = Duration::from_secs(1);
+/// A fetch that takes longer than this is granted only when somebody asks again.
+const JOB_WATCH_MAX: Duration = Duration::from_secs(4 * 3600);
+
+/// What the host has forgotten was lost with its process.
+fn interrupted(record: &ImageJobRecord) -> ImageJob {
+    ImageJob {
+        id: record.id.clone(),
+        name: record.name.clone(),
+        state: JobState::Failed,
+        stage: "failed".into(),
+        done_bytes: 0,
+        total_bytes: None,
+        warnings: Vec::new(),
+        image: None,
+        error: Some(RunnerError::Unreachable {
+            message: "it was restarted while it fetched this image; ask for the image again, \
+                      what arrived is kept"
+                .into(),
+        }),
+    }
+}
+
+/// The job as this organisation may see it: other names of the same image may be somebody else's
+/// words for it, and how many use it is nobody's business.
+fn seen(mut job: ImageJob, record: &ImageJobRecord, home: bool) -> ImageJob {
+    job.name.clone_from(&record.name);
+    if let (false, Some(image)) = (home, &mut job.image) {
+        image.names.retain(|name| stands_for(&record.name, name));
+        image.in_use_by = 0;
+    }
+    job
+}
+
+impl Control {
+    /// Writes down whose fetch this is, and sees to its end.
+    pub(super) async fn follow_job(
+        &self,
+        principal: &Principal,
+        job: ImageJob,
+        name: &str,
+        shared: bool,
+    ) -> Result<ImageJob, ControlError> {
+        let record = ImageJobRecord {
+            id: job.id.clone(),
+            org: principal.org.clone(),
+            name: name.to_owned(),
+            shared,
+            created_at: self.now(),
+            outcome: None,
+        };
+        self.store().put_image_job(&record).await?;
+        if job.state == JobState::Running {
+            self.watch_job(record.clone());
+        } else {
+            self.settle_job(&record, &job).await?;
+        }
+        Ok(seen(job, &record, principal.home))
+    }
+
+    /// Picks up the fetches an earlier control plane was following.
+    pub(crate) async fn resume_image_jobs(&self) -> Result<(), ControlError> {
+        for record in self.store().unfinished_image_jobs().await? {
+            self.watch_job(record);
+        }
+        Ok(())
+    }
+
+    /// Grants what a fetch brought and writes down how it ended, in this order: until its end is
+    /// written, a fetch is looked at again.
+    async fn settle_job(
+        &self,
+        record: &ImageJobRecord,
+        job: &ImageJob,
+    ) -> Result<(), ControlError> {
+        let holder: Option<&OrgId> = (!record.shared).then_some(&record.org);
+        self.grant(job, &record.name, holder).await?;
+        let outcome = serde_json::to_string(job).map_err(|error| {
+            ControlError::internal("the end of an image job cannot be written").because(error)
+        })?;
+        let record = ImageJobRecord {
+            outcome: Some(outcome),
+            ..record.clone()
+        };
+        Ok(self.store().put_image_job(&record).await?)
+    }
+
+    /// How the fetch stands; settles it when it is over.
+    async fn look_at_job(&self, record: &ImageJobRecord) -> Result<ImageJob, ControlError> {
+        if let Some(outcome) = &record.outcome {
+            return serde_json::from_str(outcome).map_err(|error| {
+                ControlError::internal("the end of an image job cannot be read").because(error)
+            });
+        }
+        let job = match self.runner().image_job(&record.id).await {
+            Ok(job) if job.state == JobState::Running => return Ok(job),
+            Ok(job) => job,
+            Err(RunnerError::NotFound { .. }) => interrupted(record),
+            Err(error) => return Err(error.into()),
+        };
+        self.settle_job(record, &job).await?;
+        Ok(job)
+    }
+
+    /// Follows a fetch to its end, so that it is granted also when nobody polls.
+    fn watch_job(&self, record: ImageJobRecord) {
+        let control = self.clone();
+        let watch = async move {
+            loop {
+                tokio::time::sleep(JOB_POLL).await;
+                match control.look_at_job(&record).await {
+                    Ok(job) if job.state == JobState::Running => {}
+                    Ok(_) => return,
+                    Err(error) => {
+                        tracing::debug!(%error, job = record.id, "an image job cannot be seen now");
+                    }
+                }
+            }
+        };
+        let closing = self.0.closing.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = tokio::time::timeout(JOB_WATCH_MAX, watch) => {}
+                () = closing.cancelled() => {}
+            }
+        });
+    }
+
+    /// Needs `read`. An operator sees everybody's.
+    pub async fn image_job(
+        &self,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<ImageJob, ControlError> {
+        principal.require(Scope::Read)?;
+        let mut record = self.store().image_job(Some(&principal.org), id).await?;
+        if record.is_none() && principal.is_operator() {
+            record = self.store().image_job(None, id).await?;
+        }
+        let record = record.ok_or_else(|| {
+            ControlError::not_found("image job", id).hint("ask for the image again to follow it")
+        })?;
+        let job = self.look_at_job(&record).await?;
+        Ok(seen(job, &record, principal.home))
+    }
+}
