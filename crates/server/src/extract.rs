@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::failure::Failure;
 use crate::guard::{Peer, RequestId, Seen, too_large};
 use crate::state::App;
+use crate::strict;
 
 /// The authenticated caller.
 pub struct Caller {
@@ -238,11 +239,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    // A list in place of an object would be read field by field; the contract has no such thing.
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(Failure::invalid("the body must be a JSON object"));
-    }
-    serde_json::from_slice(bytes).map_err(|error| {
+    strict::from_slice(bytes).map_err(|error| {
         let message = format!("the body is not understood: {error}");
         match error.classify() {
             serde_json::error::Category::Data => Failure::invalid(message),

@@ -18,6 +18,7 @@ mod router;
 mod stalling;
 mod state;
 mod streaming;
+mod strict;
 mod tls;
 
 pub use config::{ServerConfig, TlsPem};

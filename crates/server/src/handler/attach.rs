@@ -210,7 +210,7 @@ impl Input {
             };
             let result = match message {
                 Message::Binary(bytes) => self.type_in(bytes).await,
-                Message::Text(text) => match serde_json::from_str(&text) {
+                Message::Text(text) => match crate::strict::from_slice(text.as_bytes()) {
                     Ok(request) => self.obey(request).await,
                     Err(error) => Err(Failure::invalid(format!(
                         "the message is not understood: {error}"

@@ -7,6 +7,7 @@ mod bodies;
 mod harness;
 mod hostile;
 mod live;
+mod shapes;
 mod shutdown;
 mod slow;
 mod tenants;
