@@ -275,6 +275,10 @@ impl Volumes for Btrfs {
         sys::sync_and_clean(volume.as_fd()).context("sync", self.path(id))
     }
 
+    fn version(&self, id: &VolumeId) -> Result<u64, PoolError> {
+        Ok(self.subvol(id)?.1.generation)
+    }
+
     fn empty_trash(&self) -> Result<usize, PoolError> {
         // Deleted subvolumes are the kernel's to clean; what remains are their spent counters.
         let root = File::open(&self.root).context("open", &self.root)?;

@@ -118,10 +118,14 @@ impl Directory {
         // The final name may only ever show whole files, also after a power cut.
         syncfs(&target).context("sync", &tree)?;
         match renameat_with(CWD, &tree, CWD, self.path(to), RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Err(PoolError::Exists { id: to.clone() }),
-            Err(e) => Err(PoolError::io("rename to", self.path(to), e)),
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(PoolError::Exists { id: to.clone() }),
+            Err(e) => return Err(PoolError::io("rename to", self.path(to), e)),
         }
+        let folder = to.folder_in(&self.root);
+        File::open(&folder)
+            .and_then(|folder| folder.sync_all())
+            .context("sync", folder)
     }
 }
 
@@ -225,6 +229,11 @@ impl Volumes for Directory {
 
     fn sync(&self, id: &VolumeId) -> Result<(), PoolError> {
         syncfs(self.open_volume(id)?).context("sync", self.path(id))
+    }
+
+    fn version(&self, id: &VolumeId) -> Result<u64, PoolError> {
+        let volume = self.open_volume(id)?;
+        tree::fingerprint(volume.into()).context("look through", self.path(id))
     }
 
     fn empty_trash(&self) -> Result<usize, PoolError> {

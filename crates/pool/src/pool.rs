@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -23,6 +24,7 @@ use crate::config::{Backend, Layout, PoolConfig};
 use crate::directory::Directory;
 use crate::error::{Context, Place, PoolError};
 use crate::probe::{self, Finding};
+use crate::shares::{self, Shares};
 use crate::space::{self, CREATE_FLOOR_BYTES, Space};
 use crate::tree;
 use crate::volume::{Access, Kind, Usage, VolumeId, VolumeInfo};
@@ -55,6 +57,7 @@ pub(crate) trait Volumes: Send + Sync {
     /// Bytes written into volumes that are not on disk yet; `None` where nobody counts them.
     fn waiting(&self) -> Result<Option<u64>, PoolError>;
     fn sync(&self, id: &VolumeId) -> Result<(), PoolError>;
+    fn version(&self, id: &VolumeId) -> Result<u64, PoolError>;
     /// Finishes deletions; returns how many leftovers went.
     fn empty_trash(&self) -> Result<usize, PoolError>;
     /// Why disk limits are not possible, if they are not.
@@ -186,7 +189,8 @@ impl Pool {
     }
 
     /// Makes `to` a copy of `from` as it is now. `to` appears whole or not at all. On btrfs it shares
-    /// all data and is atomic; in directories it is a copy of files as they are met.
+    /// all data and is atomic; in directories it is a copy of files as they are met. On disk when this
+    /// returns: the kernel makes a btrfs snapshot by committing a transaction.
     ///
     /// A limit is not inherited; set one on `to`. With simple quotas it covers what `to` writes from
     /// then on, not what it inherited. Subvolumes inside `from` are not included.
@@ -271,6 +275,24 @@ impl Pool {
             }
             Err(e) => Err(PoolError::io("open", path, e)),
         }
+    }
+
+    /// How much of a volume only it uses, by asking for each of its extents. Stops at `deadline`.
+    pub fn shares(&self, id: &VolumeId, deadline: Instant) -> Result<Shares, PoolError> {
+        let path = self.path(id);
+        match fs::File::open(&path) {
+            Ok(volume) => shares::walk(volume.into(), deadline).context("measure", path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(PoolError::NotFound { id: id.clone() })
+            }
+            Err(e) => Err(PoolError::io("open", path, e)),
+        }
+    }
+
+    /// A number that is another one once something in the volume was changed and
+    /// [synced](Pool::sync). Being snapshotted may change it too. In directories it is a walk.
+    pub fn version(&self, id: &VolumeId) -> Result<u64, PoolError> {
+        self.inner.volumes.version(id)
     }
 
     /// Limits what a volume may be charged, or lifts the limit. A writer that reaches it gets

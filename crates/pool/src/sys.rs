@@ -3,6 +3,7 @@
 //! Each function is one system call with its argument block built and read here, so that the rest of
 //! the crate sees only safe functions and `Errno`.
 
+pub(crate) mod extents;
 pub(crate) mod loops;
 
 use std::ffi::{CStr, OsStr, c_ulong};
@@ -169,6 +170,8 @@ pub(crate) struct SubvolInfo {
     pub id: u64,
     pub read_only: bool,
     pub created: SystemTime,
+    /// The last transaction that changed something in it.
+    pub generation: u64,
 }
 
 fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, arg: &mut T) -> Result<i32, Errno> {
@@ -267,6 +270,7 @@ pub(crate) fn subvol_info(subvol: BorrowedFd<'_>) -> Result<SubvolInfo, Errno> {
     Ok(SubvolInfo {
         id: raw.treeid,
         read_only: raw.flags & 1 != 0,
+        generation: raw.generation,
         created: UNIX_EPOCH + Duration::new(raw.created.sec, raw.created.nsec),
     })
 }

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat};
@@ -180,6 +181,52 @@ pub(crate) fn measure(top: OwnedFd) -> Result<u64, Errno> {
         }
     }
     Ok(bytes)
+}
+
+/// A number that changes with any change below `top`: every inode's number, time of last change,
+/// size and links, added up, so that the order in which they are met does not matter.
+pub(crate) fn fingerprint(top: OwnedFd) -> Result<u64, Errno> {
+    let mut position = Position::at(top)?;
+    let mut sum = digest(&fstat(position.dir())?);
+    let mut pending = vec![fingerprint_level(position.dir(), &mut sum)?];
+    while let Some(level) = pending.last_mut() {
+        match level.pop() {
+            Some(child) => match position.enter(&child) {
+                Ok(()) => pending.push(fingerprint_level(position.dir(), &mut sum)?),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
+                Err(e) => return Err(e),
+            },
+            None => {
+                pending.pop();
+                if !pending.is_empty() {
+                    position.leave()?;
+                }
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn fingerprint_level(dir: BorrowedFd<'_>, sum: &mut u64) -> Result<Vec<CString>, Errno> {
+    let mut directories = Vec::new();
+    for (name, kind) in entries(dir)? {
+        match statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => *sum = sum.wrapping_add(digest(&stat)),
+            Err(Errno::NOENT) => continue,
+            Err(e) => return Err(e),
+        }
+        if kind == FileType::Directory {
+            directories.push(name);
+        }
+    }
+    Ok(directories)
+}
+
+fn digest(stat: &Stat) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let changed = (stat.st_ctime, stat.st_ctime_nsec);
+    (stat.st_ino, changed, stat.st_size, stat.st_nlink).hash(&mut hasher);
+    hasher.finish()
 }
 
 fn measure_level(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use cove_pool::{Access, Kind, PoolError};
 
@@ -32,6 +32,7 @@ on_every_backend!(
     of_many_creates_of_one_name_one_wins,
     nobody_but_root_gets_into_the_pool,
     a_missing_volume_is_named_in_the_error,
+    a_version_changes_with_what_was_written_and_not_with_what_was_read,
 );
 
 fn a_new_volume_is_an_empty_directory_that_can_be_written(pool: &mut TestPool) {
@@ -386,4 +387,39 @@ fn a_missing_volume_is_named_in_the_error(pool: &mut TestPool) {
     for refused in attempts {
         assert!(matches!(refused, Err(PoolError::NotFound { id }) if id == none));
     }
+}
+
+fn a_version_changes_with_what_was_written_and_not_with_what_was_read(pool: &mut TestPool) {
+    let (volume, copy) = (sandbox("a"), snapshot("a"));
+    pool.create(&volume).unwrap();
+    pool.write(&volume, "f", "one");
+    pool.sync(&volume).unwrap();
+    pool.snapshot(&volume, &copy, Access::ReadOnly).unwrap();
+    let version = pool.version(&volume).unwrap();
+    fs::read(pool.path(&volume).join("f")).unwrap();
+    pool.sync(&volume).unwrap();
+    assert_eq!(pool.version(&volume).unwrap(), version);
+    pool.write(&volume, "f", "two");
+    pool.sync(&volume).unwrap();
+    assert_ne!(pool.version(&volume).unwrap(), version);
+}
+
+#[test]
+fn what_a_snapshot_holds_alone_is_told_from_what_it_shares() {
+    let pool = TestPool::btrfs();
+    let (volume, copy) = (sandbox("a"), snapshot("a"));
+    pool.create(&volume).unwrap();
+    let soon = || Instant::now() + Duration::from_secs(60);
+    pool.write(&volume, "f", vec![1; 4 << 20]);
+    pool.snapshot(&volume, &copy, Access::ReadOnly).unwrap();
+    let shares = pool.shares(&copy, soon()).unwrap();
+    assert_eq!(
+        (shares.exclusive_bytes, shares.shared_bytes, shares.complete),
+        (0, 4 * MIB, true)
+    );
+    pool.write(&volume, "f", vec![2; 4 << 20]);
+    pool.sync(&volume).unwrap();
+    let shares = pool.shares(&copy, soon()).unwrap();
+    assert_eq!((shares.exclusive_bytes, shares.shared_bytes), (4 * MIB, 0));
+    assert!(!pool.shares(&copy, Instant::now()).unwrap().complete);
 }
