@@ -198,10 +198,11 @@ fn finish(context: &OwnedFd, uid_base: u32) -> io::Result<OwnedFd> {
     fsconfig_set_string(context, "redirect_dir", "on")?;
     let _identity = FilesystemIdentity::take(uid_base)?;
     fsconfig_create(context)?;
+    // Reading must not write: whether something changed since a snapshot is told by what was written.
     Ok(fsmount(
         context,
         FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::empty(),
+        MountAttrFlags::MOUNT_ATTR_NOATIME,
     )?)
 }
 
