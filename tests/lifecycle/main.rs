@@ -10,6 +10,7 @@ mod images;
 mod memory;
 mod observing;
 mod resizing;
+mod snapshots;
 mod stopping;
 mod storage;
 

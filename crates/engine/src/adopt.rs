@@ -2,16 +2,19 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cove_isolation::{Adopted, Isolation, Machine};
-use cove_model::{EventKind, SandboxId, State};
+use cove_isolation::{Adopted, Isolation, IsolationError, Machine};
+use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_pool::{Kind, VolumeId};
 use tokio::task::spawn_blocking;
 
-use crate::engine::Engine;
+use crate::ending::end;
+use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::monitor;
 use crate::record::{Durability, Record};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, volume_of};
+use crate::snapshots::{memory_dir, staging};
+use crate::volumes::remove_tree;
 
 impl Engine {
     pub(crate) async fn adopt_all(&self) -> Result<(), EngineError> {
@@ -25,7 +28,11 @@ impl Engine {
             let half_made = record.state == State::Creating
                 && record.started_at.is_none()
                 && record.host_boot == inner.host_boot;
-            if half_made || record.state == State::Deleting {
+            // A disk that was to be a snapshot's and is not there was never acknowledged either.
+            let lost = record.grown_from_snapshot
+                && record.state == State::Creating
+                && matches!(inner.pool.exists(&volume_of(&record.id)), Ok(false));
+            if half_made || lost || record.state == State::Deleting {
                 // Its volume and cgroup have no owner now, and the sweep takes them.
                 let _ = inner.records.remove(&record.id);
                 continue;
@@ -43,6 +50,15 @@ impl Engine {
         };
         let same_boot = record.host_boot == inner.host_boot;
         record.host_boot.clone_from(&inner.host_boot);
+        let found = match found {
+            // Its processes make way for the snapshot's once everything is adopted.
+            Adopted::Running(machine) if record.state == State::Restoring => {
+                let usage = machine.usage().ok();
+                end(machine.as_ref()).await;
+                Adopted::Gone(usage)
+            }
+            found => found,
+        };
         let machine = match found {
             Adopted::Running(machine) => Some(Arc::<dyn Machine>::from(machine)),
             Adopted::Gone(usage) => {
@@ -51,19 +67,26 @@ impl Engine {
                 if let Some(usage) = usage {
                     monitor::add_past(&mut record, &usage);
                 }
-                if record.state.may_have_processes() {
-                    record.state = State::Stopped;
-                    let reason = if same_boot {
-                        "PID 1 ended while the engine was down"
-                    } else {
-                        "the host restarted"
-                    };
-                    record.reason = Some(reason.into());
-                }
                 None
             }
         };
-        let disk = record.limits.disk_mb << 20;
+        inner.settle_volume(&mut record, machine.is_some())?;
+        if machine.is_none()
+            && record.state.may_have_processes()
+            && record.state != State::Restoring
+        {
+            record.state = State::Stopped;
+            let reason = if same_boot {
+                "PID 1 ended while the engine was down"
+            } else {
+                "the host restarted"
+            };
+            record.reason = Some(reason.into());
+        }
+        if let Some(machine) = &machine {
+            settle_machine(&mut record, machine.as_ref());
+        }
+        let disk = record.disk_bytes();
         let run = machine.as_ref().map(|_| {
             let memory = record.grown_mb.unwrap_or(record.limits.memory_mb);
             inner.books.adopt_run(&record.limits, memory)
@@ -86,9 +109,11 @@ impl Engine {
         inner.reapply(&sandbox, machine.as_deref());
         if let Some(machine) = machine {
             sandbox.emit(EventKind::Adopted);
-            if sandbox.state() == State::Stopping {
-                // The stop was accepted; nobody waits for its grace time any more.
+            if matches!(sandbox.state(), State::Stopping | State::Paused) {
+                // The stop was accepted and nobody waits for its grace time any more, or its memory
+                // is safely on disk.
                 let _ = machine.kill();
+                let _ = machine.thaw();
             }
             inner.watch(&sandbox, machine);
         }
@@ -109,8 +134,12 @@ impl Engine {
                     .name()
                     .parse()
                     .is_ok_and(|id: SandboxId| known.contains_key(&id)),
+                Kind::Snapshot => id
+                    .name()
+                    .parse()
+                    .is_ok_and(|id: SnapshotId| inner.snapshots.contains(&id)),
                 // Images have records of their own and are swept by them.
-                Kind::Image | Kind::Snapshot => true,
+                Kind::Image => true,
                 Kind::Staging => false,
             })
         })
@@ -118,5 +147,66 @@ impl Engine {
         self.inner.images.store.sweep().await?;
         tracing::info!(groups, ?volumes, "swept");
         Ok(())
+    }
+}
+
+impl Inner {
+    /// Makes a record and its volume agree again about where memory is, whatever a crash cut short.
+    ///
+    /// While a sandbox is paused its memory lies in its volume. A resume runs on a copy of that volume
+    /// without the memory, and exchanges the two once the record says that it runs.
+    fn settle_volume(&self, record: &mut Record, runs: bool) -> Result<(), EngineError> {
+        let volume = volume_of(&record.id);
+        let memory = memory_dir(&self.pool.path(&volume));
+        let resumed = staging("resume", record.id.as_str());
+        let has_memory = memory.symlink_metadata().is_ok();
+        match record.state {
+            State::Resuming | State::Paused if has_memory => record.state = State::Paused,
+            State::Resuming | State::Paused => {
+                // The exchange reached the disk and the record did not: what ran went with the host.
+                record.state = State::Stopped;
+                record.reason = Some("the host restarted".into());
+                record.memory = None;
+            }
+            State::Pausing if !runs => {
+                record.state = State::Stopped;
+                record.reason = Some("it ended while its memory was being captured".into());
+            }
+            _ if has_memory && record.memory.is_none() && self.pool.exists(&resumed)? => {
+                self.pool.swap(&volume, &resumed)?;
+            }
+            _ => {}
+        }
+        if record.state != State::Paused {
+            record.memory = None;
+            // Without a machine the next boot clears it.
+            if runs && memory.symlink_metadata().is_ok() {
+                remove_tree(&memory).map_err(|source| EngineError::Io {
+                    action: "clear",
+                    path: memory,
+                    source,
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets a machine go on that an interrupted capture or snapshot had stopped, and stops one again
+/// that was frozen on request.
+fn settle_machine(record: &mut Record, machine: &dyn Machine) {
+    if record.state == State::Pausing {
+        record.state = State::Running;
+        record.reason = None;
+    }
+    let settled = match record.state {
+        State::Frozen => machine.freeze(),
+        _ => machine.thaw(),
+    };
+    match settled {
+        Ok(()) | Err(IsolationError::Unsupported(_)) => {}
+        Err(error) => {
+            tracing::error!(sandbox = %record.id, %error, "a sandbox could not be thawed or frozen again");
+        }
     }
 }

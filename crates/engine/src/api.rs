@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{ImageId, ResourcesPatch, SandboxId};
+use cove_model::{ImageId, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
     CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView,
-    RunnerApi, RunnerError, Sample, SandboxView,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest,
+    SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -77,10 +78,14 @@ impl RunnerApi for Engine {
 
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
         let sandbox = self.inner.find(id)?;
-        let machine = sandbox.machine().ok_or_else(|| RunnerError::Conflict {
-            request: "connect to".into(),
-            state: sandbox.state(),
-        })?;
+        // What is frozen accepts nothing; the caller would wait for an answer that cannot come.
+        let machine = sandbox
+            .machine()
+            .filter(|_| sandbox.state() != State::Frozen)
+            .ok_or_else(|| RunnerError::Conflict {
+                request: "connect to".into(),
+                state: sandbox.state(),
+            })?;
         let stream = machine
             .connect()
             .await
@@ -95,13 +100,49 @@ impl RunnerApi for Engine {
         Ok(self.inner.events.after(after, wait).await)
     }
 
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.freeze_sandbox(id).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.pause_sandbox(id).await
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.resume_sandbox(id).await
+    }
+
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
+        self.take_snapshot(request).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        self.list_snapshots().await
+    }
+
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.show_snapshot(id).await
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        self.remove_snapshot(id).await
+    }
+
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
+        self.roll_back(request).await
+    }
+
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
         let sandboxes = self.inner.all();
+        let snapshots = self.inner.snapshots.all();
         let users = |id: &ImageId| {
-            sandboxes
+            let sandboxes = sandboxes
                 .iter()
-                .filter(|sandbox| sandbox.record().image == *id)
-                .count() as u64
+                .filter(|sandbox| sandbox.record().image == *id);
+            let snapshots = snapshots.iter().filter(|snapshot| {
+                snapshot.record.image == *id && snapshot.record.template_of.is_none()
+            });
+            (sandboxes.count() + snapshots.count()) as u64
         };
         Ok(self
             .inner
@@ -128,13 +169,8 @@ impl RunnerApi for Engine {
             id: id.to_owned(),
         })?;
         let inner = Arc::clone(&self.inner);
-        let in_use = move |image: &cove_image::Image| {
-            let user = inner
-                .all()
-                .into_iter()
-                .find(|sandbox| sandbox.record().image == image.id)?;
-            Some(format!("sandbox {}", user.id))
-        };
+        let template = inner.snapshots.template_of(&image.id);
+        let in_use = move |image: &cove_image::Image| inner.user_of_image(&image.id);
         store
             .remove(&image.id, in_use)
             .await
@@ -143,7 +179,11 @@ impl RunnerApi for Engine {
                     message: error.to_string(),
                 },
                 error => internal(chain(&error)),
-            })
+            })?;
+        match template {
+            Some(template) => self.remove_snapshot(&template.record.id).await,
+            None => Ok(()),
+        }
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

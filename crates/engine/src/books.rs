@@ -210,6 +210,14 @@ impl RunPromise {
 }
 
 impl DiskPromise {
+    /// Changes the promise to what is there already, fit or not.
+    pub fn correct(&mut self, bytes: u64) {
+        let mut promised = self.books.lock();
+        promised.disk_bytes = promised.disk_bytes - self.bytes + bytes;
+        drop(promised);
+        self.bytes = bytes;
+    }
+
     /// Changes the promise in place; refused, and unchanged, when more does not fit.
     pub fn change(&mut self, bytes: u64) -> Result<(), RunnerError> {
         let mut promised = self.books.lock();

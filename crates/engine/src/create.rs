@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use cove_image::{Image, ImageHold};
-use cove_isolation::{Boot, Isolation, IsolationError, Machine, Root};
+use cove_isolation::{Boot, Isolation, IsolationError, Machine, Restore, Root};
 use cove_model::lifecycle::Step;
 use cove_model::{NetworkMode, SandboxId, SandboxSpec, State};
 use cove_pool::VolumeId;
@@ -14,8 +14,10 @@ use tokio::task::spawn_blocking;
 use crate::ending::end;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, internal};
+use crate::origin::Starting;
 use crate::record::{Durability, Record};
 use crate::sandbox::Sandbox;
+use crate::volumes::Disk;
 
 impl Engine {
     pub(crate) async fn create_sandbox(
@@ -23,12 +25,9 @@ impl Engine {
         request: CreateRequest,
     ) -> Result<SandboxView, RunnerError> {
         let CreateRequest { id, spec, from } = request;
-        if from.is_some() {
-            let message = "this runner cannot start from snapshots".into();
-            return Err(RunnerError::Unsupported { message });
-        }
         self.inner.check_spec(&spec)?;
-        let (image, hold) = self.inner.hold_image(&spec.image)?;
+        let origin = self.inner.origin(&spec, from).await?;
+        let image = origin.image.clone();
         let disk = self
             .inner
             .books
@@ -50,6 +49,11 @@ impl Engine {
             host_boot: self.inner.host_boot.clone(),
             past_cpu_usec: 0,
             past_oom_kills: 0,
+            parent: origin.parent(),
+            grown_from_snapshot: origin.snapshot.is_some(),
+            snapshotted: None,
+            memory: None,
+            restoring: None,
             spec,
         };
         let sandbox = Arc::new(Sandbox::new(
@@ -77,8 +81,10 @@ impl Engine {
             let _operation = sandbox.operation.lock().await;
             let records = engine.inner.records.clone();
             let written = spawn_blocking(move || records.write(&record, Durability::Flushed));
-            let (booted, written) = tokio::join!(engine.inner.boot(&sandbox, &image), written);
-            drop(hold);
+            let from = origin.starting();
+            let (booted, written) =
+                tokio::join!(engine.inner.boot(&sandbox, &image, from), written);
+            drop(origin);
             let written = match written {
                 Ok(result) => {
                     result.map_err(|error| internal(format!("write the sandbox's record: {error}")))
@@ -86,7 +92,7 @@ impl Engine {
                 Err(error) => Err(internal(error)),
             };
             match (booted, written) {
-                (Ok(machine), Ok(())) => engine.inner.booted(&sandbox, machine),
+                (Ok(machine), Ok(())) => engine.inner.booted(&sandbox, machine, |_| {}),
                 (booted, written) => {
                     let error = match (&booted, written) {
                         (_, Err(error)) => error,
@@ -126,8 +132,8 @@ impl Engine {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = Some(run);
             sandbox.advance(Step::Start, None, Durability::Written, |_| {})?;
-            match engine.inner.boot(&sandbox, &image).await {
-                Ok(machine) => engine.inner.booted(&sandbox, machine),
+            match engine.inner.boot(&sandbox, &image, Starting::own()).await {
+                Ok(machine) => engine.inner.booted(&sandbox, machine, |_| {}),
                 Err(error) => {
                     sandbox
                         .run_promise
@@ -184,21 +190,41 @@ impl Inner {
             })
     }
 
+    /// Makes a sandbox's machine run: by booting it, or by bringing captured processes back.
     pub(crate) async fn boot(
         self: &Arc<Self>,
         sandbox: &Arc<Sandbox>,
         image: &Image,
+        from: Starting,
     ) -> Result<Box<dyn Machine>, RunnerError> {
-        let record = sandbox.record();
-        let (inner, volume) = (Arc::clone(self), sandbox.volume());
+        let volume = sandbox.volume();
+        let boot = self.plan_boot(&sandbox.record(), image, volume, from.disk, from.grown_mb);
+        match from.memory {
+            None => self.container.boot(boot).await,
+            Some(memory) => self.container.restore(Restore { boot, memory }).await,
+        }
+        .map_err(from_isolation)
+    }
+
+    pub(crate) fn plan_boot(
+        self: &Arc<Self>,
+        record: &Record,
+        image: &Image,
+        volume: VolumeId,
+        disk: Disk,
+        grown_mb: Option<u64>,
+    ) -> Boot {
+        let inner = Arc::clone(self);
         let image_root = self.images.store.root(image);
-        let disk = record.limits.disk_mb << 20;
+        let disk_bytes = record.limits.disk_mb << 20;
         let root = async move {
             spawn_blocking(move || {
-                inner.ready_volume(&volume, disk).map(|volume| Root {
-                    image: image_root,
-                    volume,
-                })
+                inner
+                    .ready_volume(&volume, &disk, disk_bytes)
+                    .map(|volume| Root {
+                        image: image_root,
+                        volume,
+                    })
             })
             .await
             .map_err(|error| {
@@ -208,39 +234,26 @@ impl Inner {
                 IsolationError::failed("make the volume")(std::io::Error::other(error))
             })
         };
-        let boot = Boot {
-            id: sandbox.id.clone(),
+        let mut limits = record.limits.clone();
+        limits.memory_mb = grown_mb.unwrap_or(limits.memory_mb);
+        Boot {
+            id: record.id.clone(),
             hostname: record
                 .spec
                 .name
                 .clone()
-                .unwrap_or_else(|| sandbox.id.as_str().replace('_', "-")),
-            limits: record.limits.clone(),
+                .unwrap_or_else(|| record.id.as_str().replace('_', "-")),
+            limits,
             no_new_privs: record.spec.no_new_privs,
             root: Box::pin(root),
-        };
-        self.container.boot(boot).await.map_err(from_isolation)
-    }
-
-    /// The volume of a sandbox, made when it is new or was lost before it was ever flushed.
-    pub(crate) fn ready_volume(
-        &self,
-        volume: &VolumeId,
-        disk_bytes: u64,
-    ) -> Result<std::path::PathBuf, cove_pool::PoolError> {
-        if !self.pool.exists(volume)? {
-            self.pool.create(volume)?;
-            if self.disk_limits {
-                self.pool.set_limit(volume, Some(disk_bytes))?;
-            }
         }
-        Ok(self.pool.path(volume))
     }
 
     pub(crate) fn booted(
         &self,
         sandbox: &Arc<Sandbox>,
         machine: Box<dyn Machine>,
+        change: impl FnOnce(&mut Record),
     ) -> Result<SandboxView, RunnerError> {
         let machine: Arc<dyn Machine> = Arc::from(machine);
         let record = machine.record();
@@ -248,6 +261,7 @@ impl Inner {
         sandbox.advance(Step::Booted, None, Durability::Written, |entry| {
             entry.machine = Some(record);
             entry.started_at = Some(OffsetDateTime::now_utc());
+            change(entry);
         })?;
         Ok(sandbox.view())
     }

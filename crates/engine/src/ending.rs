@@ -11,12 +11,10 @@ use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, GuestConnector, Inner};
-use crate::error::{from_pool, internal};
+use crate::error::{from_isolation, from_pool, internal};
 use crate::record::Durability;
-use crate::sandbox::{Sandbox, volume_of};
+use crate::sandbox::{KILL_PATIENCE, Sandbox, volume_of};
 
-/// How long a machine may take to end after SIGKILL before the operation gives up on it.
-const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// What a guest may take beyond the grace time to end its processes and flush its files.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 /// The longest grace time that can be asked for.
@@ -29,9 +27,19 @@ impl Engine {
         grace_ms: u64,
     ) -> Result<SandboxView, RunnerError> {
         let sandbox = self.inner.find(id)?;
+        let engine = self.clone();
         let task = tokio::spawn(async move {
             let _operation = sandbox.operation.lock().await;
             sandbox.check(Step::Stop)?;
+            if sandbox.state() == State::Paused {
+                return engine.inner.stop_paused(&sandbox).await;
+            }
+            if sandbox.state() == State::Frozen
+                && let Some(machine) = sandbox.machine()
+            {
+                // Its processes get their chance to end, which takes running.
+                machine.thaw().map_err(from_isolation)?;
+            }
             sandbox.advance(
                 Step::Stop,
                 Some("stopped on request".into()),
@@ -68,22 +76,11 @@ impl Engine {
                 return Ok(());
             }
             sandbox.advance(Step::Delete, None, Durability::Written, |_| {})?;
-            if let Some(machine) = sandbox.machine() {
-                machine
-                    .kill()
-                    .map_err(|error| internal(format!("end PID 1: {error}")))?;
-                let ended = async {
-                    machine.exited().await;
-                    while sandbox.machine().is_some() {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
-                };
-                tokio::time::timeout(KILL_PATIENCE, ended)
-                    .await
-                    .map_err(|_| internal("the sandbox's processes did not end after SIGKILL"))?;
-            }
+            sandbox.end_machine().await?;
             engine.inner.remove_traces(&sandbox).await?;
             sandbox.advance(Step::Deleted, None, Durability::Written, |_| {})?;
+            let image = sandbox.record().image;
+            engine.inner.drop_unnamed_image(&image).await;
             Ok(())
         });
         task.await.map_err(internal)?

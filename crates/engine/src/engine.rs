@@ -11,7 +11,7 @@ use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::SandboxId;
-use cove_pool::{BackendChoice, Pool, PoolConfig};
+use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::{RunnerError, Sample};
 use time::OffsetDateTime;
@@ -25,6 +25,7 @@ use crate::guard::Guard;
 use crate::images::Images;
 use crate::record::Records;
 use crate::sandbox::Sandbox;
+use crate::snapshots::Snapshots;
 use crate::{instance, monitor};
 
 /// One host's sandboxes. Cheap to clone.
@@ -44,6 +45,7 @@ pub(crate) struct Inner {
     pub books: Arc<Books>,
     pub events: Arc<Events>,
     pub records: Records,
+    pub snapshots: Arc<Snapshots>,
     pub host_boot: String,
     pub disk_limits: bool,
     pub guard: Guard,
@@ -65,6 +67,7 @@ impl Engine {
         };
         engine.adopt_all().await?;
         engine.sweep().await?;
+        engine.finish_rollbacks().await;
         Guard::start(&engine.inner);
         Ok(engine)
     }
@@ -78,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Deletes every sandbox, then detaches the pool: for tests and for removing an installation.
+    /// Deletes every sandbox and snapshot, then detaches the pool: for tests and for removing an installation.
     pub async fn destroy(self) -> Result<(), EngineError> {
         for sandbox in self.inner.all() {
             self.delete_sandbox(&sandbox.id)
@@ -86,6 +89,16 @@ impl Engine {
                 .map_err(|error| EngineError::Io {
                     action: "delete",
                     path: sandbox.id.as_str().into(),
+                    source: std::io::Error::other(error),
+                })?;
+        }
+        for snapshot in self.inner.snapshots.all() {
+            let id = &snapshot.record.id;
+            self.remove_snapshot(id)
+                .await
+                .map_err(|error| EngineError::Io {
+                    action: "delete",
+                    path: id.as_str().into(),
                     source: std::io::Error::other(error),
                 })?;
         }
@@ -208,7 +221,12 @@ impl Inner {
             disk_bytes: space.total,
         };
         let records_dir = data_dir.join("records");
+        let snapshots_dir = data_dir.join("snapshots");
+        let there = |volume: &VolumeId| !matches!(pool.exists(volume), Ok(false));
+        let snapshots =
+            Snapshots::open(snapshots_dir.clone(), there).map_err(at("open", &snapshots_dir))?;
         Ok(Self {
+            snapshots: Arc::new(snapshots),
             records: Records::open(records_dir.clone()).map_err(at("open", &records_dir))?,
             host_boot: instance::boot_id().map_err(at("read the boot id for", data_dir))?,
             books: Books::new(capacity, config.overcommit),
@@ -263,7 +281,7 @@ impl Inner {
 
     pub(crate) fn watch(&self, sandbox: &Arc<Sandbox>, machine: Arc<dyn Machine>) {
         sandbox.set_machine(Some(Arc::clone(&machine)));
-        tokio::spawn(monitor::run(Arc::clone(sandbox), machine));
+        sandbox.set_monitor(tokio::spawn(monitor::run(Arc::clone(sandbox), machine)));
     }
 
     pub fn sample(&self, sandbox: &Sandbox) -> Result<Sample, RunnerError> {

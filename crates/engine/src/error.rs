@@ -62,6 +62,10 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 pub fn from_isolation(error: IsolationError) -> RunnerError {
     match error {
         IsolationError::Unsupported(message) => RunnerError::Unsupported { message },
+        IsolationError::Uncapturable { process, reason } => {
+            RunnerError::Uncapturable { process, reason }
+        }
+        IsolationError::Unfit(message) => RunnerError::Unfit { message },
         error @ IsolationError::LimitBelowUse { .. } => RunnerError::Invalid {
             message: error.to_string(),
         },

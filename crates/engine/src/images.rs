@@ -245,6 +245,7 @@ pub fn view(image: &Image, in_use_by: u64) -> ImageView {
             Source::Registry => "registry",
             Source::Bootstrap => "bootstrap",
             Source::Import => "import",
+            Source::Snapshot => "snapshot",
         }
         .into(),
         in_use_by,

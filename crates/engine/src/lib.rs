@@ -9,6 +9,7 @@
 //! <data-dir>/instance          this engine's name on the host
 //! <data-dir>/pool.img, pool/   volumes (see cove-pool); pool/base the layer with device nodes
 //! <data-dir>/records/          a record per sandbox (see `record`)
+//! <data-dir>/snapshots/        a record per snapshot (see `snapshots`)
 //! <data-dir>/runtime/          the guest program, by content
 //! <data-dir>/images/           image records and half-downloaded layers
 //! /run/cove/                   what engines of one host claim from each other
@@ -25,13 +26,19 @@ mod ending;
 mod engine;
 mod error;
 mod events;
+mod files;
 mod guard;
 mod images;
 mod instance;
 mod limits;
 mod monitor;
+mod origin;
+mod pause;
 mod record;
+mod rollback;
 mod sandbox;
+mod snapshots;
+mod volumes;
 
 pub use config::{EngineConfig, Overcommit};
 pub use cove_pool::BackendChoice;

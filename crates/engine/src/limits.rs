@@ -132,7 +132,7 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         match promise.as_mut() {
-            Some(promise) => promise.change(disk_mb << 20),
+            Some(promise) => promise.change((disk_mb << 20) + sandbox.record().memory_bytes()),
             None => Ok(()),
         }
     }
@@ -148,10 +148,11 @@ impl Inner {
             });
         }
         let (inner, volume) = (Arc::clone(self), sandbox.volume());
+        let bytes = (disk_mb << 20) + sandbox.record().memory_bytes();
         spawn_blocking(move || {
             inner
                 .pool
-                .set_limit(&volume, Some(disk_mb << 20))
+                .set_limit(&volume, Some(bytes))
                 .map_err(from_pool)
         })
         .await

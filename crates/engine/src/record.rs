@@ -6,14 +6,16 @@
 //! anyway. So after a reboot a record that still says `creating` may have been acknowledged, and is
 //! kept as stopped; in the same boot of the host it was half made, and is swept.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
-use cove_isolation::MachineRecord;
-use cove_model::{ImageId, Resources, SandboxId, SandboxSpec, State};
+use cove_isolation::{MachineRecord, Needs};
+use cove_model::{ImageId, Resources, SandboxId, SandboxSpec, SnapshotId, State};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
+
+pub use crate::files::Durability;
+use crate::files::Files;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
@@ -39,91 +41,82 @@ pub struct Record {
     /// Figures of machines that have ended, so that counters never go back.
     pub past_cpu_usec: u64,
     pub past_oom_kills: u64,
+    /// The snapshot its state has grown from: the last one taken of it or put in its place.
+    #[serde(default)]
+    pub parent: Option<SnapshotId>,
+    /// Whether its disk began as a snapshot's, so that an empty one must never take its place.
+    #[serde(default)]
+    pub grown_from_snapshot: bool,
+    /// What its disk was at the last snapshot.
+    #[serde(default)]
+    pub snapshotted: Option<Snapshotted>,
+    /// The memory in its volume, while it is paused.
+    #[serde(default)]
+    pub memory: Option<MemoryRecord>,
+    /// A rollback that must be finished.
+    #[serde(default)]
+    pub restoring: Option<Restoring>,
+}
+
+impl Record {
+    /// Bytes of memory that lie in its volume beside its disk.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| memory.bytes)
+    }
+
+    /// What its volume may hold: its disk, and its memory while that lies there.
+    pub fn disk_bytes(&self) -> u64 {
+        (self.limits.disk_mb << 20) + self.memory_bytes()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshotted {
+    pub snapshot: SnapshotId,
+    /// The volume's version right after it; another one now means that something was written.
+    pub version: u64,
+}
+
+/// Captured memory: what it takes to bring it back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryRecord {
+    pub bytes: u64,
+    pub needs: Needs,
+    /// The memory limit in force at the capture, when it had grown; less may not hold it.
+    pub grown_mb: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Restoring {
+    pub to: SnapshotId,
+    /// What the sandbox was before; the way back when `to` cannot be started.
+    pub kept: SnapshotId,
+    pub memory: bool,
+    /// Whether it is to run afterwards.
+    pub run: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Records {
-    dir: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// Survives the process.
-    Written,
-    /// Survives a power loss.
-    Flushed,
+    files: Files,
 }
 
 impl Records {
     pub fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
-        Ok(Self { dir })
+        Ok(Self {
+            files: Files::open(dir)?,
+        })
     }
 
     pub fn write(&self, record: &Record, durability: Durability) -> io::Result<()> {
-        let draft = self.dir.join(format!("{}.new", record.id));
-        let path = self.path(&record.id);
-        let mut file = fs::File::create(&draft)?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        let flush = durability == Durability::Flushed;
-        if flush && path.exists() {
-            // What is replaced was acknowledged: the new content must be there before its name is.
-            file.sync_data()?;
-            fs::rename(&draft, &path)?;
-            return self.flush_directory();
-        }
-        fs::rename(&draft, &path)?;
-        if flush {
-            // One flush for content and name. Should the power fail before it ends, the name may
-            // stand for an empty file, which `load` takes for a record that was never acknowledged.
-            file.sync_all()?;
-        }
-        Ok(())
+        self.files.write(record.id.as_str(), record, durability)
     }
 
     pub fn remove(&self, id: &SandboxId) -> io::Result<()> {
-        match fs::remove_file(self.path(id)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => self.flush_directory(),
-        }
+        self.files.remove(id.as_str())
     }
 
-    /// Every record. One that cannot be read stops the engine: it stands for somebody's machine.
     pub fn load(&self) -> io::Result<Vec<Record>> {
-        let mut records = Vec::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let path = entry?.path();
-            match path.extension().and_then(|ext| ext.to_str()) {
-                Some("json") => {}
-                // A draft that never got its name was never acknowledged.
-                Some("new") => {
-                    fs::remove_file(&path)?;
-                    continue;
-                }
-                _ => continue,
-            }
-            let text = fs::read(&path)?;
-            if text.is_empty() {
-                fs::remove_file(&path)?;
-                continue;
-            }
-            let record = serde_json::from_slice(&text).map_err(|error| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{} is damaged: {error}", path.display()),
-                )
-            })?;
-            records.push(record);
-        }
-        Ok(records)
-    }
-
-    fn path(&self, id: &SandboxId) -> PathBuf {
-        self.dir.join(format!("{id}.json"))
-    }
-
-    fn flush_directory(&self) -> io::Result<()> {
-        fs::File::open(&self.dir as &Path)?.sync_all()
+        self.files.load()
     }
 }

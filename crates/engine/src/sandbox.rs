@@ -1,6 +1,7 @@
 //! One sandbox in memory: its record, its machine while it runs, its promises.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use cove_isolation::Machine;
 use cove_model::lifecycle::{Step, step};
@@ -8,11 +9,15 @@ use cove_model::{EventKind, Refusal, SandboxId, State};
 use cove_pool::{Kind, VolumeId};
 use cove_runner::{RunnerError, SandboxView};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::books::{DiskPromise, RunPromise};
 use crate::error::internal;
 use crate::events::Events;
 use crate::record::{Durability, Record, Records};
+
+/// How long a machine may take to end after SIGKILL before the operation gives up on it.
+pub const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Sandbox {
     pub id: SandboxId,
@@ -20,6 +25,8 @@ pub struct Sandbox {
     pub operation: tokio::sync::Mutex<()>,
     record: Mutex<Record>,
     machine: RwLock<Option<Arc<dyn Machine>>>,
+    /// The task that watches the machine, and clears up after it.
+    monitor: Mutex<Option<JoinHandle<()>>>,
     pub run_promise: Mutex<Option<RunPromise>>,
     pub disk_promise: Mutex<Option<DiskPromise>>,
     state: watch::Sender<State>,
@@ -35,6 +42,7 @@ impl Sandbox {
             state: watch::Sender::new(record.state),
             record: Mutex::new(record),
             machine: RwLock::default(),
+            monitor: Mutex::default(),
             run_promise: Mutex::default(),
             disk_promise: Mutex::default(),
             events,
@@ -67,6 +75,41 @@ impl Sandbox {
 
     pub fn set_machine(&self, machine: Option<Arc<dyn Machine>>) {
         *self.machine.write().unwrap_or_else(PoisonError::into_inner) = machine;
+    }
+
+    pub fn set_monitor(&self, monitor: JoinHandle<()>) {
+        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(monitor);
+    }
+
+    /// Ends what runs and waits until nothing of it is left, its last words in the record included.
+    pub async fn end_machine(&self) -> Result<(), RunnerError> {
+        if let Some(machine) = self.machine() {
+            machine
+                .kill()
+                .map_err(|error| internal(format!("end PID 1: {error}")))?;
+            // Some kernels deliver the signal only once nothing is frozen; it is the first thing
+            // that a process then sees.
+            if let Err(error) = machine.thaw() {
+                tracing::debug!(sandbox = %self.id, %error, "not thawed to be ended");
+            }
+        }
+        let monitor = self
+            .monitor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(mut monitor) = monitor else {
+            return Ok(());
+        };
+        match tokio::time::timeout(KILL_PATIENCE, &mut monitor).await {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                self.set_monitor(monitor);
+                Err(internal(
+                    "the sandbox's processes did not end after SIGKILL",
+                ))
+            }
+        }
     }
 
     pub fn volume(&self) -> VolumeId {

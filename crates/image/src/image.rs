@@ -31,6 +31,8 @@ pub enum Source {
     Registry,
     Bootstrap,
     Import,
+    /// Flattened from a snapshot, or come with one.
+    Snapshot,
 }
 
 /// How the image wants its processes started. Hints: the sandbox's own settings come first.

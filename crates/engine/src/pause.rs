@@ -1,0 +1,326 @@
+//! Holding sandboxes still: frozen, with their memory where it is, or paused, with it on disk.
+//!
+//! A pause gives the processes up only once their image is on disk and a trial restore of it went
+//! through. A resume runs on a copy of the volume, so that the image and the disk that belongs to it
+//! stay as they are until the record says that the sandbox runs; then the two are exchanged.
+
+use std::sync::{Arc, PoisonError};
+
+use cove_isolation::{Afterwards, Isolation, Machine, Restore};
+use cove_model::lifecycle::Step;
+use cove_model::{EventKind, SandboxId, State};
+use cove_pool::Access;
+use cove_runner::{RunnerError, SandboxView};
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{from_isolation, from_pool, internal};
+use crate::record::{Durability, MemoryRecord, Record};
+use crate::sandbox::Sandbox;
+use crate::snapshots::{memory_dir, staging};
+use crate::volumes::{Disk, Draft, make_private, pool_io, remove_tree};
+
+/// What captured memory may take on disk beyond the memory in use.
+const CAPTURE_SLACK_BYTES: u64 = 64 << 20;
+
+impl Engine {
+    pub(crate) async fn freeze_sandbox(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            if sandbox.state() == State::Frozen {
+                return Ok(sandbox.view());
+            }
+            sandbox.check(Step::Freeze)?;
+            let machine = running(&sandbox, "freeze")?;
+            let held = Arc::clone(&machine);
+            let frozen = spawn_blocking(move || held.freeze())
+                .await
+                .map_err(internal)?;
+            let stepped = frozen
+                .map_err(from_isolation)
+                .and_then(|()| sandbox.advance(Step::Freeze, None, Durability::Written, |_| {}));
+            if let Err(error) = stepped {
+                // Some may have been stopped before it failed.
+                let _ = machine.thaw();
+                return Err(error);
+            }
+            Ok(sandbox.view())
+        });
+        task.await.map_err(internal)?
+    }
+
+    pub(crate) async fn pause_sandbox(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            if sandbox.state() == State::Paused {
+                return Ok(sandbox.view());
+            }
+            engine.inner.pause(&sandbox).await
+        });
+        task.await.map_err(internal)?
+    }
+
+    /// Callers that come meanwhile wait for the same lock and find it done.
+    pub(crate) async fn resume_sandbox(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let sandbox = self.inner.find(id)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            match sandbox.state() {
+                State::Running => Ok(sandbox.view()),
+                State::Frozen => {
+                    running(&sandbox, "resume")?
+                        .thaw()
+                        .map_err(from_isolation)?;
+                    sandbox.advance(Step::Thaw, None, Durability::Written, |_| {})?;
+                    Ok(sandbox.view())
+                }
+                _ => engine.inner.resume(&sandbox).await,
+            }
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    async fn pause(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<SandboxView, RunnerError> {
+        sandbox.check(Step::Pause)?;
+        let machine = running(sandbox, "pause")?;
+        if !self.container.capabilities().memory {
+            return Err(RunnerError::Unsupported {
+                message: "memory cannot be captured on this host; `cove doctor` says why".into(),
+            });
+        }
+        sandbox.advance(Step::Pause, None, Durability::Written, |_| {})?;
+        let record = sandbox.record();
+        let captured = self.capture(&record, machine.as_ref()).await;
+        let paused = captured.and_then(|memory| {
+            let reason = Some("paused on request".into());
+            sandbox.advance(Step::Captured, reason, Durability::Flushed, |record| {
+                record.memory = Some(memory);
+            })
+        });
+        if let Err(error) = paused {
+            self.stay_awake(sandbox, machine.as_ref(), &error).await;
+            return Err(error);
+        }
+        self.correct_disk(sandbox, sandbox.record().disk_bytes());
+        sandbox.end_machine().await?;
+        Ok(sandbox.view())
+    }
+
+    /// Writes the memory into the sandbox's volume, on disk and proven; the machine stays stopped.
+    async fn capture(
+        self: &Arc<Self>,
+        record: &Record,
+        machine: &dyn Machine,
+    ) -> Result<MemoryRecord, RunnerError> {
+        let volume = crate::sandbox::volume_of(&record.id);
+        let dir = memory_dir(&self.pool.path(&volume));
+        let used = machine.usage().map_err(from_isolation)?.memory_bytes;
+        let room = (record.limits.disk_mb << 20) + used + CAPTURE_SLACK_BYTES;
+        let (inner, made, limited) = (Arc::clone(self), dir.clone(), volume.clone());
+        spawn_blocking(move || {
+            inner.pool.check_room(used)?;
+            if inner.disk_limits {
+                inner.pool.set_limit(&limited, Some(room))?;
+            }
+            remove_tree(&made)
+                .and_then(|()| make_private(&made))
+                .map_err(|error| pool_io("make", &made, error))
+        })
+        .await
+        .map_err(internal)?
+        .map_err(from_pool)?;
+        // The machine is held until the end, so the disk needs no copy of this very moment.
+        let captured = machine
+            .capture(&dir, Box::new(|| Ok(())), Afterwards::Hold)
+            .await
+            .map_err(from_isolation)?;
+        let trial = Draft::new(&self.pool, staging("trial", record.id.as_str()));
+        let (pool, source, target) = (self.pool.clone(), volume.clone(), trial.id().clone());
+        spawn_blocking(move || {
+            pool.delete(&target)?;
+            // Puts the images on disk on its way.
+            pool.snapshot(&source, &target, Access::Writable)?;
+            pool.sync(&source)
+        })
+        .await
+        .map_err(internal)?
+        .map_err(from_pool)?;
+        let (image, _hold) = self.hold_image(record.image.as_str())?;
+        let boot = self.plan_boot(
+            record,
+            &image,
+            trial.id().clone(),
+            Disk::Own,
+            record.grown_mb,
+        );
+        let proven = self
+            .container
+            .prove(Restore { boot, memory: dir })
+            .await
+            .map_err(from_isolation);
+        spawn_blocking(move || drop(trial))
+            .await
+            .map_err(internal)?;
+        proven?;
+        Ok(MemoryRecord {
+            bytes: captured.memory_bytes,
+            needs: captured.needs,
+            grown_mb: record.grown_mb,
+        })
+    }
+
+    /// A pause came to nothing: the sandbox goes on as it was.
+    async fn stay_awake(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        machine: &dyn Machine,
+        why: &RunnerError,
+    ) {
+        if let Err(error) = machine.thaw() {
+            tracing::error!(sandbox = %sandbox.id, %error, "a sandbox could not be thawed after a failed pause");
+        }
+        self.drop_memory(sandbox).await;
+        sandbox.emit(EventKind::CaptureFailed {
+            reason: why.to_string(),
+        });
+        // Refused when PID 1 ended meanwhile: then it is stopped already.
+        let _ = sandbox.advance(Step::CaptureFailed, None, Durability::Written, |_| {});
+    }
+
+    /// Clears memory out of a sandbox's volume. What fails is made up for by the next boot.
+    async fn drop_memory(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
+        let (inner, volume) = (Arc::clone(self), sandbox.volume());
+        let disk_bytes = sandbox.record().limits.disk_mb << 20;
+        let dropped = spawn_blocking(move || {
+            let dir = memory_dir(&inner.pool.path(&volume));
+            remove_tree(&dir).map_err(|error| pool_io("clear", &dir, error))?;
+            // What was cleared is given back with the next transaction.
+            inner.pool.sync(&volume)?;
+            match inner.disk_limits {
+                true => inner.pool.set_limit(&volume, Some(disk_bytes)),
+                false => Ok(()),
+            }
+        })
+        .await;
+        match dropped {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox = %sandbox.id, %error, "memory was not cleared away whole");
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %sandbox.id, %error, "memory was not cleared away");
+            }
+        }
+        self.correct_disk(sandbox, disk_bytes);
+    }
+
+    /// Stopping what is paused gives its memory up and keeps its disk.
+    pub(crate) async fn stop_paused(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+    ) -> Result<SandboxView, RunnerError> {
+        sandbox.end_machine().await?;
+        let reason = || Some("stopped on request".into());
+        sandbox.advance(Step::Stop, reason(), Durability::Written, |_| {})?;
+        sandbox.advance(Step::Exited, reason(), Durability::Flushed, |record| {
+            record.memory = None;
+        })?;
+        self.drop_memory(sandbox).await;
+        Ok(sandbox.view())
+    }
+
+    async fn resume(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<SandboxView, RunnerError> {
+        sandbox.check(Step::Resume)?;
+        // An engine that was killed between the record and the end of the processes left them.
+        sandbox.end_machine().await?;
+        let record = sandbox.record();
+        let memory = record.memory.clone().ok_or_else(|| {
+            internal("the record of its memory is lost; stop it to keep the disk")
+        })?;
+        self.container.fits(&memory.needs).map_err(from_isolation)?;
+        let (image, _hold) = self.hold_image(record.image.as_str())?;
+        let grown_mb = memory
+            .grown_mb
+            .filter(|grown| *grown > record.limits.memory_mb)
+            .map(|grown| grown.min(record.limits.memory_ceiling_mb()));
+        let mut wanted = record.limits.clone();
+        wanted.memory_mb = grown_mb.unwrap_or(wanted.memory_mb);
+        let promise = self.books.promise_run(&wanted)?;
+        *sandbox
+            .run_promise
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(promise);
+        sandbox.advance(Step::Resume, None, Durability::Written, |_| {})?;
+        let volume = sandbox.volume();
+        let draft = Draft::new(&self.pool, staging("resume", sandbox.id.as_str()));
+        let boot = self.plan_boot(
+            &record,
+            &image,
+            draft.id().clone(),
+            Disk::CopyOf(volume.clone()),
+            grown_mb,
+        );
+        let restore = Restore {
+            boot,
+            memory: memory_dir(&self.pool.path(&volume)),
+        };
+        let machine = match self.container.restore(restore).await {
+            Ok(machine) => machine,
+            Err(error) => {
+                let error = from_isolation(error);
+                sandbox
+                    .run_promise
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
+                sandbox.advance(
+                    Step::BootFailed,
+                    Some(format!(
+                        "it could not be resumed: {error}; `stop` gives its memory up and keeps the disk"
+                    )),
+                    Durability::Written,
+                    |_| {},
+                )?;
+                return Err(error);
+            }
+        };
+        self.booted(sandbox, machine, |record| {
+            record.memory = None;
+            record.grown_mb = grown_mb;
+        })?;
+        let pool = self.pool.clone();
+        let exchanged = spawn_blocking(move || match pool.swap(&volume, draft.id()) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // It runs on the draft, which must stay; the next engine exchanges them.
+                draft.keep();
+                Err(error)
+            }
+        })
+        .await;
+        match exchanged {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(sandbox = %sandbox.id, %error, "a resumed volume has not got its name");
+            }
+            Err(error) => {
+                tracing::error!(sandbox = %sandbox.id, %error, "a resumed volume has not got its name");
+            }
+        }
+        self.correct_disk(sandbox, record.limits.disk_mb << 20);
+        Ok(sandbox.view())
+    }
+}
+
+fn running(sandbox: &Sandbox, request: &str) -> Result<Arc<dyn Machine>, RunnerError> {
+    sandbox.machine().ok_or_else(|| RunnerError::Conflict {
+        request: request.into(),
+        state: sandbox.state(),
+    })
+}

@@ -1,0 +1,233 @@
+//! The snapshots of one host: a read-only volume each, and a record that is written once the volume
+//! is on disk and removed before the volume is. So a volume without a record was never acknowledged,
+//! or is being deleted, and the sweep takes it.
+//!
+//! ```text
+//! <data-dir>/snapshots/snap_….json   the record
+//! pool: snapshots/snap_…             upper/ (what differs from the image), mem/ (memory, if any)
+//! pool: staging/draft-snap_…         one being made, staging/memory-snap_… its memory on the way
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cove_model::{ImageId, SandboxId, SandboxSpec, SnapshotId};
+use cove_pool::{Kind, VolumeId};
+use cove_runner::RunnerError;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use tokio::sync::OwnedRwLockReadGuard;
+
+use crate::files::{Durability, Files};
+use crate::record::MemoryRecord;
+
+mod delete;
+mod sizes;
+pub mod take;
+
+pub use sizes::Sizes;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotRecord {
+    pub id: SnapshotId,
+    pub sandbox: SandboxId,
+    pub parent: Option<SnapshotId>,
+    pub image: ImageId,
+    pub spec: SandboxSpec,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    pub memory: Option<MemoryRecord>,
+    pub stopped_us: u64,
+    /// Set for the processes that belong to an image; not listed, and goes with the image.
+    #[serde(default)]
+    pub template_of: Option<ImageId>,
+}
+
+/// One snapshot in memory.
+pub struct Snapshot {
+    pub record: SnapshotRecord,
+    /// Read by whoever grows something from it, written by its deletion.
+    users: Arc<tokio::sync::RwLock<()>>,
+    pub sizes: Mutex<Option<Sizes>>,
+}
+
+/// Keeps a snapshot from being deleted.
+pub struct SnapshotHold {
+    pub snapshot: Arc<Snapshot>,
+    _user: OwnedRwLockReadGuard<()>,
+}
+
+pub struct Snapshots {
+    files: Files,
+    known: RwLock<HashMap<SnapshotId, Arc<Snapshot>>>,
+    /// Ids that are being made.
+    claimed: Mutex<HashSet<SnapshotId>>,
+}
+
+/// An id that nobody else makes a snapshot under meanwhile.
+pub struct Claim {
+    snapshots: Arc<Snapshots>,
+    pub id: SnapshotId,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.snapshots
+            .claimed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.id);
+    }
+}
+
+impl Snapshots {
+    /// Reads the records. `exists` tells whether a snapshot's volume is there; a record without one
+    /// can only be what a lost disk left, and is forgotten.
+    pub fn open(dir: PathBuf, exists: impl Fn(&VolumeId) -> bool) -> io::Result<Self> {
+        let files = Files::open(dir)?;
+        let mut known = HashMap::new();
+        for record in files.load::<SnapshotRecord>()? {
+            if exists(&volume_of(&record.id)) {
+                known.insert(record.id.clone(), Arc::new(Snapshot::new(record)));
+            } else {
+                tracing::error!(snapshot = %record.id, "the volume of a snapshot is missing; it is forgotten");
+                files.remove(record.id.as_str())?;
+            }
+        }
+        Ok(Self {
+            files,
+            known: RwLock::new(known),
+            claimed: Mutex::default(),
+        })
+    }
+
+    pub fn get(&self, id: &SnapshotId) -> Option<Arc<Snapshot>> {
+        self.known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .cloned()
+    }
+
+    pub fn find(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
+        self.get(id).ok_or_else(|| RunnerError::NotFound {
+            what: "snapshot".into(),
+            id: id.to_string(),
+        })
+    }
+
+    pub fn contains(&self, id: &SnapshotId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// All of them, oldest first.
+    pub fn all(&self) -> Vec<Arc<Snapshot>> {
+        let mut all: Vec<_> = self
+            .known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect();
+        all.sort_by(|a, b| {
+            (a.record.created_at, &a.record.id).cmp(&(b.record.created_at, &b.record.id))
+        });
+        all
+    }
+
+    /// Finds a snapshot and keeps it from being deleted.
+    pub async fn hold(&self, id: &SnapshotId) -> Result<SnapshotHold, RunnerError> {
+        let snapshot = self.find(id)?;
+        let user = Arc::clone(&snapshot.users).read_owned().await;
+        // It may have been deleted while the lock was waited for.
+        self.find(id)?;
+        Ok(SnapshotHold {
+            snapshot,
+            _user: user,
+        })
+    }
+
+    pub fn claim(self: &Arc<Self>, id: &SnapshotId) -> Result<Claim, RunnerError> {
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.contains(id) || !claimed.insert(id.clone()) {
+            return Err(RunnerError::AlreadyExists {
+                what: "snapshot".into(),
+                id: id.to_string(),
+            });
+        }
+        Ok(Claim {
+            snapshots: Arc::clone(self),
+            id: id.clone(),
+        })
+    }
+
+    /// Makes a snapshot known whose volume is on disk. On disk itself when this returns.
+    pub fn add(&self, record: SnapshotRecord) -> io::Result<Arc<Snapshot>> {
+        self.files
+            .write(record.id.as_str(), &record, Durability::Flushed)?;
+        let snapshot = Arc::new(Snapshot::new(record));
+        self.known
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(snapshot.record.id.clone(), Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    fn forget(&self, id: &SnapshotId) -> io::Result<()> {
+        self.files.remove(id.as_str())?;
+        self.known
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
+        Ok(())
+    }
+
+    /// The first user of an image, for the refusal to remove it.
+    pub fn user_of(&self, image: &ImageId) -> Option<SnapshotId> {
+        self.all()
+            .into_iter()
+            .find(|snapshot| {
+                snapshot.record.image == *image && snapshot.record.template_of.is_none()
+            })
+            .map(|snapshot| snapshot.record.id.clone())
+    }
+
+    /// The processes that come with an image.
+    pub fn template_of(&self, image: &ImageId) -> Option<Arc<Snapshot>> {
+        self.all()
+            .into_iter()
+            .find(|snapshot| snapshot.record.template_of.as_ref() == Some(image))
+    }
+}
+
+impl Snapshot {
+    fn new(record: SnapshotRecord) -> Self {
+        Self {
+            record,
+            users: Arc::default(),
+            sizes: Mutex::default(),
+        }
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        volume_of(&self.record.id)
+    }
+}
+
+pub fn volume_of(id: &SnapshotId) -> VolumeId {
+    VolumeId::new(Kind::Snapshot, id.as_str())
+        .expect("ids are made of letters a volume name may have")
+}
+
+/// A volume that only exists while an operation is under way.
+pub fn staging(purpose: &str, id: &str) -> VolumeId {
+    VolumeId::new(Kind::Staging, format!("{purpose}-{id}"))
+        .expect("ids are made of letters a volume name may have")
+}
+
+/// Where captured memory lies in a volume.
+pub fn memory_dir(volume: &Path) -> PathBuf {
+    volume.join("mem")
+}

@@ -1,0 +1,78 @@
+//! Deleting snapshots, and the images that only they used.
+
+use std::sync::Arc;
+
+use cove_model::{ImageId, SnapshotId};
+use cove_runner::RunnerError;
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{from_pool, internal};
+
+use super::volume_of;
+
+impl Engine {
+    pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        let Some(snapshot) = self.inner.snapshots.get(id) else {
+            return Ok(());
+        };
+        let (engine, id) = (self.clone(), id.clone());
+        let task = tokio::spawn(async move {
+            // Whoever is growing from it now has what it needs first.
+            let _alone = snapshot.users.write().await;
+            let image = snapshot.record.image.clone();
+            let inner = Arc::clone(&engine.inner);
+            spawn_blocking(move || {
+                inner
+                    .snapshots
+                    .forget(&id)
+                    .map_err(|error| internal(format!("remove the snapshot's record: {error}")))?;
+                inner.pool.delete(&volume_of(&id)).map_err(from_pool)
+            })
+            .await
+            .map_err(internal)??;
+            engine.inner.drop_unnamed_image(&image).await;
+            Ok(())
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    /// Removes an image that came with an imported snapshot once nothing uses it any more: it never
+    /// had a name, so nobody could ask for it.
+    pub(crate) async fn drop_unnamed_image(self: &Arc<Self>, id: &ImageId) {
+        let Some(image) = self.images.store.get(id) else {
+            return;
+        };
+        if !image.names.is_empty() || image.source != cove_image::Source::Snapshot {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let removed = self
+            .images
+            .store
+            .remove(id, move |image| inner.user_of_image(&image.id))
+            .await;
+        match removed {
+            Ok(()) | Err(cove_image::ImageError::InUse { .. }) => {}
+            Err(error) => {
+                tracing::warn!(image = %id, %error, "an image nobody uses could not be removed");
+            }
+        }
+    }
+
+    /// Who keeps an image from being removed.
+    pub(crate) fn user_of_image(&self, image: &ImageId) -> Option<String> {
+        let sandbox = self
+            .all()
+            .into_iter()
+            .find(|sandbox| sandbox.record().image == *image)
+            .map(|sandbox| format!("sandbox {}", sandbox.id));
+        sandbox.or_else(|| {
+            self.snapshots
+                .user_of(image)
+                .map(|snapshot| format!("snapshot {snapshot}"))
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! How much of a snapshot only it holds. The filesystem must be asked extent by extent, so answers
+//! are kept for a while and a listing spends a bounded time on them.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use cove_isolation::Isolation;
+use cove_model::SnapshotId;
+use cove_runner::{RunnerError, SnapshotView};
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{chain, internal};
+
+use super::Snapshot;
+
+/// How long figures are good for in a list: what others share changes with every write of theirs.
+const FRESH_IN_LIST: Duration = Duration::from_secs(30);
+/// The same for one that is asked for by itself.
+const FRESH_ALONE: Duration = Duration::from_secs(1);
+/// What one look at a snapshot may take; beyond it the figure is a lower bound.
+const WALK_MAX: Duration = Duration::from_secs(5);
+/// What a listing may spend on all of them together; the rest are shown as they were last known.
+const LIST_WALK_MAX: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub exclusive_bytes: u64,
+    pub shared_bytes: u64,
+    pub at: Instant,
+}
+
+impl Engine {
+    pub(crate) async fn list_snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        let inner = Arc::clone(&self.inner);
+        spawn_blocking(move || {
+            let deadline = Some(Instant::now() + LIST_WALK_MAX);
+            inner
+                .snapshots
+                .all()
+                .iter()
+                .filter(|snapshot| snapshot.record.template_of.is_none())
+                .map(|snapshot| inner.snapshot_view(snapshot, deadline))
+                .collect()
+        })
+        .await
+        .map_err(internal)
+    }
+
+    pub(crate) async fn show_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        let snapshot = self.inner.snapshots.find(id)?;
+        let inner = Arc::clone(&self.inner);
+        spawn_blocking(move || inner.snapshot_view(&snapshot, None))
+            .await
+            .map_err(internal)
+    }
+}
+
+impl Inner {
+    /// A snapshot as callers see it. Blocks while its sizes are found out, at most until `deadline`.
+    pub(crate) fn snapshot_view(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        deadline: Option<Instant>,
+    ) -> SnapshotView {
+        let sizes = self.sizes(snapshot, deadline);
+        let record = &snapshot.record;
+        let unfit = record.memory.as_ref().and_then(|memory| {
+            self.container
+                .fits(&memory.needs)
+                .err()
+                .map(|error| chain(&error))
+        });
+        let memory_bytes = record.memory.as_ref().map_or(0, |memory| memory.bytes);
+        SnapshotView {
+            id: record.id.clone(),
+            sandbox: record.sandbox.clone(),
+            parent: record.parent.clone(),
+            memory: record.memory.is_some(),
+            image: record.image.clone(),
+            spec: record.spec.clone(),
+            created_at: record.created_at,
+            exclusive_bytes: sizes.map_or(memory_bytes, |sizes| sizes.exclusive_bytes),
+            shared_bytes: sizes.map_or(0, |sizes| sizes.shared_bytes),
+            memory_bytes,
+            stopped_us: record.stopped_us,
+            unfit,
+        }
+    }
+
+    fn sizes(&self, snapshot: &Snapshot, deadline: Option<Instant>) -> Option<Sizes> {
+        let known = *snapshot
+            .sizes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let age_max = match deadline {
+            Some(_) => FRESH_IN_LIST,
+            None => FRESH_ALONE,
+        };
+        let fresh = known.is_some_and(|known| now.duration_since(known.at) < age_max);
+        let until = deadline.unwrap_or(now + WALK_MAX).min(now + WALK_MAX);
+        if fresh || now >= until {
+            return known;
+        }
+        if deadline.is_none() {
+            // Wakes the kernel's cleaner, so that what was just deleted counts as gone.
+            let _ = self.pool.sync(&snapshot.volume());
+        }
+        match self.pool.shares(&snapshot.volume(), until) {
+            Ok(shares) => {
+                let sizes = Sizes {
+                    exclusive_bytes: shares.exclusive_bytes,
+                    shared_bytes: shares.shared_bytes,
+                    at: now,
+                };
+                if !shares.complete && known.is_some() && deadline.is_some() {
+                    // Cut short by its siblings; what is known is better than half of it.
+                    return known;
+                }
+                *snapshot
+                    .sizes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(sizes);
+                Some(sizes)
+            }
+            Err(error) => {
+                tracing::warn!(snapshot = %snapshot.record.id, error = chain(&error), "a snapshot could not be measured");
+                known
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Taking snapshots of sandboxes in any settled state.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use cove_isolation::{Afterwards, Captured, Isolation, IsolationError, Machine};
+use cove_model::{EventKind, SnapshotId, State};
+use cove_pool::{Access, PoolError};
+use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
+use time::OffsetDateTime;
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{from_isolation, from_pool, internal};
+use crate::record::{Durability, MemoryRecord, Record, Snapshotted};
+use crate::sandbox::Sandbox;
+use crate::volumes::{Draft, move_memory};
+
+use super::{Claim, Sizes, Snapshot, SnapshotRecord, memory_dir, staging, volume_of};
+
+/// What to take, and what becomes of the sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Taking {
+    pub memory: bool,
+    pub unless_unchanged: bool,
+    /// Leave what ran stopped, for a caller that is about to end it.
+    pub hold: bool,
+}
+
+/// What was copied, before it has a record.
+struct Taken {
+    memory: Option<MemoryRecord>,
+    stopped: Duration,
+    /// The sandbox's volume right after the copy.
+    version: u64,
+}
+
+impl Engine {
+    pub(crate) async fn take_snapshot(
+        &self,
+        request: SnapshotRequest,
+    ) -> Result<SnapshotView, RunnerError> {
+        let claim = self.inner.snapshots.claim(&request.id)?;
+        let sandbox = self.inner.find(&request.sandbox)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            let _operation = sandbox.operation.lock().await;
+            let taking = Taking {
+                memory: request.memory,
+                unless_unchanged: request.unless_unchanged,
+                hold: false,
+            };
+            let snapshot = engine.inner.take(&sandbox, &claim, taking).await?;
+            engine.inner.view_of(snapshot).await
+        });
+        task.await.map_err(internal)?
+    }
+}
+
+impl Inner {
+    pub(crate) async fn view_of(
+        self: &Arc<Self>,
+        snapshot: Arc<Snapshot>,
+    ) -> Result<SnapshotView, RunnerError> {
+        let inner = Arc::clone(self);
+        // The figures of a new one are known already; this finds none that takes long.
+        spawn_blocking(move || inner.snapshot_view(&snapshot, Some(Instant::now())))
+            .await
+            .map_err(internal)
+    }
+
+    /// Takes a snapshot of a sandbox whose operation lock the caller holds. On disk, record
+    /// included, when this returns.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        claim: &Claim,
+        taking: Taking,
+    ) -> Result<Arc<Snapshot>, RunnerError> {
+        let id = claim.id.clone();
+        let record = sandbox.record();
+        let refused = |request: &str| RunnerError::Conflict {
+            request: request.into(),
+            state: record.state,
+        };
+        let machine = match record.state {
+            State::Running | State::Frozen => {
+                Some(sandbox.machine().ok_or_else(|| refused("snapshot"))?)
+            }
+            State::Paused => None,
+            State::Stopped | State::Failed if taking.memory => {
+                return Err(refused("take a snapshot with memory of"));
+            }
+            State::Stopped | State::Failed => None,
+            _ => return Err(refused("snapshot")),
+        };
+        let taken = match machine {
+            Some(machine) if taking.memory => self.take_full(&id, &record, machine, taking).await?,
+            machine => self.take_disk(&id, &record, machine, taking).await?,
+        };
+        let snapshot = self.acknowledge(&id, &record, &taken).await?;
+        sandbox.update(Durability::Written, |record| {
+            record.parent = Some(id.clone());
+            record.snapshotted = Some(Snapshotted {
+                snapshot: id.clone(),
+                version: taken.version,
+            });
+        })?;
+        sandbox.emit(EventKind::Snapshotted {
+            snapshot: id,
+            memory: taken.memory.is_some(),
+        });
+        Ok(snapshot)
+    }
+
+    /// Whether the disk is what it was at the last snapshot, and that one is still there.
+    fn is_unchanged(&self, record: &Record, version: u64) -> bool {
+        record
+            .snapshotted
+            .as_ref()
+            .is_some_and(|last| last.version == version && self.snapshots.contains(&last.snapshot))
+    }
+
+    /// A copy of the disk, of memory too when it lies there already.
+    async fn take_disk(
+        self: &Arc<Self>,
+        id: &SnapshotId,
+        record: &Record,
+        machine: Option<Arc<dyn Machine>>,
+        taking: Taking,
+    ) -> Result<Taken, RunnerError> {
+        let (inner, record) = (Arc::clone(self), record.clone());
+        let (volume, target) = (crate::sandbox::volume_of(&record.id), volume_of(id));
+        spawn_blocking(move || {
+            // What is dirty goes to disk before anything is stopped, so that the stop is short.
+            inner.pool.sync(&volume).map_err(from_pool)?;
+            if taking.unless_unchanged {
+                let version = inner.pool.version(&volume).map_err(from_pool)?;
+                tracing::debug!(sandbox = %record.id, version, last = ?record.snapshotted, "compared with the last snapshot");
+                if inner.is_unchanged(&record, version) {
+                    return Err(RunnerError::Unchanged);
+                }
+            }
+            let begun = Instant::now();
+            let stopped = match &machine {
+                Some(machine) if record.state == State::Running => Stopped::begin(machine)?,
+                _ => None,
+            };
+            inner
+                .pool
+                .snapshot(&volume, &target, Access::ReadOnly)
+                .map_err(from_pool)?;
+            // Read while nothing runs: what is written from now on must count as a change.
+            let version = inner.pool.version(&volume).map_err(from_pool)?;
+            let was_stopped = stopped.is_some();
+            match stopped {
+                Some(stopped) if taking.hold => stopped.keep(),
+                stopped => drop(stopped),
+            }
+            Ok(Taken {
+                memory: record
+                    .memory
+                    .clone()
+                    .filter(|_| record.state == State::Paused),
+                stopped: if was_stopped {
+                    begun.elapsed()
+                } else {
+                    Duration::ZERO
+                },
+                version,
+            })
+        })
+        .await
+        .map_err(internal)?
+    }
+
+    /// Memory and disk of the same instant. Memory is written to a volume of its own first, because
+    /// the copy of the disk does not exist before everything stands still.
+    async fn take_full(
+        self: &Arc<Self>,
+        id: &SnapshotId,
+        record: &Record,
+        machine: Arc<dyn Machine>,
+        taking: Taking,
+    ) -> Result<Taken, RunnerError> {
+        if !self.container.capabilities().memory {
+            return Err(RunnerError::Unsupported {
+                message: "memory cannot be captured on this host; `cove doctor` says why".into(),
+            });
+        }
+        let volume = crate::sandbox::volume_of(&record.id);
+        let memory = Draft::new(&self.pool, staging("memory", id.as_str()));
+        let draft = Draft::new(&self.pool, staging("draft", id.as_str()));
+        let dir = memory_dir(&self.pool.path(memory.id()));
+        let (pool, memory_id, source, made) = (
+            self.pool.clone(),
+            memory.id().clone(),
+            volume.clone(),
+            dir.clone(),
+        );
+        blocking(move || {
+            pool.create(&memory_id)?;
+            crate::volumes::make_private(&made)
+                .map_err(|error| crate::volumes::pool_io("make", &made, error))?;
+            pool.sync(&source)
+        })
+        .await?;
+        let (pool, source, target) = (self.pool.clone(), volume, draft.id().clone());
+        let version = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&version);
+        let at_rest = Box::new(move || {
+            pool.snapshot(&source, &target, Access::Writable)
+                .and_then(|()| pool.version(&source))
+                .map(|version| seen.store(version, Ordering::Release))
+                .map_err(io::Error::other)
+        });
+        let afterwards = if taking.hold {
+            Afterwards::Hold
+        } else {
+            Afterwards::Continue
+        };
+        let captured: Captured = machine
+            .capture(&dir, at_rest, afterwards)
+            .await
+            .map_err(from_isolation)?;
+        if record.state == State::Frozen && !taking.hold {
+            machine.freeze().map_err(from_isolation)?;
+        }
+        let (pool, target) = (self.pool.clone(), volume_of(id));
+        blocking(move || {
+            let into = memory_dir(&pool.path(draft.id()));
+            move_memory(&dir, &into)
+                .map_err(|error| crate::volumes::pool_io("move memory to", &into, error))?;
+            pool.rename(draft.id(), &target)?;
+            let published = Draft::new(&pool, target.clone());
+            pool.set_read_only(&target)?;
+            pool.sync(&target)?;
+            published.keep();
+            draft.keep();
+            drop(memory);
+            Ok(())
+        })
+        .await?;
+        Ok(Taken {
+            memory: Some(MemoryRecord {
+                bytes: captured.memory_bytes,
+                needs: captured.needs,
+                grown_mb: record.grown_mb,
+            }),
+            stopped: Duration::from_micros(captured.stopped_us),
+            version: version.load(Ordering::Acquire),
+        })
+    }
+
+    /// Writes the record; from then on the snapshot exists.
+    async fn acknowledge(
+        self: &Arc<Self>,
+        id: &SnapshotId,
+        record: &Record,
+        taken: &Taken,
+    ) -> Result<Arc<Snapshot>, RunnerError> {
+        let new = SnapshotRecord {
+            id: id.clone(),
+            sandbox: record.id.clone(),
+            parent: record.parent.clone(),
+            image: record.image.clone(),
+            spec: record.spec.clone(),
+            created_at: OffsetDateTime::now_utc(),
+            memory: taken.memory.clone(),
+            stopped_us: u64::try_from(taken.stopped.as_micros()).unwrap_or(u64::MAX),
+            template_of: None,
+        };
+        let (inner, volume) = (Arc::clone(self), crate::sandbox::volume_of(&record.id));
+        let memory_bytes = taken.memory.as_ref().map_or(0, |memory| memory.bytes);
+        spawn_blocking(move || {
+            let snapshot = inner.publish_snapshot(new)?;
+            // Until somebody looks closely: all of its disk is the sandbox's too.
+            if let Ok(usage) = inner.pool.usage(&volume) {
+                let shared_bytes = usage.referenced_bytes.saturating_sub(memory_bytes);
+                *snapshot
+                    .sizes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(Sizes {
+                    exclusive_bytes: memory_bytes,
+                    shared_bytes,
+                    at: Instant::now(),
+                });
+            }
+            Ok(snapshot)
+        })
+        .await
+        .map_err(internal)?
+    }
+
+    /// Makes a snapshot known whose volume is whole; deletes the volume when that fails. Blocking.
+    pub(crate) fn publish_snapshot(
+        &self,
+        record: SnapshotRecord,
+    ) -> Result<Arc<Snapshot>, RunnerError> {
+        let volume = Draft::new(&self.pool, volume_of(&record.id));
+        let snapshot = self
+            .snapshots
+            .add(record)
+            .map_err(|error| internal(format!("write the snapshot's record: {error}")))?;
+        volume.keep();
+        Ok(snapshot)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PoolError> + Send + 'static,
+) -> Result<T, RunnerError> {
+    spawn_blocking(work)
+        .await
+        .map_err(internal)?
+        .map_err(from_pool)
+}
+
+/// A machine that stands still and goes on when this is dropped.
+struct Stopped {
+    machine: Option<Arc<dyn Machine>>,
+}
+
+impl Stopped {
+    /// Nothing where the tier cannot stop machines: the copy is of one instant anyway, only what
+    /// programs had not yet handed to the kernel may differ between them.
+    fn begin(machine: &Arc<dyn Machine>) -> Result<Option<Self>, RunnerError> {
+        match machine.freeze() {
+            Ok(()) => Ok(Some(Self {
+                machine: Some(Arc::clone(machine)),
+            })),
+            Err(IsolationError::Unsupported(_)) => Ok(None),
+            Err(error) => {
+                // A freeze that took too long may have stopped some.
+                let _ = machine.thaw();
+                Err(from_isolation(error))
+            }
+        }
+    }
+
+    fn keep(mut self) {
+        self.machine = None;
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if let Some(machine) = self.machine.take()
+            && let Err(error) = machine.thaw()
+        {
+            tracing::error!(%error, "a sandbox could not be thawed after its snapshot");
+        }
+    }
+}
