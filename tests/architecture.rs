@@ -1,0 +1,154 @@
+//! Which crate may depend on which, read from the manifests themselves. ARCHITECTURE.md says the same
+//! in words.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// What each crate may reach, directly or through others. A new crate takes its place here.
+const MAY_REACH: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("protocol", &["model"]),
+    // Programs that run among strangers carry as little as they can.
+    ("guest", &["protocol", "model"]),
+    ("spawner", &[]),
+    ("unpack", &[]),
+    ("embedded", &[]),
+    ("pool", &[]),
+    ("criu", &["model"]),
+    ("isolation", &["model"]),
+    ("network", &["model", "isolation"]),
+    ("gateway", &["model", "network", "isolation"]),
+    ("image", &["model", "pool", "unpack"]),
+    (
+        "isolation-container",
+        &[
+            "criu",
+            "embedded",
+            "isolation",
+            "model",
+            "network",
+            "protocol",
+            "spawner",
+        ],
+    ),
+    ("runner", &["model"]),
+    (
+        "engine",
+        &[
+            "criu",
+            "embedded",
+            "gateway",
+            "image",
+            "isolation",
+            "isolation-container",
+            "model",
+            "network",
+            "pool",
+            "protocol",
+            "runner",
+            "spawner",
+            "unpack",
+        ],
+    ),
+    ("store", &["model"]),
+    ("scheduler", &["model"]),
+    ("api", &["model"]),
+    ("client", &["api", "model"]),
+    // Nothing here reaches the engine: what joins them is the trait in `runner`.
+    (
+        "control",
+        &["model", "protocol", "runner", "scheduler", "store"],
+    ),
+    (
+        "server",
+        &[
+            "api",
+            "control",
+            "model",
+            "protocol",
+            "runner",
+            "scheduler",
+            "store",
+        ],
+    ),
+];
+
+/// Programs on top of everything; nothing depends on them.
+const TOPS: &[&str] = &["cove", "cove-bench", "cove-tests"];
+
+/// Which crates of the workspace each one names, tests of its own left out.
+fn workspace() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let ours: BTreeSet<&str> = packages
+        .iter()
+        .map(|package| package["name"].as_str().unwrap())
+        .collect();
+    let dependencies = |package: &serde_json::Value| {
+        let all = package["dependencies"].as_array().unwrap().iter();
+        all.filter(|dependency| dependency["kind"] != "dev")
+            .map(|dependency| dependency["name"].as_str().unwrap())
+            .filter(|name| ours.contains(name))
+            .map(str::to_owned)
+            .collect()
+    };
+    packages
+        .iter()
+        .map(|package| {
+            let name = package["name"].as_str().unwrap().to_owned();
+            (name, dependencies(package))
+        })
+        .collect()
+}
+
+fn reached(graph: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut next = vec![from.to_owned()];
+    while let Some(name) = next.pop() {
+        for dependency in &graph[&name] {
+            if found.insert(dependency.clone()) {
+                next.push(dependency.clone());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let graph = workspace();
+    let mut wrong = Vec::new();
+    for name in graph.keys().filter(|name| !TOPS.contains(&name.as_str())) {
+        let row = MAY_REACH
+            .iter()
+            .find(|(row, _)| format!("cove-{row}") == *name);
+        let Some((_, allowed)) = row else {
+            wrong.push(format!("{name} has no row in MAY_REACH"));
+            continue;
+        };
+        for dependency in reached(&graph, name) {
+            let short = dependency.strip_prefix("cove-").unwrap_or(&dependency);
+            if !allowed.contains(&short) {
+                wrong.push(format!("{name} must not depend on {dependency}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_graph_that_is_checked_is_the_real_one() {
+    let graph = workspace();
+    assert!(graph.len() > 15, "{graph:?}");
+    assert!(reached(&graph, "cove").contains("cove-engine"));
+    assert!(reached(&graph, "cove-server").contains("cove-model"));
+}
