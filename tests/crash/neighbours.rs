@@ -48,7 +48,7 @@ async fn engines_share_no_range_and_never_touch_each_others_sandboxes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_of_a_deleted_data_directory_are_free_for_the_next_engine() {
+async fn claims_and_groups_of_a_deleted_data_directory_are_free_for_the_next_engine() {
     let mut gone = World::start(PROGRAM).await;
     let claims = gone.traces().claims;
     assert_eq!(claims.len(), 1);
@@ -74,9 +74,25 @@ async fn claims_of_a_deleted_data_directory_are_free_for_the_next_engine() {
     if taken == claims {
         assert_ne!(fs::read_to_string(&claims[0]).unwrap(), text);
     }
+    // What it left in the cgroup tree is empty, and went with the sweep of the next engine.
+    let left = gone.traces();
+    assert!(left.parents.is_empty(), "{left:#?}");
     next.finish();
-    // Its empty groups are all that is left of it; nobody else may remove them.
     gone.abandon();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_whose_empty_groups_were_removed_makes_them_again() {
+    let world = World::start(PROGRAM).await;
+    for parent in world.traces().parents {
+        fs::remove_dir(parent).unwrap();
+    }
+    let id = world
+        .create_with(|spec| spec.resources.io_read_mb_s = Some(100))
+        .await
+        .id;
+    succeed(&world.guest(&id), "true").await;
+    world.finish();
 }
 
 #[tokio::test(flavor = "multi_thread")]

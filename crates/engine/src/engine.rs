@@ -183,6 +183,11 @@ impl Inner {
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
         let ranges = UidRanges::open(&config.host_dir.join("uids"), &instance, data_dir)
             .map_err(at("claim uids in", &config.host_dir))?;
+        // Before anything is made under the instance's name: an instance without a claim counts as dead.
+        let unpack_range = ranges
+            .take()
+            .map_err(at("claim uids in", &config.host_dir))?
+            .ok_or(EngineError::NoUidRange)?;
         let container = ContainerTier::open(
             ContainerConfig {
                 instance,
@@ -195,10 +200,6 @@ impl Inner {
             },
             Arc::clone(&ranges),
         )?;
-        let unpack_range = ranges
-            .take()
-            .map_err(at("claim uids in", &config.host_dir))?
-            .ok_or(EngineError::NoUidRange)?;
         let images = ImageStore::open(
             pool.clone(),
             ImageConfig {

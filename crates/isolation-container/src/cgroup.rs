@@ -9,6 +9,7 @@ use cove_isolation::{IsolationError, MemoryEvent, Usage};
 use cove_model::Resources;
 use cove_spawner::message::CgroupEntry;
 
+mod abandoned;
 mod v1;
 mod v2;
 mod watch;
@@ -101,12 +102,8 @@ impl Cgroups {
     }
 
     pub fn list(&self) -> io::Result<Vec<String>> {
-        let parents = match self {
-            Self::V1(hierarchy) => hierarchy.parents(),
-            Self::V2(hierarchy) => vec![hierarchy.parent().to_owned()],
-        };
         let mut names = std::collections::BTreeSet::new();
-        for parent in parents {
+        for parent in self.parents() {
             for entry in fs::read_dir(parent)? {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
@@ -117,13 +114,16 @@ impl Cgroups {
         Ok(names.into_iter().collect())
     }
 
-    /// Removes the engine's own parent groups, when nothing is below them.
-    pub fn remove_parent(&self) {
-        let parents = match self {
+    fn parents(&self) -> Vec<PathBuf> {
+        match self {
             Self::V1(hierarchy) => hierarchy.parents(),
             Self::V2(hierarchy) => vec![hierarchy.parent().to_owned()],
-        };
-        for parent in parents {
+        }
+    }
+
+    /// Removes the engine's own parent groups, when nothing is below them.
+    pub fn remove_parent(&self) {
+        for parent in self.parents() {
             let _ = fs::remove_dir(parent);
         }
     }

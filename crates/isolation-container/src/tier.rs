@@ -478,7 +478,10 @@ impl Shared {
     /// Ends and removes groups of this engine that no machine and no seat owns. Their uid ranges are
     /// free in the books, which is how they are told apart.
     fn sweep(&self) -> Result<u64, IsolationError> {
-        let mut swept = 0;
+        let ranges = &self.maker.ranges;
+        let mut swept = self
+            .cgroups
+            .remove_abandoned(|instance| ranges.is_claimed_by(instance));
         for name in self
             .cgroups
             .list()

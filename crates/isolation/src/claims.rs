@@ -115,6 +115,13 @@ impl UidRanges {
         })
     }
 
+    /// Whether an instance may be running: it holds a block, and its data is there.
+    pub fn is_claimed_by(&self, instance: &str) -> bool {
+        (0..BLOCKS)
+            .filter_map(|block| self.read(block))
+            .any(|claim| claim.instance == instance && claim.data_dir.exists())
+    }
+
     /// Gives every block back; for an engine that leaves nothing running.
     pub fn release(&self) -> io::Result<()> {
         let _lock = self.lock()?;

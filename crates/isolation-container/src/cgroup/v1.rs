@@ -94,7 +94,14 @@ impl Hierarchy {
                 ))
             })
             .collect();
-        for (controller, parent) in &parents {
+        let hierarchy = Self { parents };
+        hierarchy.make_parents()?;
+        quicken_attaching();
+        Ok(hierarchy)
+    }
+
+    fn make_parents(&self) -> io::Result<()> {
+        for (controller, parent) in &self.parents {
             match fs::create_dir(parent) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 other => other?,
@@ -118,8 +125,7 @@ impl Hierarchy {
                 limit_sockets(parent, "-1")?;
             }
         }
-        quicken_attaching();
-        Ok(Self { parents })
+        Ok(())
     }
 
     pub fn parents(&self) -> Vec<PathBuf> {
@@ -148,6 +154,11 @@ impl Hierarchy {
             match fs::create_dir(&dir) {
                 // Left by a crash: its limits are set anew before anything runs in it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                // Another engine took this one for dead and removed its empty groups.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.make_parents()?;
+                    fs::create_dir(&dir)?;
+                }
                 other => other?,
             }
         }

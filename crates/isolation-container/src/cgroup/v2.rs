@@ -16,6 +16,8 @@ const WANTED: [&str; 1] = ["io"];
 #[derive(Debug)]
 pub struct Hierarchy {
     parent: PathBuf,
+    /// Controllers that sandboxes are limited with.
+    used: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone)]
@@ -45,17 +47,27 @@ impl Hierarchy {
                 format!("the cgroup controller '{missing}' is not available"),
             ));
         }
-        let parent = root.join(name);
-        fs::create_dir_all(&parent)?;
-        for controller in NEEDED
-            .iter()
-            .chain(&WANTED)
-            .filter(|controller| has(controller))
-        {
+        let hierarchy = Self {
+            parent: root.join(name),
+            used: NEEDED
+                .into_iter()
+                .chain(WANTED)
+                .filter(|controller| has(controller))
+                .collect(),
+        };
+        for controller in &hierarchy.used {
             delegate(&root, controller)?;
-            delegate(&parent, controller)?;
         }
-        Ok(Self { parent })
+        hierarchy.make_parent()?;
+        Ok(hierarchy)
+    }
+
+    fn make_parent(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.parent)?;
+        for controller in &self.used {
+            delegate(&self.parent, controller)?;
+        }
+        Ok(())
     }
 
     pub fn parent(&self) -> &Path {
@@ -76,6 +88,11 @@ impl Hierarchy {
         let group = self.group(name);
         match fs::create_dir(&group.dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Another engine took this one for dead and removed its empty group.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_parent()?;
+                fs::create_dir(&group.dir)?;
+            }
             other => other?,
         }
         Ok(group)
