@@ -1,4 +1,5 @@
-//! The default image: a small Debian built from the host's own mirror with the host's own keys.
+//! Images made from packages: the default one, and others that are it and a few packages more. Each is a
+//! small Debian built from the host's own mirror with the host's own keys.
 //!
 //! Built once per host and kept as a plain tar file in the host-wide cache, because that is what
 //! unpacks fastest (compressed, the same tree takes more than twice as long). A lock beside the file makes
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use cove_unpack::apply::Content;
 
+pub use recipe::Recipe;
 pub use sources::AptSource;
 
 use crate::chain::ChainId;
@@ -63,6 +65,8 @@ pub enum BootstrapError {
     Failed { tool: &'static str, output: String },
     #[error("the build took longer than {seconds} s")]
     Deadline { seconds: u64 },
+    #[error("'{word}' cannot be {what}")]
+    BadRecipe { what: &'static str, word: String },
     #[error("{} must belong to root and be writable by nobody else", path.display())]
     UnsafeCache { path: PathBuf },
 }
@@ -74,11 +78,20 @@ impl ImageStore {
         &self,
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
+        self.bootstrap(&Recipe::debian(), progress).await
+    }
+
+    /// The image of a recipe, under the recipe's name; as [`bootstrap_debian`](Self::bootstrap_debian).
+    pub async fn bootstrap(
+        &self,
+        recipe: &Recipe,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
         let report = Report::new(progress);
         let inner = &self.inner;
-        let _one_at_a_time = inner.building.lock(NAME).await;
+        let _one_at_a_time = inner.building.lock(recipe.name()).await;
         let host = blocking(|| Ok(sources::Host::read(std::path::Path::new("/"))?)).await?;
-        let cached = cache::obtain(&inner.config.host_cache, &host, &report).await?;
+        let cached = cache::obtain(&inner.config.host_cache, recipe, &host, &report).await?;
         let chain = ChainId::over(None, Content::Tree, &cached.digest);
         let _pin = inner.pin(std::slice::from_ref(&chain));
         let (pool, wanted) = (inner.pool.clone(), chain.clone());
@@ -94,7 +107,7 @@ impl ImageStore {
         }
         let image = inner
             .register(Description {
-                names: vec![NAME.to_owned()],
+                names: vec![recipe.name().to_owned()],
                 digest: Some(cached.digest),
                 source: Source::Bootstrap,
                 config: recipe::oci_config(),

@@ -30,7 +30,7 @@ mod reference;
 mod registry;
 mod store;
 
-pub use bootstrap::{AptSource, BootstrapError, Stage};
+pub use bootstrap::{AptSource, BootstrapError, Recipe, Stage};
 pub use chain::ChainId;
 pub use cove_model::ImageId;
 pub use cove_unpack::{UnpackError, UnpackLimits, UnpackProgram};

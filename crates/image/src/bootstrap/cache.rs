@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::recipe::{self, Tool};
+use super::recipe::{self, Recipe, Tool};
 use super::sources::Host;
 use super::{BootstrapError, Stage};
 use crate::chain::hex;
@@ -52,14 +52,15 @@ struct Note {
 }
 
 /// Opens the host's image, building it first where there is none.
-pub(super) async fn obtain(dir: &Path, host: &Host, report: &Report) -> Result<Cached, ImageError> {
-    let version = recipe::version(host, debian_arch());
-    let key = format!(
-        "{}-{}-{}-{version}",
-        host.distribution,
-        host.suite,
-        host_arch()
-    );
+pub(super) async fn obtain(
+    dir: &Path,
+    recipe: &Recipe,
+    host: &Host,
+    report: &Report,
+) -> Result<Cached, ImageError> {
+    let version = recipe::version(recipe, host, debian_arch());
+    let stem = recipe.stem(host, host_arch());
+    let key = format!("{stem}-{version}");
     let place = dir.to_owned();
     blocking(move || prepare_dir(&place)).await?;
     let _lock = lock(dir.join(format!("{key}.lock")), report).await?;
@@ -70,7 +71,13 @@ pub(super) async fn obtain(dir: &Path, host: &Host, report: &Report) -> Result<C
     if let Some(cached) = open(&tar, &note) {
         return Ok(cached);
     }
-    build(dir, &key, host, &tar, &note, report).await?;
+    build(&key, recipe, host, (&tar, &note), report).await?;
+    let (place, kept) = (dir.to_owned(), key.clone());
+    blocking(move || {
+        remove_others(&place, &stem, &kept);
+        Ok(())
+    })
+    .await?;
     open(&tar, &note).ok_or_else(|| {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         ImageError::file("opening", &tar)(missing)
@@ -137,18 +144,17 @@ fn open(tar: &Path, note: &Path) -> Option<Cached> {
 }
 
 async fn build(
-    dir: &Path,
     key: &str,
+    recipe: &Recipe,
     host: &Host,
-    tar: &Path,
-    note: &Path,
+    (tar, note): (&Path, &Path),
     report: &Report,
 ) -> Result<(), ImageError> {
     let tool = Tool::find().ok_or(BootstrapError::NoTool)?;
     // A fixed name, so that what a crash left is found and removed by the next build.
-    let work = Work(dir.join(format!("{key}.build")));
+    let work = Work(tar.with_file_name(format!("{key}.build")));
     work.clear();
-    let script = recipe::build_script(tool, host, debian_arch(), &proxies().await, &work.0);
+    let script = recipe::build_script(tool, recipe, host, debian_arch(), &proxies().await, &work.0);
     // Programs of the image that drop privileges while being set up must get through.
     let made = fs::DirBuilder::new().mode(0o755).create(&work.0);
     made.map_err(ImageError::file("creating", &work.0))?;
@@ -167,6 +173,44 @@ async fn build(
     });
     let (made, tar, note) = (work.0.join("image.tar"), tar.to_owned(), note.to_owned());
     blocking(move || keep(&made, &tar, &note)).await
+}
+
+/// Removes the images that the one just built takes the place of: same recipe, same host, made from an
+/// older list or older sources. One that somebody is reading or building right now is left; its lock
+/// files stay, because a lock that is deleted is no lock.
+fn remove_others(dir: &Path, stem: &str, kept: &str) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(key) = name.strip_suffix(".tar") else {
+            continue;
+        };
+        let version = key
+            .strip_prefix(stem)
+            .and_then(|rest| rest.strip_prefix('-'));
+        let is_version = |text: &str| {
+            text.len() == recipe::VERSION_LENGTH
+                && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        if key == kept || !version.is_some_and(is_version) {
+            continue;
+        }
+        let Ok(lock) = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(dir.join(format!("{key}.lock")))
+        else {
+            continue;
+        };
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // The note first: without it the tar does not count.
+            let _ = fs::remove_file(dir.join(format!("{key}.json")));
+            let _ = fs::remove_file(dir.join(name));
+        }
+    }
 }
 
 /// The build's directory, gone when dropped.
@@ -392,6 +436,36 @@ fn debian_arch() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_older_images_of_the_same_recipe_go_and_none_that_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = [
+            "debian-stable-amd64-0123456789ab",
+            "debian-stable-amd64-111111111111",
+            "debian-stable-amd64-222222222222",
+            "debian-stable-amd64-node-111111111111",
+            "debian-other-amd64-111111111111",
+            "something",
+        ];
+        for image in images {
+            fs::write(dir.path().join(format!("{image}.tar")), "").unwrap();
+            fs::write(dir.path().join(format!("{image}.json")), "").unwrap();
+        }
+        let busy = File::create(dir.path().join("debian-stable-amd64-222222222222.lock")).unwrap();
+        rustix::fs::flock(&busy, FlockOperation::LockExclusive).unwrap();
+        remove_others(dir.path(), "debian-stable-amd64", images[0]);
+        let left: Vec<&str> = images
+            .into_iter()
+            .filter(|image| dir.path().join(format!("{image}.tar")).exists())
+            .collect();
+        let gone = images[1];
+        assert!(
+            !left.contains(&gone) && left.len() == images.len() - 1,
+            "{left:?}"
+        );
+        assert!(!dir.path().join(format!("{gone}.json")).exists());
+    }
 
     #[test]
     fn progress_follows_the_build_and_never_runs_backwards() {

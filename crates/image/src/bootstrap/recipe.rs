@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::BootstrapError;
 use super::sources::Host;
 use crate::chain::hex_digest;
 use crate::image::OciConfig;
@@ -26,6 +27,75 @@ const PACKAGES: &[&str] = &[
     "sudo",
     "xz-utils",
 ];
+
+/// Packages a recipe may add.
+const MAX_EXTRA: usize = 200;
+const MAX_WORD_BYTES: usize = 64;
+
+/// A name, and what goes into the image beyond the default's packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    name: String,
+    extra: Vec<String>,
+}
+
+impl Recipe {
+    /// The default image.
+    pub fn debian() -> Self {
+        Self {
+            name: super::NAME.to_owned(),
+            extra: Vec::new(),
+        }
+    }
+
+    /// The default image and more packages of the host's mirror. The words become file names and
+    /// arguments of the build, so they are plain or refused.
+    pub fn with(name: &str, extra: &[&str]) -> Result<Self, BootstrapError> {
+        let bad = |what, word: &str| BootstrapError::BadRecipe {
+            what,
+            word: word.to_owned(),
+        };
+        if !is_plain(name) || name == super::NAME {
+            return Err(bad("a recipe's name", name));
+        }
+        if let Some(word) = extra.iter().find(|word| !is_plain(word)) {
+            return Err(bad("a package", word));
+        }
+        if extra.len() > MAX_EXTRA {
+            return Err(bad("the length of a recipe", &extra.len().to_string()));
+        }
+        let mut extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
+        extra.sort();
+        extra.dedup();
+        Ok(Self {
+            name: name.to_owned(),
+            extra,
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What every version of this recipe's image on this host is called in the cache.
+    pub(super) fn stem(&self, host: &Host, arch: &str) -> String {
+        let base = format!("{}-{}-{arch}", host.distribution, host.suite);
+        match self.name == super::NAME {
+            true => base,
+            false => format!("{base}-{}", self.name),
+        }
+    }
+}
+
+/// Lower-case letters, digits, plus, minus and dot, beginning with a letter or digit.
+fn is_plain(word: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    word.len() <= MAX_WORD_BYTES
+        && word.bytes().next().is_some_and(plain)
+        && word
+            .bytes()
+            .all(|byte| plain(byte) || b"+-.".contains(&byte))
+}
 
 const SCRIPT: &str = include_str!("customise.sh");
 
@@ -77,6 +147,7 @@ pub(super) fn oci_config() -> OciConfig {
 /// output explain a failure; lines that begin with `I: ` tell the stage.
 pub(super) fn build_script(
     tool: Tool,
+    recipe: &Recipe,
     host: &Host,
     arch: &str,
     proxies: &[String],
@@ -92,7 +163,9 @@ pub(super) fn build_script(
     let customise =
         format!("sh {work_text}/customise.sh \"$1\" {work_text}/host.sources {keyrings}");
     let suite = quote(&host.suite);
-    let packages = PACKAGES.join(",");
+    let extra = recipe.extra.iter().map(String::as_str);
+    let packages: Vec<&str> = PACKAGES.iter().copied().chain(extra).collect();
+    let packages = packages.join(",");
     let build = match tool {
         Tool::Mmdebstrap => {
             let mut options = String::new();
@@ -151,12 +224,15 @@ pub(super) fn build_script(
     }
 }
 
+/// Hexadecimal digits of a version.
+pub(super) const VERSION_LENGTH: usize = 12;
+
 /// Stands for everything that decides what the image holds: a change here or in the host's sources
 /// is another image in the cache.
-pub(super) fn version(host: &Host, arch: &str) -> String {
-    let script = build_script(Tool::Mmdebstrap, host, arch, &[], Path::new("/"));
+pub(super) fn version(recipe: &Recipe, host: &Host, arch: &str) -> String {
+    let script = build_script(Tool::Mmdebstrap, recipe, host, arch, &[], Path::new("/"));
     let all = [script.build.as_str(), script.customise, &script.sources].join("\0");
-    hex_digest(all.as_bytes())[..12].to_owned()
+    hex_digest(all.as_bytes())[..VERSION_LENGTH].to_owned()
 }
 
 /// The files of one build.
@@ -193,6 +269,7 @@ mod tests {
             let proxies = ["Acquire::http::Proxy \"http://p.example\"".to_owned()];
             let script = build_script(
                 tool,
+                &Recipe::with("node", &["nodejs", "libstdc++6"]).unwrap(),
                 &host,
                 "amd64",
                 &proxies,
@@ -219,17 +296,39 @@ mod tests {
             }],
         };
         assert_eq!(
-            version(&host("http://a.example"), "amd64"),
-            version(&host("http://a.example"), "amd64")
+            version(&Recipe::debian(), &host("http://a.example"), "amd64"),
+            version(&Recipe::debian(), &host("http://a.example"), "amd64")
         );
         assert_ne!(
-            version(&host("http://a.example"), "amd64"),
-            version(&host("http://b.example"), "amd64")
+            version(&Recipe::debian(), &host("http://a.example"), "amd64"),
+            version(&Recipe::debian(), &host("http://b.example"), "amd64")
         );
         assert_ne!(
-            version(&host("http://a.example"), "amd64"),
-            version(&host("http://a.example"), "arm64")
+            version(&Recipe::debian(), &host("http://a.example"), "amd64"),
+            version(&Recipe::debian(), &host("http://a.example"), "arm64")
         );
+    }
+
+    #[test]
+    fn other_packages_are_another_image_and_odd_words_are_refused() {
+        let host = Host {
+            distribution: "debian".to_owned(),
+            suite: "stable".to_owned(),
+            sources: Vec::new(),
+        };
+        let recipe = |packages: &[&str]| Recipe::with("node", packages).unwrap();
+        let version = |recipe: &Recipe| version(recipe, &host, "amd64");
+        assert_eq!(
+            version(&recipe(&["a", "b"])),
+            version(&recipe(&["b", "a", "b"]))
+        );
+        assert_ne!(version(&recipe(&["a"])), version(&recipe(&["b"])));
+        assert_eq!(recipe(&[]).stem(&host, "amd64"), "debian-stable-amd64-node");
+        for word in ["", "a b", "--x", "../x", "a,b", "$(x)", "A", "x/y", "-a"] {
+            assert!(Recipe::with("node", &[word]).is_err(), "{word}");
+            assert!(Recipe::with(word, &[]).is_err(), "{word}");
+        }
+        assert!(Recipe::with("debian", &["npm"]).is_err());
     }
 
     #[test]
