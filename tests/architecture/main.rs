@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+mod dependencies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 

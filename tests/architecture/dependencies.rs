@@ -1,0 +1,143 @@
+//! What may come in from outside: the rules of deny.toml on licences, banned crates and sources, checked
+//! against the locked tree without any tool but cargo. `make check` asks cargo-deny as well where it is
+//! installed.
+
+use std::path::Path;
+use std::process::Command;
+
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+struct Rules {
+    licences: Vec<String>,
+    banned: Vec<String>,
+}
+
+impl Rules {
+    /// Each list stands on one line there.
+    fn read() -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deny.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let list = |key: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+            let words = line.split('"').skip(1).step_by(2);
+            words.map(str::to_owned).collect()
+        };
+        Self {
+            licences: list("allow = ["),
+            banned: list("deny = ["),
+        }
+    }
+
+    fn allows(&self, expression: &str) -> bool {
+        let spaced = expression
+            .replace('/', " OR ")
+            .replace('(', " ( ")
+            .replace(')', " ) ");
+        let words: Vec<&str> = spaced.split_whitespace().collect();
+        let mut rest = words.as_slice();
+        let said = self.any(&mut rest);
+        said == Some(true) && rest.is_empty()
+    }
+
+    fn any(&self, words: &mut &[&str]) -> Option<bool> {
+        let mut said = self.all(words)?;
+        while take(words, "OR") {
+            said |= self.all(words)?;
+        }
+        Some(said)
+    }
+
+    fn all(&self, words: &mut &[&str]) -> Option<bool> {
+        let mut said = self.one(words)?;
+        while take(words, "AND") {
+            said &= self.one(words)?;
+        }
+        Some(said)
+    }
+
+    fn one(&self, words: &mut &[&str]) -> Option<bool> {
+        if take(words, "(") {
+            let said = self.any(words)?;
+            return take(words, ")").then_some(said);
+        }
+        let (first, mut rest) = words.split_first()?;
+        let mut licence = (*first).to_owned();
+        if take(&mut rest, "WITH") {
+            let (exception, after) = rest.split_first()?;
+            licence = format!("{licence} WITH {exception}");
+            rest = after;
+        }
+        *words = rest;
+        Some(self.licences.contains(&licence))
+    }
+}
+
+fn take(words: &mut &[&str], word: &str) -> bool {
+    match words.split_first() {
+        Some((first, rest)) if *first == word => {
+            *words = rest;
+            true
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn every_dependency_has_an_allowed_licence_and_comes_from_the_registry() {
+    let rules = Rules::read();
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--locked", "--format-version=1"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100, "{} packages", packages.len());
+    let mut wrong = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        if rules.banned.iter().any(|banned| banned == name) {
+            wrong.push(format!("{name} is banned"));
+        }
+        // Our own crates have none.
+        let Some(source) = package["source"].as_str() else {
+            continue;
+        };
+        if source != REGISTRY {
+            wrong.push(format!("{name} comes from {source}"));
+        }
+        let licence = package["license"].as_str().unwrap_or("no licence");
+        if !rules.allows(licence) {
+            wrong.push(format!("{name} is under {licence}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn licence_expressions_mean_what_they_say() {
+    let rules = Rules::read();
+    assert!(!rules.banned.is_empty());
+    for allowed in [
+        "MIT",
+        "MIT/Apache-2.0",
+        "GPL-3.0 OR MIT",
+        "(MIT OR GPL-3.0) AND Unicode-3.0",
+        "Apache-2.0 WITH LLVM-exception",
+    ] {
+        assert!(rules.allows(allowed), "{allowed}");
+    }
+    for refused in [
+        "GPL-3.0",
+        "MIT AND GPL-3.0",
+        "(GPL-3.0 OR LGPL-2.1) AND MIT",
+        "MIT WITH something",
+        "MIT OR",
+        "(MIT",
+        "",
+    ] {
+        assert!(!rules.allows(refused), "{refused}");
+    }
+}
