@@ -20,6 +20,8 @@ pub struct EngineConfig {
     pub reserve_bytes: Option<u64>,
     /// Sandboxes prepared ahead of need.
     pub warm: usize,
+    /// The CRIU program that captures memory; where none is named it is looked for.
+    pub criu: Option<PathBuf>,
     pub overcommit: Overcommit,
     /// Put before image references that name no registry; without it they are refused.
     pub default_registry: Option<String>,
@@ -56,6 +58,7 @@ impl EngineConfig {
             pool_bytes: None,
             reserve_bytes: None,
             warm: DEFAULT_WARM,
+            criu: None,
             overcommit: Overcommit::default(),
             default_registry: None,
             plain_registries: Vec::new(),

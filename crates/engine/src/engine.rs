@@ -197,6 +197,7 @@ impl Inner {
                 warm: config.warm,
                 device: device_below(pool.root()),
                 handing: Default::default(),
+                criu: config.criu.clone(),
             },
             Arc::clone(&ranges),
         )?;

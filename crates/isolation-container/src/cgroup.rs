@@ -10,6 +10,7 @@ use cove_model::Resources;
 use cove_spawner::message::CgroupEntry;
 
 mod abandoned;
+mod freeze;
 mod v1;
 mod v2;
 mod watch;

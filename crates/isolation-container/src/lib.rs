@@ -5,10 +5,15 @@
 //! namespaces and cgroup — from a small pool or makes one, mounts the root for the seat's uid range,
 //! and tells the child to become the guest.
 
+mod capture;
+mod capturer;
 mod cgroup;
 mod cpus;
+mod external;
+mod guest_program;
 mod machine;
 mod overlay;
+mod restore;
 mod rootfs;
 mod seat;
 mod shown;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -17,6 +18,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use crate::capture::{self, Subject};
+use crate::capturer::Capturer;
 use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
 use crate::cpus::CpuBook;
 use crate::seat;
@@ -38,6 +41,9 @@ pub struct Detail {
     pub cpu: f64,
     /// The pool's block device, for I/O limits.
     pub device: Option<(u32, u32)>,
+    /// The directory name of the guest it runs, which a restore must find again.
+    #[serde(default)]
+    pub guest: String,
 }
 
 pub struct Container {
@@ -46,6 +52,9 @@ pub struct Container {
     pidfd: AsyncFd<OwnedFd>,
     group: Group,
     cpus: Arc<CpuBook>,
+    capturer: Arc<Capturer>,
+    /// Held while it is captured, frozen or thawed.
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// The guest's socket, opened once: what is put in its place later is never looked at.
     socket: OwnedFd,
     watch: tokio::sync::Mutex<Option<MemoryWatch>>,
@@ -62,6 +71,7 @@ impl Container {
         range: UidRange,
         cpus: Arc<CpuBook>,
         mark: u64,
+        capturer: Arc<Capturer>,
     ) -> Result<Self, IsolationError> {
         let socket =
             open_socket(detail.pid).map_err(IsolationError::failed("open the guest's socket"))?;
@@ -78,6 +88,8 @@ impl Container {
             pidfd,
             group,
             cpus,
+            capturer,
+            turn: Arc::default(),
             socket,
             watch: tokio::sync::Mutex::new(Some(watch)),
             mark,
@@ -184,7 +196,14 @@ impl Machine for Container {
     fn kill(&self) -> io::Result<()> {
         match pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL) {
             Err(rustix::io::Errno::SRCH) => Ok(()),
-            other => Ok(other?),
+            other => {
+                other?;
+                // On version 1 a stopped process dies only once it may go on.
+                if self.group.is_asked_to_freeze().unwrap_or(false) {
+                    self.group.thaw()?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -260,20 +279,48 @@ impl Machine for Container {
     }
 
     fn freeze(&self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported("no freezing yet".into()))
+        self.group
+            .freeze()
+            .map_err(IsolationError::failed("freeze the sandbox"))
     }
 
     fn thaw(&self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported("no freezing yet".into()))
+        self.group
+            .thaw()
+            .map_err(IsolationError::failed("thaw the sandbox"))
     }
 
     async fn capture(
         &self,
-        _memory: &std::path::Path,
-        _at_rest: AtRest,
-        _afterwards: Afterwards,
+        memory: &Path,
+        at_rest: AtRest,
+        afterwards: Afterwards,
     ) -> Result<Captured, IsolationError> {
-        Err(IsolationError::Unsupported("no capture yet".into()))
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let capturer = Arc::clone(&self.capturer);
+        let (group, pid, memory) = (self.group.clone(), self.pid, memory.to_owned());
+        let guest = match self.detail().guest.clone() {
+            guest if guest.is_empty() => capturer.guest.clone(),
+            guest => guest,
+        };
+        let uid_base = self.detail().uid_base;
+        // Goes on to its end also when the caller does not wait for it any more.
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let subject = Subject {
+                pid,
+                uid_base,
+                group: &group,
+                guest: &guest,
+            };
+            capture::capture(&capturer, &subject, &memory, at_rest, afterwards)
+        })
+        .await
+        .unwrap_or_else(|error| {
+            Err(IsolationError::failed("capture the memory")(
+                io::Error::other(error),
+            ))
+        })
     }
 
     async fn dispose(&self) -> Result<(), IsolationError> {

@@ -196,6 +196,9 @@ impl Drop for Attached {
 fn finish(context: &OwnedFd, uid_base: u32) -> io::Result<OwnedFd> {
     // Renaming a directory of the image must work as on any machine.
     fsconfig_set_string(context, "redirect_dir", "on")?;
+    // Captured watches name files by handle; with these two the overlay has handles.
+    fsconfig_set_string(context, "index", "on")?;
+    fsconfig_set_string(context, "nfs_export", "on")?;
     let _identity = FilesystemIdentity::take(uid_base)?;
     fsconfig_create(context)?;
     // Reading must not write: whether something changed since a snapshot is told by what was written.

@@ -72,6 +72,17 @@ fn upper(volume: &Path) -> PathBuf {
     volume.join("upper")
 }
 
+/// Gives a volume that came from another the empty directory an overlay works in: what the kernel
+/// keeps there names the files of the volume it was copied from.
+pub fn renew_work(volume: &Path) -> io::Result<()> {
+    let work = volume.join("work");
+    match fs::remove_dir_all(&work) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::create_dir(work)
+}
+
 /// Gives a new volume its directories and the few files that carry the sandbox's own name.
 pub fn prepare_volume(volume: &Path, hostname: &str) -> io::Result<()> {
     let upper = upper(volume);
@@ -113,18 +124,44 @@ pub fn mount(
             source,
         })
     };
-    let layers = Layers {
-        base: layer(base)?,
-        image: layer(&root.image)?,
-        volume: layer(&root.volume)?,
+    let mounted = || -> Result<io::Result<OwnedFd>, IsolationError> {
+        let layers = Layers {
+            base: layer(base)?,
+            image: layer(&root.image)?,
+            volume: layer(&root.volume)?,
+        };
+        Ok(overlays.mount(layers, uid_base))
     };
-    overlays
-        .mount(layers, uid_base)
-        .map_err(IsolationError::failed("mount the overlay"))
+    match mounted()? {
+        // The volume is a copy of another, and the kernel notices.
+        Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+            renew_work(&root.volume).map_err(IsolationError::failed("prepare the volume"))?;
+            mounted()?
+        }
+        other => other,
+    }
+    .map_err(IsolationError::failed("mount the overlay"))
 }
+
+const IDMAP: u64 = 0x0010_0000;
 
 /// A detached copy of the tree at `path` whose ids are shifted into the namespace's range.
 fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    detached(path, IDMAP, user_ns.as_raw_fd() as u64)
+}
+
+/// A detached copy of the tree at `path` that nobody can change, and whose files, root's on the
+/// disk, are those of the namespace's root.
+pub fn read_only_copy(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const RDONLY_NOSUID_NODEV_NOEXEC: u64 = 0x1 | 0x2 | 0x4 | 0x8;
+    detached(
+        path,
+        IDMAP | RDONLY_NOSUID_NODEV_NOEXEC,
+        user_ns.as_raw_fd() as u64,
+    )
+}
+
+fn detached(path: &Path, attr_set: u64, userns_fd: u64) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct MountAttr {
         attr_set: u64,
@@ -132,7 +169,6 @@ fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         propagation: u64,
         userns_fd: u64,
     }
-    const IDMAP: u64 = 0x0010_0000;
     const PRIVATE: u64 = 1 << 18;
     let tree = open_tree(
         CWD,
@@ -140,10 +176,10 @@ fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
     )?;
     let attributes = MountAttr {
-        attr_set: IDMAP,
+        attr_set,
         attr_clr: 0,
         propagation: PRIVATE,
-        userns_fd: user_ns.as_raw_fd() as u64,
+        userns_fd,
     };
     // SAFETY: the path is an empty C string, and the struct and its size match the kernel's.
     let done = unsafe {

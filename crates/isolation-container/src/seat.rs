@@ -16,7 +16,7 @@ use crate::spawner::{self, Prepared, Spawner};
 /// What every seat of a tier has in common.
 #[derive(Debug)]
 pub struct SeatMaker {
-    pub spawner: Spawner,
+    pub spawner: Arc<Spawner>,
     pub cgroups: Arc<Cgroups>,
     pub ranges: Arc<UidRanges>,
     pub guest_dir: String,
@@ -68,7 +68,7 @@ impl SeatMaker {
             guest_dir: self.guest_dir.clone(),
             staging: self.staging.clone(),
         };
-        match self.spawner.prepare(&request) {
+        match self.spawner.prepare(request) {
             Ok(child) => Ok(Seat {
                 parts: Some(Parts {
                     range,

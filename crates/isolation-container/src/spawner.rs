@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_isolation::IsolationError;
-use cove_spawner::message::{Prepare, PrepareReply};
+use cove_spawner::message::{Criu, Prepare, PrepareReply, Request};
 use cove_spawner::socket;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -24,6 +24,8 @@ const ASK_TRIES: u32 = 2;
 #[derive(Debug)]
 pub struct Spawner {
     running: Mutex<Option<Running>>,
+    /// Directories its requests will speak of.
+    paths: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -42,27 +44,39 @@ pub struct Prepared {
 }
 
 impl Spawner {
-    pub fn start() -> io::Result<Self> {
+    /// `paths` are the directories on the host that requests will speak of.
+    pub fn start(paths: Vec<String>) -> io::Result<Self> {
         Ok(Self {
-            running: Mutex::new(Some(launch()?)),
+            running: Mutex::new(Some(launch(&paths)?)),
+            paths,
         })
     }
 
-    pub fn prepare(&self, request: &Prepare) -> Result<Prepared, IsolationError> {
-        let (reply, fds) = self.ask(request)?;
-        let pid = match reply {
-            PrepareReply::Prepared { pid } => pid,
-            PrepareReply::Failed(failure) => {
-                let source = io::Error::from_raw_os_error(failure.errno);
-                return Err(IsolationError::Failed {
-                    step: failure.step,
-                    source,
-                });
-            }
+    /// Runs CRIU; `fds` are its end of the conversation and what a restore needs.
+    pub fn criu(&self, request: Criu, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, IsolationError> {
+        let (reply, fds) = self.ask(&Request::Criu(request), fds)?;
+        match (reply, <[OwnedFd; 1]>::try_from(fds)) {
+            (PrepareReply::Criu { .. }, Ok([pidfd])) => Ok(pidfd),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    /// A user namespace with a sandbox's ids and nobody in it.
+    pub fn ids(&self, uid_base: u32) -> Result<OwnedFd, IsolationError> {
+        let (reply, fds) = self.ask(&Request::Ids { uid_base }, &[])?;
+        match (reply, <[OwnedFd; 1]>::try_from(fds)) {
+            (PrepareReply::Ids, Ok([user_ns])) => Ok(user_ns),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    pub fn prepare(&self, request: Prepare) -> Result<Prepared, IsolationError> {
+        let (reply, fds) = self.ask(&Request::Prepare(request), &[])?;
+        let (PrepareReply::Prepared { pid }, Ok([pidfd, user_ns, socket])) =
+            (reply, <[OwnedFd; 3]>::try_from(fds))
+        else {
+            return Err(out_of_turn());
         };
-        let [pidfd, user_ns, socket] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
-            IsolationError::failed("ask the spawner")(io::Error::other("descriptors are missing"))
-        })?;
         Ok(Prepared {
             pid,
             pidfd,
@@ -73,17 +87,29 @@ impl Spawner {
 
     /// A spawner keeps no state, and a child whose spawner died before it was handed over ends by
     /// itself, so the same request may be made twice.
-    fn ask(&self, request: &Prepare) -> Result<(PrepareReply, Vec<OwnedFd>), IsolationError> {
+    fn ask(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(PrepareReply, Vec<OwnedFd>), IsolationError> {
         let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tries = 1;
         loop {
             let running = match slot.take() {
                 Some(running) => running,
-                None => launch().map_err(IsolationError::failed("start the spawner"))?,
+                None => launch(&self.paths).map_err(IsolationError::failed("start the spawner"))?,
             };
-            let asked = socket::send(&running.socket, request, &[])
+            let asked = socket::send(&running.socket, request, fds)
                 .and_then(|()| receive::<PrepareReply>(&running.socket));
             match asked {
+                Ok((PrepareReply::Failed(failure), _)) => {
+                    *slot = Some(running);
+                    let source = io::Error::from_raw_os_error(failure.errno);
+                    return Err(IsolationError::Failed {
+                        step: failure.step,
+                        source,
+                    });
+                }
                 Ok(answer) => {
                     *slot = Some(running);
                     return Ok(answer);
@@ -98,6 +124,10 @@ impl Spawner {
     }
 }
 
+fn out_of_turn() -> IsolationError {
+    IsolationError::failed("ask the spawner")(io::Error::other("it answered out of turn"))
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         // It ends by itself when its socket closes; waiting here for that would need the socket
@@ -107,7 +137,7 @@ impl Drop for Running {
     }
 }
 
-fn launch() -> io::Result<Running> {
+fn launch(paths: &[String]) -> io::Result<Running> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -122,6 +152,7 @@ fn launch() -> io::Result<Running> {
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command
         .arg0("cove-spawner")
+        .args(paths)
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::null())

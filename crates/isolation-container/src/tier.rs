@@ -1,8 +1,9 @@
 //! Boots, finds and sweeps containers.
 
+mod revive;
+
 use std::collections::VecDeque;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cove_criu::Program;
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{
     Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Needs, Restore,
@@ -20,8 +22,10 @@ use cove_model::Resources;
 use cove_spawner::message::Start;
 use tokio::task::spawn_blocking;
 
+use crate::capturer::Capturer;
 use crate::cgroup::{Cgroups, MemoryLimit};
 use crate::cpus::CpuBook;
+use crate::guest_program;
 use crate::machine::{self, Container, Detail, TIER};
 use crate::overlay::{Handing, Overlays};
 use crate::rootfs;
@@ -48,6 +52,8 @@ pub struct ContainerConfig {
     pub device: Option<(u32, u32)>,
     /// How the layers of a root reach the kernel.
     pub handing: Handing,
+    /// The CRIU program that captures memory; where none is named it is looked for.
+    pub criu: Option<PathBuf>,
 }
 
 pub struct ContainerTier {
@@ -60,6 +66,7 @@ struct Shared {
     cgroups: Arc<Cgroups>,
     overlays: Overlays,
     cpus: Arc<CpuBook>,
+    capturer: Arc<Capturer>,
     cpuinfo: Cpuinfo,
     warm: Mutex<VecDeque<Seat>>,
     /// Held while seats are made ahead; one refill at a time.
@@ -74,14 +81,31 @@ impl ContainerTier {
         let cpus = cgroups
             .cpus()
             .map_err(IsolationError::failed("read the host's CPUs"))?;
-        let guest_dir = install_guest(&config.runtime_dir)
+        let guest_dir = guest_program::install(&config.runtime_dir, cove_embedded::GUEST)
             .map_err(IsolationError::failed("install the guest"))?;
         let staging = staging(&config.host_dir)
             .map_err(IsolationError::failed("make the staging directory"))?;
         rootfs::make_base(&config.base_dir)
             .map_err(IsolationError::failed("make the base layer"))?;
+        let program = Program::find(config.criu.as_deref());
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let mut paths = vec![text(&config.runtime_dir), text(&staging)];
+        paths.extend(program.iter().map(|program| text(&program.path)));
+        let spawner = Spawner::start(paths).map_err(IsolationError::failed("start the spawner"))?;
+        let spawner = Arc::new(spawner);
+        let capturer = Arc::new(Capturer::new(
+            program,
+            Arc::clone(&spawner),
+            config.runtime_dir.clone(),
+            guest_dir
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            text(&staging),
+            cgroups.version(),
+        ));
         let maker = SeatMaker {
-            spawner: Spawner::start().map_err(IsolationError::failed("start the spawner"))?,
+            spawner,
             cgroups: Arc::clone(&cgroups),
             ranges,
             guest_dir: guest_dir.to_string_lossy().into_owned(),
@@ -93,6 +117,7 @@ impl ContainerTier {
             maker,
             cgroups,
             cpus: Arc::new(CpuBook::new(cpus)),
+            capturer,
             cpuinfo: Cpuinfo::read().map_err(IsolationError::failed("read cpuinfo"))?,
             warm: Mutex::default(),
             refill: Mutex::default(),
@@ -285,6 +310,7 @@ impl Shared {
             cpus: cpus.chosen.clone(),
             cpu: limits.cpu,
             device: self.config.device,
+            guest: self.capturer.guest.clone(),
         };
         let pidfd = clean_up
             .pidfd
@@ -299,6 +325,7 @@ impl Shared {
             taken.range,
             Arc::clone(&self.cpus),
             MemoryLimit::of(limits, limits.memory_mb).mark(),
+            Arc::clone(&self.capturer),
         )?;
         clean_up.disarm();
         cpus.keep();
@@ -379,20 +406,25 @@ impl Isolation for ContainerTier {
             io_read_limit: device,
             io_write_limit: device && self.shared.cgroups.version() == 2,
             no_new_privs: true,
-            memory: false,
+            memory: self.shared.capturer.program().is_ok(),
         }
     }
 
-    async fn restore(&self, _restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
-        Err(IsolationError::Unsupported("no capture yet".into()))
+    async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
+        match self.bring_back(restore, false).await? {
+            Some(container) => Ok(Box::new(container)),
+            None => Err(IsolationError::failed("restore the memory")(
+                io::Error::other("the copy was ended"),
+            )),
+        }
     }
 
-    async fn prove(&self, _restore: Restore) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported("no capture yet".into()))
+    async fn prove(&self, restore: Restore) -> Result<(), IsolationError> {
+        self.bring_back(restore, true).await.map(drop)
     }
 
-    fn fits(&self, _needs: &Needs) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported("no capture yet".into()))
+    fn fits(&self, needs: &Needs) -> Result<(), IsolationError> {
+        self.shared.capturer.fits(needs)
     }
 
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
@@ -444,6 +476,8 @@ impl Isolation for ContainerTier {
         };
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again.
+        // An engine that died in the middle of a capture may have left it standing still.
+        let _ = group.thaw();
         let container = Container::new(
             detail,
             pidfd,
@@ -451,6 +485,7 @@ impl Isolation for ContainerTier {
             range,
             Arc::clone(&shared.cpus),
             MemoryLimit::NO_MARK,
+            Arc::clone(&shared.capturer),
         )?;
         Ok(Adopted::Running(Box::new(container)))
     }
@@ -501,6 +536,8 @@ impl Shared {
                 continue;
             };
             let group = self.cgroups.existing(&name);
+            // On version 1 a stopped process dies only once it may go on.
+            let _ = group.thaw();
             for pid in group.processes() {
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -537,25 +574,6 @@ async fn blocking<T: Send + 'static>(
             io::Error::other(error),
         ))
     })
-}
-
-/// Writes the guest program under a name made from its content, so that an upgrade never touches a
-/// file that running guests were started from.
-fn install_guest(runtime_dir: &Path) -> io::Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    cove_embedded::GUEST.hash(&mut hasher);
-    let dir = runtime_dir.join(format!("guest-{:016x}", hasher.finish()));
-    if dir.join("guest").exists() {
-        return Ok(dir);
-    }
-    let draft = runtime_dir.join(format!("draft-{}", std::process::id()));
-    fs::create_dir_all(&draft)?;
-    let program = draft.join("guest");
-    fs::write(&program, cove_embedded::GUEST)?;
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o555))?;
-    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
-    fs::rename(&draft, &dir)?;
-    Ok(dir)
 }
 
 /// A directory that any uid may enter, to attach mounts to inside a child's own namespace.

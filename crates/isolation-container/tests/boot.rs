@@ -72,6 +72,7 @@ async fn boot(handing: Handing) {
         warm: 1,
         device: None,
         handing,
+        criu: None,
     };
     let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
     let boot = Boot {

@@ -94,6 +94,8 @@ enum Never {}
 /// Returns the setting that limits shared segments, which cannot be opened any more afterwards.
 fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
     lockdown::take_mapped_root().step("become root of the namespace")?;
+    // A session of another pid namespace could not be captured with the sandbox.
+    rustix::process::setsid().step("begin a session")?;
     if inherited.unshare_cgroup {
         // SAFETY: affects this process alone.
         if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {

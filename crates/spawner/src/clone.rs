@@ -135,6 +135,49 @@ pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, 
     }
 }
 
+/// A user namespace with the ids of a sandbox, kept by its descriptor alone.
+pub fn ids(uid_base: u32) -> Result<OwnedFd, Failure> {
+    let mut pidfd: i32 = -1;
+    // SAFETY: all-zero bytes are a valid clone_args.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = libc::CLONE_PIDFD as u64 | libc::CLONE_NEWUSER as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM the child gets its own copy of memory, and this process has one thread.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const args,
+            size_of::<libc::clone_args>(),
+        )
+    };
+    if pid == 0 {
+        loop {
+            // SAFETY: waits to be killed.
+            unsafe { libc::pause() };
+        }
+    }
+    if pid < 0 {
+        let errno = Errno::from_raw_os_error(last_errno());
+        return Err(Failure::new("clone a user namespace", errno));
+    }
+    // SAFETY: clone3 stored a fresh descriptor there because of CLONE_PIDFD.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let map = format!("0 {uid_base} {RANGE}");
+    let made = (|| {
+        fs::write(format!("/proc/{pid}/uid_map"), &map).step("map uids")?;
+        fs::write(format!("/proc/{pid}/gid_map"), &map).step("map gids")?;
+        open(
+            format!("/proc/{pid}/ns/user"),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .step("open the user namespace")
+    })();
+    let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+    made
+}
+
 /// Detached mounts and the names they are shown under.
 type Shown = Vec<(String, OwnedFd)>;
 

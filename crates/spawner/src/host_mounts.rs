@@ -13,6 +13,9 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 /// A new /proc or /sys may only be mounted where a whole one is visible already.
 const NEEDED_TREES: [&str; 2] = ["/proc", "/sys"];
 
+/// Where programs, their libraries and devices are; CRIU runs `tar` besides itself.
+const PROGRAM_TREES: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/dev"];
+
 /// Moves this process into a mount namespace of its own that has only what leads to `paths`.
 pub fn keep_only(paths: &[&str]) -> Result<(), Failure> {
     // SAFETY: affects this process alone, which has one thread.
@@ -37,7 +40,10 @@ pub fn keep_only(paths: &[&str]) -> Result<(), Failure> {
 }
 
 fn is_needed(place: &Path, paths: &[&str]) -> bool {
-    NEEDED_TREES.iter().any(|tree| place.starts_with(tree))
+    NEEDED_TREES
+        .iter()
+        .chain(&PROGRAM_TREES)
+        .any(|tree| place.starts_with(tree))
         || paths.iter().any(|path| Path::new(path).starts_with(place))
 }
 
@@ -77,7 +83,7 @@ mod tests {
         for needed in ["/", "/run", "/var/lib", "/proc/sys", "/sys/fs/cgroup/cpu"] {
             assert!(is_needed(Path::new(needed), &paths), "{needed}");
         }
-        for other in ["/var/lib/cove/pool", "/dev", "/runtime", "/home"] {
+        for other in ["/var/lib/cove/pool", "/runtime", "/home"] {
             assert!(!is_needed(Path::new(other), &paths), "{other}");
         }
     }

@@ -2,11 +2,12 @@
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-use cove_spawner::message::{Prepare, PrepareReply};
+use cove_spawner::message::{Failure, PrepareReply, Request};
 use cove_spawner::socket;
 
 mod child;
 mod clone;
+mod criu;
 mod host_mounts;
 mod lockdown;
 mod mounts;
@@ -29,36 +30,50 @@ fn main() {
     }
     let mut alone = false;
     loop {
-        let prepare: Prepare = match socket::receive(&requests) {
-            Ok(Some((prepare, _))) => prepare,
+        let (request, fds) = match socket::receive::<Request>(&requests) {
+            Ok(Some(received)) => received,
             Ok(None) => return,
             Err(error) => {
                 eprintln!("spawner: {error}");
                 std::process::exit(1);
             }
         };
-        let made = if alone {
-            Ok(())
-        } else {
-            host_mounts::keep_only(&[&prepare.guest_dir, &prepare.staging])
-        }
-        .and_then(|()| {
-            alone = true;
-            clone::prepare(&prepare, &filter)
-        });
-        let sent = match made {
-            Ok(made) => {
-                let fds = [
-                    made.pidfd.as_fd(),
-                    made.user_ns.as_fd(),
-                    made.socket.as_fd(),
-                ];
-                socket::send(&requests, &PrepareReply::Prepared { pid: made.pid }, &fds)
+        let sent = match serve(&request, fds, &filter, &mut alone) {
+            Ok((reply, fds)) => {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                socket::send(&requests, &reply, &fds)
             }
             Err(failure) => socket::send(&requests, &PrepareReply::Failed(failure), &[]),
         };
         if sent.is_err() {
             return;
+        }
+    }
+}
+
+fn serve(
+    request: &Request,
+    fds: Vec<OwnedFd>,
+    filter: &[libc::sock_filter],
+    alone: &mut bool,
+) -> Result<(PrepareReply, Vec<OwnedFd>), Failure> {
+    if !*alone {
+        // The engine names the directories it will speak of when it starts this program.
+        let paths: Vec<String> = std::env::args().skip(1).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        host_mounts::keep_only(&paths)?;
+        *alone = true;
+    }
+    match request {
+        Request::Prepare(prepare) => {
+            let made = clone::prepare(prepare, filter)?;
+            let reply = PrepareReply::Prepared { pid: made.pid };
+            Ok((reply, vec![made.pidfd, made.user_ns, made.socket]))
+        }
+        Request::Ids { uid_base } => Ok((PrepareReply::Ids, vec![clone::ids(*uid_base)?])),
+        Request::Criu(request) => {
+            let (pid, pidfd) = criu::run(request, fds)?;
+            Ok((PrepareReply::Criu { pid }, vec![pidfd]))
         }
     }
 }

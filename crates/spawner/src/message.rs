@@ -2,7 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Engine to spawner: make a child in new namespaces.
+/// Engine to spawner.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    Prepare(Prepare),
+    Criu(Criu),
+    /// A user namespace with the sandbox's ids and nobody in it, to map the ids of a root before
+    /// the sandbox's own exists.
+    Ids {
+        uid_base: u32,
+    },
+}
+
+/// Make a child in new namespaces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Prepare {
     /// First of the 65,536 uids and gids that are the sandbox's own.
@@ -12,6 +24,44 @@ pub struct Prepare {
     pub guest_dir: String,
     /// An empty directory on the host that anybody may enter; a place to attach mounts to.
     pub staging: String,
+}
+
+/// Run a `criu swrk`. The first descriptor that comes along is its end of the conversation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Criu {
+    pub program: String,
+    /// Preloaded; makes some of its calls as `owner`.
+    pub library: Vec<u8>,
+    /// The uid that owns or will own the sandbox's user namespace.
+    pub owner: u32,
+    pub staging: String,
+    /// What a restore needs besides; nothing for a dump, which acts on another sandbox's processes
+    /// and writes where it is told.
+    pub restore: Option<Restorer>,
+}
+
+/// Three more descriptors come along: the root and the directory of images as detached mounts, and a
+/// memory file with the images that replace some of those, as packed [`Replacement`]s.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Restorer {
+    /// Entered before CRIU starts, so that everything it makes is born inside.
+    pub cgroup: CgroupEntry,
+    pub guest_dir: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Replacement {
+    pub name: String,
+    pub content: Vec<u8>,
+}
+
+/// Where a restore finds its things in CRIU's own mount namespace.
+pub mod places {
+    pub const ROOT: &str = "/tmp/root";
+    pub const IMAGES: &str = "/tmp/images";
+    pub const GUEST: &str = "/tmp/guest";
+    /// One directory per controller below it; itself the directory on version 2.
+    pub const CGROUP: &str = "/tmp/cgroup";
 }
 
 /// How the child enters its cgroup, and what of it the sandbox gets to see.
@@ -28,10 +78,13 @@ pub enum CgroupEntry {
 }
 
 /// Spawner to engine. With `Prepared` come three descriptors: the child's pidfd, its user namespace
-/// and the engine's end of a socket to the child.
+/// and the engine's end of a socket to the child. With `Criu` comes its pidfd, with `Ids` the
+/// namespace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum PrepareReply {
     Prepared { pid: i32 },
+    Criu { pid: i32 },
+    Ids,
     Failed(Failure),
 }
 

@@ -42,6 +42,8 @@ pub struct Group {
     cpuacct: PathBuf,
     cpuset: PathBuf,
     blkio: Option<PathBuf>,
+    /// Only for stopping and going on; no task inside can see it.
+    pub freezer: Option<PathBuf>,
 }
 
 /// Bytes in use, and those of them the kernel can take back.
@@ -85,7 +87,7 @@ impl Hierarchy {
     }
 
     pub fn open(mounts: BTreeMap<String, PathBuf>, name: &str) -> io::Result<Self> {
-        let wanted = NEEDED.iter().chain(&["blkio"]);
+        let wanted = NEEDED.iter().chain(&["blkio", "freezer"]);
         let parents: BTreeMap<String, PathBuf> = wanted
             .filter_map(|controller| {
                 Some((
@@ -145,6 +147,7 @@ impl Hierarchy {
             cpuacct: dir("cpuacct"),
             cpuset: dir("cpuset"),
             blkio: self.parents.get("blkio").map(|parent| parent.join(name)),
+            freezer: self.parents.get("freezer").map(|parent| parent.join(name)),
         }
     }
 
@@ -177,6 +180,7 @@ impl Group {
             &self.cpuset,
         ]
         .into_iter()
+        .chain(&self.freezer)
         .cloned()
         .collect::<Vec<_>>();
         dirs.sort();

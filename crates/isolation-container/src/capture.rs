@@ -1,0 +1,323 @@
+//! Writing the processes of a container and their memory into a directory.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use cove_criu::message::Options;
+use cove_criu::{Moment, Session, SessionError, image, log};
+use cove_isolation::{Afterwards, AtRest, Captured, IsolationError};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+
+use crate::capturer::{Capturer, common_options};
+use crate::cgroup::Group;
+use crate::{external, guest_program};
+
+/// Memory up to this size is written to memory first and copied once the sandbox goes on: four times
+/// faster than to the pool, and the sandbox stands still only for that.
+const THROUGH_MEMORY_MAX: u64 = 512 << 20;
+/// What images take beyond the memory they hold.
+const IMAGES_EXTRA: u64 = 64 << 20;
+/// The part of the host's free memory that one capture may take for a moment.
+const FREE_MEMORY_SHARE: u64 = 4;
+/// How long a dump may take, and what each gigabyte adds to it.
+const DUMP_LIMIT: Duration = Duration::from_secs(60);
+const DUMP_LIMIT_PER_GB: Duration = Duration::from_secs(20);
+/// How long CRIU may try to stop every process.
+const STOP_LIMIT_SECONDS: u32 = 10;
+const LOG: &str = "dump.log";
+/// What a log may take.
+pub const WORK_BYTES: u64 = 64 << 20;
+/// Read of a log to find out why a dump failed.
+const LOG_MAX: u64 = 8 << 20;
+
+pub struct Subject<'a> {
+    pub pid: i32,
+    pub uid_base: u32,
+    pub group: &'a Group,
+    /// The directory name of the guest it runs.
+    pub guest: &'a str,
+}
+
+/// Blocking. The caller made sure that nobody outside holds a connection to the guest.
+pub fn capture(
+    capturer: &Capturer,
+    subject: &Subject<'_>,
+    memory: &Path,
+    at_rest: AtRest,
+    afterwards: Afterwards,
+) -> Result<Captured, IsolationError> {
+    fs::set_permissions(memory, fs::Permissions::from_mode(0o700))
+        .map_err(IsolationError::failed("close the directory to others"))?;
+    let target = openat(
+        rustix::fs::CWD,
+        memory,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|errno| IsolationError::failed("open the directory")(errno.into()))?;
+    let used = subject
+        .group
+        .usage()
+        .map_err(IsolationError::failed("read the cgroup"))?;
+    let unreclaimable = used
+        .memory_bytes
+        .saturating_sub(used.memory_reclaimable_bytes);
+    let through =
+        through_memory(unreclaimable).map_err(IsolationError::failed("make room in memory"))?;
+    let images = through.as_ref().unwrap_or(&target);
+
+    let needs = capturer.needs(subject.guest)?;
+    let mut at_rest = Some(at_rest);
+    let limit = DUMP_LIMIT + DUMP_LIMIT_PER_GB * u32::try_from(unreclaimable >> 30).unwrap_or(64);
+    let dumped = dump(capturer, subject, images, limit, |moment| {
+        if moment != Moment::PostDump {
+            return Ok(());
+        }
+        if afterwards == Afterwards::Hold {
+            // Every task is stopped by CRIU now, and goes from its hands into the freezer's.
+            subject.group.ask_to_freeze()?;
+        }
+        let done = match at_rest.take() {
+            Some(at_rest) => at_rest(),
+            None => Ok(()),
+        };
+        if done.is_err() && afterwards == Afterwards::Hold {
+            subject.group.thaw()?;
+        }
+        done
+    });
+    let finished = dumped.and_then(|()| {
+        let stats = read_in(images, "stats-dump").unwrap_or_default();
+        let (stopped_us, memory_bytes) = image::dump_figures(&stats).unwrap_or_default();
+        if afterwards == Afterwards::Hold {
+            subject
+                .group
+                .freeze()
+                .map_err(IsolationError::failed("hold the sandbox"))?;
+        }
+        match &through {
+            Some(from) => copy_all(from, memory),
+            None => give_to_root(memory),
+        }
+        .map_err(IsolationError::failed("copy the memory to the disk"))?;
+        guest_program::keep(&capturer.runtime_dir, subject.guest, memory)
+            .map_err(IsolationError::failed("keep the guest's program"))?;
+        Ok(Captured {
+            stopped_us,
+            memory_bytes,
+            needs,
+        })
+    });
+    if finished.is_err()
+        && through.is_some()
+        && let Ok(log) = read_in(images, LOG)
+    {
+        // For whoever wants to know more than the error tells; the directory is the caller's.
+        let _ = fs::write(memory.join(LOG), log);
+    }
+    if finished.is_err() && afterwards == Afterwards::Hold {
+        // Whatever was reached: it goes on as before.
+        let _ = subject.group.thaw();
+    }
+    finished
+}
+
+/// A filesystem in memory that no name leads to; `None` when the pool must do.
+fn through_memory(bytes: u64) -> io::Result<Option<OwnedFd>> {
+    let size = bytes + IMAGES_EXTRA;
+    if size > THROUGH_MEMORY_MAX || size > free_memory()? / FREE_MEMORY_SHARE {
+        return Ok(None);
+    }
+    // Room for surprises; it takes only what is written.
+    nameless_dir(size * 2).map(Some)
+}
+
+/// A directory on a tmpfs that is attached nowhere and goes with the descriptor.
+pub fn nameless_dir(bytes: u64) -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "size", bytes.to_string())?;
+    fsconfig_set_string(&context, "mode", "700")?;
+    fsconfig_create(&context)?;
+    let mount = fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )?;
+    // The mount itself is only a path; listing and syncing want an open directory.
+    Ok(openat(
+        &mount,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+fn free_memory() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    Ok(text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| {
+            rest.trim()
+                .trim_end_matches("kB")
+                .trim()
+                .parse::<u64>()
+                .ok()
+        })
+        .unwrap_or(0)
+        << 10)
+}
+
+fn dump(
+    capturer: &Capturer,
+    subject: &Subject<'_>,
+    images: &OwnedFd,
+    limit: Duration,
+    at: impl FnMut(Moment) -> io::Result<()>,
+) -> Result<(), IsolationError> {
+    let (session, theirs) =
+        Session::pair().map_err(IsolationError::failed("make a socket for criu"))?;
+    let criu = capturer.run(subject.uid_base, None, &[theirs.as_fd()])?;
+    drop(theirs);
+    let options = Options {
+        images_dir_fd: images.as_raw_fd(),
+        work_dir_fd: Some(images.as_raw_fd()),
+        log_file: Some(LOG.into()),
+        pid: Some(subject.pid),
+        leave_running: Some(true),
+        timeout: Some(STOP_LIMIT_SECONDS),
+        external: external::on_dump(subject.group),
+        ..common_options()
+    };
+    let outcome = session.dump(options, limit, at);
+    if matches!(outcome, Err(SessionError::TimedOut(_))) {
+        // It lets go of every process when it ends; they are told apart from dead ones by the caller.
+        let _ = rustix::process::pidfd_send_signal(&criu, rustix::process::Signal::KILL);
+    }
+    drop(session);
+    // Only when CRIU is gone has it let go of everything.
+    wait_gone(&criu);
+    outcome.map_err(|error| explain(error, subject.pid, images))
+}
+
+/// How long CRIU may take to end once its conversation is over.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+pub fn wait_gone(pidfd: &OwnedFd) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let timeout = rustix::time::Timespec {
+        tv_sec: FAREWELL.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let fd = pidfd.as_fd();
+    let gone = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
+    if !matches!(gone, Ok(1..)) {
+        let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+    }
+}
+
+fn explain(error: SessionError, root: i32, images: &OwnedFd) -> IsolationError {
+    match error {
+        SessionError::TimedOut(limit) => IsolationError::TimedOut {
+            step: "capturing the memory",
+            seconds: limit.as_secs(),
+        },
+        SessionError::Step(source) => IsolationError::failed("copy the disk while at rest")(source),
+        SessionError::Failed { .. } => {
+            let text =
+                String::from_utf8_lossy(&read_in(images, LOG).unwrap_or_default()).into_owned();
+            match log::reason(&text) {
+                Some(reason) => IsolationError::Uncapturable {
+                    process: reason
+                        .pid
+                        .map_or_else(|| "a process".to_owned(), |pid| name_of(pid, root)),
+                    reason: reason.text,
+                },
+                None => IsolationError::failed("capture the memory")(io::Error::other(error)),
+            }
+        }
+        other => IsolationError::failed("capture the memory")(io::Error::other(other)),
+    }
+}
+
+/// A process as its owner knows it: by name and the pid inside.
+fn name_of(pid: i32, root: i32) -> String {
+    if pid == root {
+        return "the sandbox's own guest".into();
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |key: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .map(|rest| rest.trim_start_matches(':').trim())
+    };
+    let name: String = field("Name")
+        .unwrap_or("a process")
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
+    match field("NSpid").and_then(|pids| pids.split_whitespace().last()) {
+        Some(inside) => format!("{name} (pid {inside})"),
+        None => name,
+    }
+}
+
+pub fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    let file = openat(
+        dir,
+        name,
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut bytes = Vec::new();
+    fs::File::from(file).take(LOG_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// CRIU writes as the sandbox's uid, which means nothing to whoever restores.
+fn give_to_root(memory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(memory)? {
+        std::os::unix::fs::lchown(entry?.path(), Some(0), Some(0))?;
+    }
+    Ok(())
+}
+
+/// Copies plain files; CRIU makes nothing else.
+fn copy_all(from: &OwnedFd, to: &Path) -> io::Result<()> {
+    let mut buffer = rustix::fs::Dir::read_from(from)?;
+    while let Some(entry) = buffer.read() {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == "." || name == ".." {
+            continue;
+        }
+        let source = openat(
+            from,
+            name.as_str(),
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut source = fs::File::from(source);
+        if !source.metadata()?.is_file() {
+            continue;
+        }
+        let mut target = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(to.join(&name))?;
+        target.set_permissions(fs::Permissions::from_mode(0o600))?;
+        io::copy(&mut source, &mut target)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Bringing captured processes back in a sandbox of their own: another uid range, another cgroup,
+//! another network, a root made from another volume.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use cove_criu::message::Options;
+use cove_criu::{Moment, Session, SessionError, image, log};
+use cove_isolation::IsolationError;
+use cove_spawner::message::{Replacement, Restorer, places};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::capture::wait_gone;
+use crate::capturer::{Capturer, common_options};
+use crate::cgroup::Group;
+use crate::{external, rootfs};
+
+/// How long a restore may take, and what each gigabyte of images adds to it.
+const RESTORE_LIMIT: Duration = Duration::from_secs(60);
+const RESTORE_LIMIT_PER_GB: Duration = Duration::from_secs(20);
+const LOG: &str = "restore.log";
+/// Largest image that is read to be changed.
+const CHANGED_IMAGE_MAX: u64 = 32 << 20;
+
+pub struct Plan<'a> {
+    pub memory: &'a Path,
+    pub hostname: &'a str,
+    pub uid_base: u32,
+    /// A user namespace with the ids of the copy.
+    pub ids: BorrowedFd<'a>,
+    pub group: &'a Group,
+    pub guest_dir: String,
+    /// Ends the copy instead of letting it go on.
+    pub only_prove: bool,
+}
+
+pub struct Restored {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+}
+
+/// Blocking. `in_force` is called when every process is as it was and none runs yet; after it they go
+/// on. `None`: the restore was proven and the copy is gone.
+pub fn restore(
+    capturer: &Capturer,
+    plan: &Plan<'_>,
+    root: OwnedFd,
+    in_force: impl FnOnce() -> Result<(), IsolationError>,
+) -> Result<Option<Restored>, IsolationError> {
+    let images = rootfs::read_only_copy(plan.memory, plan.ids)
+        .map_err(IsolationError::failed("open the captured memory"))?;
+    let replacements = replacements(plan)?;
+    let work = tempdir()?;
+    let (session, theirs) =
+        Session::pair().map_err(IsolationError::failed("make a socket for criu"))?;
+    let restorer = Restorer {
+        cgroup: plan.group.entry(),
+        guest_dir: plan.guest_dir.clone(),
+    };
+    let criu = capturer.run(
+        plan.uid_base,
+        Some(restorer),
+        &[
+            theirs.as_fd(),
+            root.as_fd(),
+            images.as_fd(),
+            replacements.as_fd(),
+        ],
+    )?;
+    drop((theirs, root, images, replacements));
+
+    let options = Options {
+        images_dir: Some(places::IMAGES.into()),
+        work_dir_fd: Some(work.as_raw_fd()),
+        log_file: Some(LOG.into()),
+        root: Some(places::ROOT.into()),
+        rst_sibling: Some(true),
+        external: external::on_restore(plan.group),
+        ..common_options()
+    };
+    let mut first: Option<Restored> = None;
+    let mut refused = None;
+    let mut in_force = Some(in_force);
+    let mut proven = false;
+    let outcome = session.restore(options, limit(plan.memory), |moment| match moment {
+        Moment::SetupNamespaces { pid } => {
+            first = Some(hold(pid)?);
+            prepare_network(pid)
+        }
+        Moment::PreResume => {
+            let verdict = in_force.take().map_or(Ok(()), |in_force| in_force());
+            proven = verdict.is_ok();
+            if (plan.only_prove || verdict.is_err())
+                && let Some(first) = &first
+            {
+                // Everything else goes with the first process of its pid namespace, and CRIU would
+                // wait for tasks that are no more.
+                let _ = pidfd_send_signal(&first.pidfd, Signal::KILL);
+                let _ = pidfd_send_signal(&criu, Signal::KILL);
+            }
+            refused = verdict.err();
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    if outcome.is_err() {
+        if let Some(first) = &first {
+            let _ = pidfd_send_signal(&first.pidfd, Signal::KILL);
+        }
+        if matches!(outcome, Err(SessionError::TimedOut(_))) {
+            let _ = pidfd_send_signal(&criu, Signal::KILL);
+        }
+    }
+    drop(session);
+    wait_gone(&criu);
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
+    if plan.only_prove && proven {
+        return Ok(None);
+    }
+    let pid = outcome.map_err(|error| explain(error, &work))?;
+    match first {
+        Some(first) if first.pid == pid => Ok(Some(first)),
+        _ => Err(IsolationError::failed("restore the memory")(
+            io::Error::other("criu restored another process than it began with"),
+        )),
+    }
+}
+
+fn limit(memory: &Path) -> Duration {
+    let bytes: u64 = fs::read_dir(memory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum();
+    RESTORE_LIMIT + RESTORE_LIMIT_PER_GB * u32::try_from(bytes >> 30).unwrap_or(64)
+}
+
+fn hold(pid: i32) -> io::Result<Restored> {
+    let raw = Pid::from_raw(pid).ok_or_else(|| io::Error::other("criu named no process"))?;
+    let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+    Ok(Restored { pid, pidfd })
+}
+
+/// Called while the network namespace exists and nothing is in it: the place to give it its links
+/// and addresses. CRIU leaves it empty, so loopback must be brought up too, or no socket could be
+/// bound again.
+fn prepare_network(pid: i32) -> io::Result<()> {
+    let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    // A thread of its own, because entering the namespace is for good.
+    std::thread::Builder::new()
+        .name("cove-loopback".into())
+        .spawn(move || {
+            rustix::thread::move_into_link_name_space(
+                namespace.as_fd(),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )?;
+            loopback_up()
+        })?
+        .join()
+        .map_err(|_| io::Error::other("the thread for the network failed"))?
+}
+
+fn loopback_up() -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    // SAFETY: the request outlives the call and has the type this ioctl reads.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The images in which this copy differs from what was captured, in a file that only lives in memory.
+fn replacements(plan: &Plan<'_>) -> Result<OwnedFd, IsolationError> {
+    let failed = |error: io::Error| IsolationError::failed("change the images")(error);
+    let mut list = Vec::new();
+    for entry in fs::read_dir(plan.memory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let kind = name.split_once('-').map_or(name.as_str(), |(kind, _)| kind);
+        if !matches!(kind, "userns" | "utsns" | "files.img") {
+            continue;
+        }
+        let length = entry.metadata().map_err(failed)?.len();
+        if length > CHANGED_IMAGE_MAX {
+            return Err(failed(io::Error::other(format!(
+                "{name} has {length} bytes and {CHANGED_IMAGE_MAX} are read at most"
+            ))));
+        }
+        let bytes = fs::read(entry.path()).map_err(failed)?;
+        let changed = match kind {
+            "userns" => image::with_ids_from(&bytes, plan.uid_base).map(Some),
+            "utsns" => image::with_hostname(&bytes, plan.hostname).map(Some),
+            _ => image::without_outside_connections(&bytes),
+        };
+        if let Some(content) = changed.map_err(|error| failed(io::Error::other(error)))? {
+            list.push(Replacement { name, content });
+        }
+    }
+    let packed = postcard::to_stdvec(&list).map_err(|error| failed(io::Error::other(error)))?;
+    let memory = rustix::fs::memfd_create("cove-images", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|errno| failed(errno.into()))?;
+    let mut file = fs::File::from(memory);
+    file.write_all(&packed).map_err(failed)?;
+    Ok(file.into())
+}
+
+/// A directory that no name leads to, for CRIU's log.
+fn tempdir() -> Result<OwnedFd, IsolationError> {
+    crate::capture::nameless_dir(crate::capture::WORK_BYTES)
+        .map_err(IsolationError::failed("make a directory for criu's log"))
+}
+
+fn explain(error: SessionError, work: &OwnedFd) -> IsolationError {
+    match error {
+        SessionError::TimedOut(limit) => IsolationError::TimedOut {
+            step: "restoring the memory",
+            seconds: limit.as_secs(),
+        },
+        SessionError::Failed { .. } => {
+            let text = crate::capture::read_in(work, LOG).unwrap_or_default();
+            let reason = log::reason(&String::from_utf8_lossy(&text))
+                .map_or_else(|| "criu does not say why".to_owned(), |reason| reason.text);
+            IsolationError::failed("restore the memory")(io::Error::other(reason))
+        }
+        other => IsolationError::failed("restore the memory")(io::Error::other(other)),
+    }
+}

@@ -1,0 +1,197 @@
+//! The tier's side of a restore: everything the copy owns is made first, limits included.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use cove_isolation::claims::UidRange;
+use cove_isolation::{IsolationError, Restore, Root};
+use cove_model::Resources;
+
+use super::{ContainerTier, CpuHold, Shared, blocking};
+use crate::cgroup::{Group, MemoryLimit};
+use crate::machine::{self, Container, Detail};
+use crate::restore::{self, Plan};
+use crate::{guest_program, rootfs, seat};
+
+/// What CRIU itself takes in the sandbox's cgroup while it works there.
+const CRIU_MEMORY_MB: u64 = 128;
+const CRIU_PIDS: u64 = 32;
+
+impl ContainerTier {
+    pub(super) async fn bring_back(
+        &self,
+        restore: Restore,
+        only_prove: bool,
+    ) -> Result<Option<Container>, IsolationError> {
+        let Restore { boot, memory } = restore;
+        self.shared.check(&boot.limits)?;
+        self.shared.capturer.program()?;
+        let root = boot.root.await?;
+        let shared = Arc::clone(&self.shared);
+        let runtime = tokio::runtime::Handle::current();
+        blocking(move || {
+            let _entered = runtime.enter();
+            shared.revive(&boot.hostname, &boot.limits, &root, &memory, only_prove)
+        })
+        .await
+    }
+}
+
+/// Ends whatever runs in a group and removes it, unless a machine took it over.
+struct GroupGuard {
+    group: Group,
+    kept: bool,
+}
+
+impl Drop for GroupGuard {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for pid in self.group.processes() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        if let Err(error) = seat::remove_when_empty(&self.group) {
+            tracing::warn!(%error, "the cgroup of a failed restore stays behind until the next sweep");
+        }
+    }
+}
+
+impl Shared {
+    fn revive(
+        &self,
+        hostname: &str,
+        limits: &Resources,
+        root: &Root,
+        memory: &Path,
+        only_prove: bool,
+    ) -> Result<Option<Container>, IsolationError> {
+        let range = self
+            .maker
+            .ranges
+            .take()
+            .map_err(IsolationError::failed("claim a uid range"))?
+            .ok_or(IsolationError::Exhausted("uid range"))?;
+        let group = self
+            .cgroups
+            .create(&seat::group_name(&range))
+            .map_err(IsolationError::failed("make the cgroup"))?;
+        // Dropped before the range, so that no other sandbox gets it while something still runs.
+        let mut guard = GroupGuard { group, kept: false };
+        let group = guard.group.clone();
+        let cpus = CpuHold::take(&self.cpus, limits);
+        let limit = |error| IsolationError::failed("set the limits")(error);
+        // While CRIU works in the group it needs room besides the sandbox, and all of the CPU.
+        let roomy = limits.memory_mb + CRIU_MEMORY_MB;
+        group
+            .set_memory(MemoryLimit {
+                now_bytes: roomy << 20,
+                ceiling_bytes: roomy << 20,
+            })
+            .map_err(limit)?;
+        group.set_pids(limits.pids + CRIU_PIDS).map_err(limit)?;
+
+        rootfs::renew_work(&root.volume).map_err(IsolationError::failed("prepare the volume"))?;
+        let ids = self.maker.spawner.ids(range.base())?;
+        let overlay = rootfs::mount(
+            root,
+            &self.config.base_dir,
+            ids.as_fd(),
+            range.base(),
+            &self.overlays,
+        )?;
+        let guest_dir = guest_program::of_memory(&self.config.runtime_dir, memory)
+            .map_err(IsolationError::failed("find the guest of the memory"))?;
+        let guest = guest_dir
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let plan = Plan {
+            memory,
+            hostname,
+            uid_base: range.base(),
+            ids: ids.as_fd(),
+            group: &group,
+            guest_dir: guest_dir.to_string_lossy().into_owned(),
+            only_prove,
+        };
+        let restored = restore::restore(&self.capturer, &plan, overlay, || {
+            self.put_in_force(&group, limits, &cpus.chosen)
+        })?;
+        let Some(restored) = restored else {
+            return Ok(None);
+        };
+        let start_time = machine::start_time(restored.pid)
+            .map_err(IsolationError::failed("look at PID 1"))?
+            .ok_or_else(|| {
+                IsolationError::failed("look at PID 1")(io::Error::other("the guest ended at once"))
+            })?;
+        let container = self.container(restored, start_time, guest, limits, &cpus, group, range)?;
+        guard.kept = true;
+        cpus.keep();
+        Ok(Some(container))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn container(
+        &self,
+        restored: restore::Restored,
+        start_time: u64,
+        guest: String,
+        limits: &Resources,
+        cpus: &CpuHold<'_>,
+        group: Group,
+        range: UidRange,
+    ) -> Result<Container, IsolationError> {
+        let detail = Detail {
+            pid: restored.pid,
+            start_time,
+            uid_base: range.base(),
+            cpus: cpus.chosen.clone(),
+            cpu: limits.cpu,
+            device: self.config.device,
+            guest,
+        };
+        Container::new(
+            detail,
+            restored.pidfd,
+            group,
+            range,
+            Arc::clone(&self.cpus),
+            MemoryLimit::of(limits, limits.memory_mb).mark(),
+            Arc::clone(&self.capturer),
+        )
+    }
+
+    /// The limits as asked for, while every process of the copy stands still.
+    fn put_in_force(
+        &self,
+        group: &Group,
+        limits: &Resources,
+        cpus: &[u32],
+    ) -> Result<(), IsolationError> {
+        let limit = |error| IsolationError::failed("set the limits")(error);
+        let usage = group.usage().map_err(limit)?;
+        let needed = usage
+            .memory_bytes
+            .saturating_sub(usage.memory_reclaimable_bytes);
+        // CRIU is still in the group; it is gone before the sandbox needs its room.
+        if needed > (limits.memory_mb + CRIU_MEMORY_MB) << 20 {
+            return Err(IsolationError::LimitBelowUse {
+                field: "memory_mb",
+                used: needed.div_ceil(1 << 20),
+                wanted: limits.memory_mb,
+            });
+        }
+        group
+            .set_memory(MemoryLimit::of(limits, limits.memory_mb))
+            .map_err(limit)?;
+        group.set_cpu(limits.cpu, cpus).map_err(limit)?;
+        group.set_pids(limits.pids).map_err(limit)?;
+        Ok(())
+    }
+}

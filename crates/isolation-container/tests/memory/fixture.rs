@@ -1,0 +1,340 @@
+//! A tier of its own over a directory that goes with it, an image with Python and BusyBox, machines
+//! that are ended however a test ends.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use cove_isolation::claims::UidRanges;
+use cove_isolation::{
+    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, Restore, Root,
+};
+use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
+use cove_model::{Resources, SandboxId};
+use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
+use cove_protocol::message::Start;
+use tempfile::TempDir;
+
+/// Anything a test waits for; far above what even a busy machine needs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(10);
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+fn number() -> u32 {
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Made once for all tests of this program: the host's Python with its libraries, and BusyBox.
+fn image() -> &'static Path {
+    static IMAGE: OnceLock<TempDir> = OnceLock::new();
+    IMAGE
+        .get_or_init(|| {
+            let dir = tempfile::Builder::new()
+                .prefix("cove-memory-image-")
+                .tempdir_in("/var/tmp")
+                .expect("a directory can be made");
+            fill(dir.path());
+            dir
+        })
+        .path()
+}
+
+fn fill(image: &Path) {
+    for dir in ["bin", "tmp", "usr/bin", "usr/lib", "etc", "root"] {
+        fs::create_dir_all(image.join(dir)).expect("a directory can be made");
+    }
+    fs::copy("/bin/busybox", image.join("bin/busybox")).expect("the host has busybox");
+    for applet in [
+        "sh", "cat", "ls", "sleep", "echo", "hostname", "ps", "kill", "id", "touch", "rm", "mkdir",
+        "mv", "stty", "seq",
+    ] {
+        symlink("busybox", image.join("bin").join(applet)).expect("a link can be made");
+    }
+    let python = fs::canonicalize("/usr/bin/python3").expect("the host has python3");
+    let name = python.file_name().expect("a program has a name");
+    fs::copy(&python, image.join("usr/bin").join(name)).expect("python can be copied");
+    symlink(name, image.join("usr/bin/python3")).expect("a link can be made");
+    let library = Path::new("/usr/lib").join(name);
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(&library)
+        .arg(image.join("usr/lib/")));
+    let sqlite = fs::read_dir(library.join("lib-dynload"))
+        .expect("python has modules")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect::<Vec<_>>();
+    let mut wanted = vec![python];
+    wanted.extend(sqlite);
+    for program in wanted {
+        let listed = Command::new("ldd")
+            .arg(&program)
+            .output()
+            .expect("ldd runs");
+        for line in String::from_utf8_lossy(&listed.stdout).lines() {
+            let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else {
+                continue;
+            };
+            let target = image.join(path.trim_start_matches('/'));
+            if !target.exists() {
+                fs::create_dir_all(target.parent().expect("a library is in a directory"))
+                    .expect("a directory can be made");
+                fs::copy(path, target).expect("a library can be copied");
+            }
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().expect("the program runs");
+    assert!(status.success(), "{command:?}");
+}
+
+struct Direct(Arc<dyn Machine>);
+
+#[async_trait::async_trait]
+impl Connect for Direct {
+    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.0.connect().await?))
+    }
+}
+
+pub struct Host {
+    pub tier: ContainerTier,
+    ranges: Arc<UidRanges>,
+    dir: TempDir,
+}
+
+impl Host {
+    pub fn open() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("cove-memory-")
+            .tempdir_in("/var/tmp")
+            .expect("a directory can be made");
+        let instance = format!("memory{}x{}", std::process::id(), number());
+        let host = Path::new("/run/cove");
+        let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path())
+            .expect("uids can be claimed");
+        let config = ContainerConfig {
+            instance,
+            runtime_dir: dir.path().join("runtime"),
+            base_dir: dir.path().join("base"),
+            host_dir: host.to_owned(),
+            warm: 0,
+            device: None,
+            handing: Handing::Auto,
+            criu: None,
+        };
+        let tier = ContainerTier::open(config, Arc::clone(&ranges)).expect("the tier opens");
+        Self { tier, ranges, dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}-{}", number()))
+    }
+
+    fn boot_of(&self, volume: &Path, hostname: &str) -> Boot {
+        let root = Root {
+            image: image().to_owned(),
+            volume: volume.to_owned(),
+        };
+        Boot {
+            id: SandboxId::random(),
+            hostname: hostname.into(),
+            limits: Resources {
+                memory_mb: 512,
+                pids: 512,
+                ..Resources::default()
+            },
+            no_new_privs: false,
+            root: Box::pin(async move { Ok(root) }),
+        }
+    }
+
+    pub async fn boot(&self, hostname: &str) -> Sandbox {
+        let volume = self.path("volume");
+        fs::create_dir(&volume).expect("a directory can be made");
+        let boot = self.boot_of(&volume, hostname);
+        let machine = self.tier.boot(boot).await.expect("a sandbox boots");
+        Sandbox::new(machine, volume)
+    }
+
+    pub async fn try_capture(
+        &self,
+        sandbox: &Sandbox,
+        afterwards: Afterwards,
+    ) -> Result<Snapshot, IsolationError> {
+        let (memory, volume) = (self.path("memory"), self.path("volume"));
+        fs::create_dir(&memory).expect("a directory can be made");
+        let (from, to) = (sandbox.volume.clone(), volume.clone());
+        let at_rest: AtRest = Box::new(move || {
+            let status = Command::new("cp").arg("-a").arg(&from).arg(&to).status()?;
+            assert!(status.success());
+            Ok(())
+        });
+        let captured = sandbox
+            .machine
+            .capture(&memory, at_rest, afterwards)
+            .await?;
+        Ok(Snapshot {
+            memory,
+            volume,
+            captured,
+        })
+    }
+
+    pub async fn capture(&self, sandbox: &Sandbox) -> Snapshot {
+        self.try_capture(sandbox, Afterwards::Continue)
+            .await
+            .expect("the sandbox is captured")
+    }
+
+    /// A restore from a copy of the snapshot's volume, so that it can be restored again.
+    fn restore_of(&self, snapshot: &Snapshot, hostname: &str) -> (Restore, PathBuf) {
+        let volume = self.path("volume");
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(&snapshot.volume)
+            .arg(&volume));
+        let restore = Restore {
+            boot: self.boot_of(&volume, hostname),
+            memory: snapshot.memory.clone(),
+        };
+        (restore, volume)
+    }
+
+    pub async fn restore(&self, snapshot: &Snapshot, hostname: &str) -> Sandbox {
+        self.try_restore(snapshot, hostname)
+            .await
+            .expect("the sandbox is restored")
+    }
+
+    pub async fn try_restore(
+        &self,
+        snapshot: &Snapshot,
+        hostname: &str,
+    ) -> Result<Sandbox, IsolationError> {
+        let (restore, volume) = self.restore_of(snapshot, hostname);
+        Ok(Sandbox::new(self.tier.restore(restore).await?, volume))
+    }
+
+    pub async fn prove(&self, snapshot: &Snapshot) -> Result<(), IsolationError> {
+        let (restore, _) = self.restore_of(snapshot, "proof");
+        self.tier.prove(restore).await
+    }
+
+    /// Ends everything and checks that nothing stays.
+    pub async fn close(self, sandboxes: Vec<Sandbox>) {
+        for sandbox in sandboxes {
+            sandbox.end().await;
+        }
+        assert_eq!(
+            self.tier.sweep().await.expect("a sweep works"),
+            0,
+            "a group stayed behind"
+        );
+        self.tier.close().await;
+        self.ranges.release().expect("uids are given back");
+    }
+}
+
+pub struct Snapshot {
+    pub memory: PathBuf,
+    pub volume: PathBuf,
+    pub captured: Captured,
+}
+
+pub struct Sandbox {
+    pub machine: Arc<dyn Machine>,
+    pub guest: Guest,
+    pub volume: PathBuf,
+}
+
+impl Sandbox {
+    fn new(machine: Box<dyn Machine>, volume: PathBuf) -> Self {
+        let machine: Arc<dyn Machine> = Arc::from(machine);
+        let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));
+        Self {
+            machine,
+            guest,
+            volume,
+        }
+    }
+
+    pub async fn exec(&self, script: &str) -> ExecResult {
+        self.guest
+            .exec(shell(script))
+            .await
+            .expect("a command runs")
+    }
+
+    /// What a command says, without the end of line; it must succeed.
+    pub async fn say(&self, script: &str) -> String {
+        let result = self.exec(script).await;
+        let stdout = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert_eq!(
+            result.exit.code,
+            0,
+            "{script}: {stdout}{}",
+            String::from_utf8_lossy(&result.stderr)
+        );
+        stdout.trim_end().to_owned()
+    }
+
+    /// Starts a program in the background; it is there when this returns.
+    pub async fn start(&self, program: &str, source: &str) -> String {
+        let start = Start {
+            argv: vec![program.into(), "-c".into(), source.into()],
+            ..shell("")
+        };
+        let id = start.id.clone();
+        self.guest.start(start).await.expect("a command starts");
+        id
+    }
+
+    /// Waits until a command says something in particular.
+    pub async fn until(&self, script: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let result = self.exec(script).await;
+            let said = String::from_utf8_lossy(&result.stdout)
+                .trim_end()
+                .to_owned();
+            if wanted(&said) {
+                return said;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{script} kept saying {said:?} {:?}",
+                result.stderr
+            );
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    pub async fn end(self) {
+        self.machine.kill().expect("a machine can be killed");
+        self.machine.exited().await;
+        self.machine.dispose().await.expect("it leaves nothing");
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // A test that failed; the group stays for the next sweep of this host.
+        let _ = self.machine.kill();
+    }
+}
+
+pub fn shell(script: &str) -> Start {
+    Start {
+        id: format!("prc_test{}", number()),
+        argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        ..Start::default()
+    }
+}

@@ -1,0 +1,5 @@
+//! Memory: captured, restored, forked, with real programs in real sandboxes.
+#![allow(clippy::unwrap_used)]
+
+mod basics;
+mod fixture;
