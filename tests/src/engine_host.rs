@@ -45,6 +45,8 @@ pub struct Setup {
     pub reserve_bytes: Option<u64>,
     pub warm: usize,
     pub memory_overcommit: Option<f64>,
+    /// The network namespace the engine runs in; absent: the test's own. Not an argument.
+    pub namespace: Option<PathBuf>,
 }
 
 impl Setup {
@@ -56,6 +58,7 @@ impl Setup {
             reserve_bytes: Some(64 << 20),
             warm: 0,
             memory_overcommit: None,
+            namespace: None,
         }
     }
 
@@ -120,6 +123,7 @@ impl Setup {
             warm: parse(warm)?,
             reserve_bytes: optional(reserve)?,
             memory_overcommit: optional(memory)?,
+            namespace: None,
         })
     }
 }
@@ -173,7 +177,16 @@ impl World {
             .append(true)
             .open(self.log())
             .expect("a log file");
-        let mut child = Command::new(&self.program)
+        let mut program = match &self.setup.namespace {
+            Some(namespace) => {
+                let mut enter = Command::new("nsenter");
+                enter.arg(format!("--net={}", namespace.display()));
+                enter.arg(&self.program);
+                enter
+            }
+            None => Command::new(&self.program),
+        };
+        let mut child = program
             .args(self.setup.arguments())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -41,6 +41,8 @@ pub enum EventKind {
     },
     /// There is room again, and the whole disk may be used.
     DiskReleased,
+    /// The network policy was changed by the owner.
+    NetworkChanged,
     Resized,
     /// Found running after a restart, and taken over.
     Adopted,

@@ -89,6 +89,12 @@ pub struct Network {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub allow: Option<Vec<String>>,
+    /// What the sandbox may send, in megabits per second; absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_up_mbit: Option<u32>,
+    /// What it may receive, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_down_mbit: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -336,8 +342,12 @@ impl From<Network> for NetworkPolicy {
             Reach::Allowlist => NetworkMode::Allowlist,
             Reach::Open => NetworkMode::Open,
         };
-        let allow = network.allow;
-        Self { mode, allow }
+        Self {
+            mode,
+            allow: network.allow,
+            bandwidth_up_mbit: network.bandwidth_up_mbit,
+            bandwidth_down_mbit: network.bandwidth_down_mbit,
+        }
     }
 }
 
@@ -348,8 +358,12 @@ impl From<&NetworkPolicy> for Network {
             NetworkMode::Allowlist => Reach::Allowlist,
             NetworkMode::Open => Reach::Open,
         };
-        let allow = policy.allow.clone();
-        Self { mode, allow }
+        Self {
+            mode,
+            allow: policy.allow.clone(),
+            bandwidth_up_mbit: policy.bandwidth_up_mbit,
+            bandwidth_down_mbit: policy.bandwidth_down_mbit,
+        }
     }
 }
 

@@ -154,6 +154,7 @@ impl Control {
                 EventKind::Oom { .. }
                 | EventKind::DiskHeld { .. }
                 | EventKind::DiskReleased
+                | EventKind::NetworkChanged
                 | EventKind::Resized
                 | EventKind::Snapshotted { .. }
                 | EventKind::CaptureFailed { .. } => {}

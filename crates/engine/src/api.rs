@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{ImageId, ResourcesPatch, SandboxId, SnapshotId, State};
+use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
     CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView,
     RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest,
@@ -130,6 +130,14 @@ impl RunnerApi for Engine {
 
     async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
         self.roll_back(request).await
+    }
+
+    async fn set_network(
+        &self,
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError> {
+        self.set_sandbox_network(id, policy).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cove_network::Addresses;
 use cove_pool::BackendChoice;
 
 /// How many seats wait ready by default: enough for a burst of one agent's forks, little memory.
@@ -23,6 +24,8 @@ pub struct EngineConfig {
     /// The CRIU program that captures memory; where none is named it is looked for.
     pub criu: Option<PathBuf>,
     pub overcommit: Overcommit,
+    /// The addresses of this host's sandboxes; the same for all engines of the host.
+    pub network_range: Addresses,
     /// Put before image references that name no registry; without it they are refused.
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
@@ -60,6 +63,7 @@ impl EngineConfig {
             warm: DEFAULT_WARM,
             criu: None,
             overcommit: Overcommit::default(),
+            network_range: Addresses::default(),
             default_registry: None,
             plain_registries: Vec::new(),
         }

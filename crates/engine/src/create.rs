@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use cove_image::{Image, ImageHold};
 use cove_isolation::{Boot, Isolation, IsolationError, Machine, Restore, Root};
 use cove_model::lifecycle::Step;
-use cove_model::{NetworkMode, SandboxId, SandboxSpec, State};
+use cove_model::{SandboxId, SandboxSpec, State};
 use cove_pool::VolumeId;
 use cove_runner::{CreateRequest, RunnerError, SandboxView};
 use time::OffsetDateTime;
@@ -54,6 +54,8 @@ impl Engine {
             snapshotted: None,
             memory: None,
             restoring: None,
+            past_network_sent_bytes: 0,
+            past_network_received_bytes: 0,
             spec,
         };
         let sandbox = Arc::new(Sandbox::new(
@@ -167,15 +169,7 @@ impl Inner {
             );
             return Err(RunnerError::Unsupported { message });
         }
-        if spec.network.mode != NetworkMode::None {
-            let message = "only the network mode 'none' can be enforced by this version".into();
-            return Err(RunnerError::Unsupported { message });
-        }
-        if spec.network.allow.is_some() {
-            return Err(RunnerError::Invalid {
-                message: "network.allow only makes sense with the mode 'allowlist'".into(),
-            });
-        }
+        self.check_network(&spec.network)?;
         Ok(())
     }
 
@@ -245,6 +239,7 @@ impl Inner {
                 .unwrap_or_else(|| record.id.as_str().replace('_', "-")),
             limits,
             no_new_privs: record.spec.no_new_privs,
+            network: record.spec.network.clone(),
             root: Box::pin(root),
         }
     }

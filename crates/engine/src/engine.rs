@@ -11,6 +11,7 @@ use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::SandboxId;
+use cove_network::{Network, NetworkConfig};
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::{RunnerError, Sample};
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     pub pool: Pool,
     pub images: Images,
     pub container: ContainerTier,
+    /// Why sandboxes of this host can reach nothing, when that is so.
+    pub network: Result<Arc<Network>, String>,
     pub ranges: Arc<UidRanges>,
     /// Held for as long as images may be unpacked.
     _unpack_range: UidRange,
@@ -188,8 +191,19 @@ impl Inner {
             .take()
             .map_err(at("claim uids in", &config.host_dir))?
             .ok_or(EngineError::NoUidRange)?;
+        let network = Network::open(NetworkConfig {
+            instance: instance.clone(),
+            addresses: config.network_range,
+        })
+        .map(Arc::new)
+        .map_err(|error| {
+            let reason = std::io::Error::from(error).to_string();
+            tracing::warn!(reason, "sandboxes have no network");
+            reason
+        });
         let container = ContainerTier::open(
             ContainerConfig {
+                network: network.as_ref().ok().cloned(),
                 instance,
                 runtime_dir: data_dir.join("runtime"),
                 base_dir: pool.root().join("base"),
@@ -239,6 +253,7 @@ impl Inner {
             disk_limits,
             guard: Guard::default(),
             container,
+            network,
             ranges,
             pool,
             config,
@@ -306,8 +321,9 @@ impl Inner {
             oom_kills: record.past_oom_kills + usage.oom_kills,
             disk_bytes: disk.exclusive_bytes,
             disk_limit_bytes: disk.limit_bytes.unwrap_or(0),
-            network_sent_bytes: 0,
-            network_received_bytes: 0,
+            network_sent_bytes: record.past_network_sent_bytes + usage.network_sent_bytes,
+            network_received_bytes: record.past_network_received_bytes
+                + usage.network_received_bytes,
         })
     }
 }

@@ -32,6 +32,7 @@ mod images;
 mod instance;
 mod limits;
 mod monitor;
+mod network;
 mod origin;
 mod pause;
 mod record;
@@ -41,6 +42,7 @@ mod snapshots;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};
+pub use cove_network::Addresses;
 pub use cove_pool::BackendChoice;
 pub use engine::Engine;
 pub use error::EngineError;

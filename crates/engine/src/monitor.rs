@@ -147,6 +147,8 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
 pub fn add_past(record: &mut crate::record::Record, usage: &Usage) {
     record.past_cpu_usec += usage.cpu_usec;
     record.past_oom_kills += usage.oom_kills;
+    record.past_network_sent_bytes += usage.network_sent_bytes;
+    record.past_network_received_bytes += usage.network_received_bytes;
 }
 
 #[cfg(test)]

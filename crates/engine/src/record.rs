@@ -41,6 +41,10 @@ pub struct Record {
     /// Figures of machines that have ended, so that counters never go back.
     pub past_cpu_usec: u64,
     pub past_oom_kills: u64,
+    #[serde(default)]
+    pub past_network_sent_bytes: u64,
+    #[serde(default)]
+    pub past_network_received_bytes: u64,
     /// The snapshot its state has grown from: the last one taken of it or put in its place.
     #[serde(default)]
     pub parent: Option<SnapshotId>,

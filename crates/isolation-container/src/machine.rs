@@ -10,7 +10,7 @@ use cove_isolation::claims::UidRange;
 use cove_isolation::{
     Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
 };
-use cove_model::Resources;
+use cove_model::{NetworkPolicy, Resources, SandboxId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::capture::{self, Subject};
 use crate::capturer::Capturer;
 use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
 use crate::cpus::CpuBook;
-use crate::seat;
+use crate::seat::{self, Link};
 
 pub const TIER: &str = "container";
 
@@ -44,6 +44,8 @@ pub struct Detail {
     /// The directory name of the guest it runs, which a restore must find again.
     #[serde(default)]
     pub guest: String,
+    pub sandbox: SandboxId,
+    pub network: NetworkPolicy,
 }
 
 pub struct Container {
@@ -60,7 +62,13 @@ pub struct Container {
     watch: tokio::sync::Mutex<Option<MemoryWatch>>,
     /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
     mark: tokio::sync::watch::Sender<u64>,
-    range: Mutex<Option<UidRange>>,
+    /// What goes back when it is cleared away.
+    held: Mutex<Option<Held>>,
+}
+
+struct Held {
+    link: Link,
+    range: UidRange,
 }
 
 impl Container {
@@ -68,7 +76,7 @@ impl Container {
         detail: Detail,
         pidfd: OwnedFd,
         group: Group,
-        range: UidRange,
+        (link, range): (Link, UidRange),
         cpus: Arc<CpuBook>,
         mark: u64,
         capturer: Arc<Capturer>,
@@ -93,8 +101,12 @@ impl Container {
             socket,
             watch: tokio::sync::Mutex::new(Some(watch)),
             mark,
-            range: Mutex::new(Some(range)),
+            held: Mutex::new(Some(Held { link, range })),
         })
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn detail(&self) -> std::sync::MutexGuard<'_, Detail> {
@@ -208,9 +220,28 @@ impl Machine for Container {
     }
 
     fn usage(&self) -> Result<Usage, IsolationError> {
-        self.group
+        let mut usage = self
+            .group
             .usage()
-            .map_err(IsolationError::failed("read the cgroup"))
+            .map_err(IsolationError::failed("read the cgroup"))?;
+        if let Some(held) = self.held().as_ref() {
+            (usage.network_sent_bytes, usage.network_received_bytes) = held.link.counters();
+        }
+        Ok(usage)
+    }
+
+    fn set_network(&self, policy: &NetworkPolicy) -> Result<(), IsolationError> {
+        let mut detail = self.detail();
+        match self.held().as_ref() {
+            Some(held) => held.link.set(&detail.sandbox, policy)?,
+            None => {
+                return Err(IsolationError::failed("set the network policy")(
+                    io::Error::other("the machine has ended"),
+                ));
+            }
+        }
+        detail.network = policy.clone();
+        Ok(())
     }
 
     fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
@@ -329,15 +360,18 @@ impl Machine for Container {
             .await
             .map_err(|error| IsolationError::failed("remove the cgroup")(io::Error::other(error)))?
             .map_err(IsolationError::failed("remove the cgroup"))?;
-        if let Some(range) = self
-            .range
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            let detail = self.detail();
-            self.cpus.give_back(&detail.cpus, detail.cpu);
-            drop(range);
+        let held = self.held().take();
+        if let Some(held) = held {
+            {
+                let detail = self.detail();
+                self.cpus.give_back(&detail.cpus, detail.cpu);
+            }
+            let _ = tokio::task::spawn_blocking(move || {
+                // Rules must be gone before the range is another's.
+                held.link.release();
+                drop(held.range);
+            })
+            .await;
         }
         Ok(())
     }

@@ -42,12 +42,13 @@ pub struct Restored {
     pub pidfd: OwnedFd,
 }
 
-/// Blocking. `in_force` is called when every process is as it was and none runs yet; after it they go
+/// Blocking. `attach` gives the copy's namespace its network. `in_force` is called when every process is as it was and none runs yet; after it they go
 /// on. `None`: the restore was proven and the copy is gone.
 pub fn restore(
     capturer: &Capturer,
     plan: &Plan<'_>,
     root: OwnedFd,
+    attach: impl FnOnce(&Restored) -> Result<(), IsolationError>,
     in_force: impl FnOnce() -> Result<(), IsolationError>,
 ) -> Result<Option<Restored>, IsolationError> {
     let images = rootfs::read_only_copy(plan.memory, plan.ids)
@@ -83,12 +84,18 @@ pub fn restore(
     };
     let mut first: Option<Restored> = None;
     let mut refused = None;
-    let mut in_force = Some(in_force);
+    let (mut attach, mut in_force) = (Some(attach), Some(in_force));
     let mut proven = false;
     let outcome = session.restore(options, limit(plan.memory), |moment| match moment {
         Moment::SetupNamespaces { pid } => {
-            first = Some(hold(pid)?);
-            prepare_network(pid)
+            let held = first.insert(hold(pid)?);
+            prepare_network(pid)?;
+            let attached = attach.take().map_or(Ok(()), |attach| attach(held));
+            attached.map_err(|error| {
+                let told = io::Error::other(error.to_string());
+                refused = Some(error);
+                told
+            })
         }
         Moment::PreResume => {
             let verdict = in_force.take().map_or(Ok(()), |in_force| in_force());
@@ -101,7 +108,7 @@ pub fn restore(
                 let _ = pidfd_send_signal(&first.pidfd, Signal::KILL);
                 let _ = pidfd_send_signal(&criu, Signal::KILL);
             }
-            refused = verdict.err();
+            refused = verdict.err().or(refused.take());
             Ok(())
         }
         _ => Ok(()),
@@ -148,9 +155,8 @@ fn hold(pid: i32) -> io::Result<Restored> {
     Ok(Restored { pid, pidfd })
 }
 
-/// Called while the network namespace exists and nothing is in it: the place to give it its links
-/// and addresses. CRIU leaves it empty, so loopback must be brought up too, or no socket could be
-/// bound again.
+/// Called while the network namespace exists and nothing is in it. CRIU leaves it empty, so loopback
+/// must be brought up, or no socket could be bound again.
 fn prepare_network(pid: i32) -> io::Result<()> {
     let namespace = fs::File::open(format!("/proc/{pid}/ns/net"))?;
     // A thread of its own, because entering the namespace is for good.

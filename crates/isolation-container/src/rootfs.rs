@@ -83,8 +83,13 @@ pub fn renew_work(volume: &Path) -> io::Result<()> {
     fs::create_dir(work)
 }
 
-/// Gives a new volume its directories and the few files that carry the sandbox's own name.
-pub fn prepare_volume(volume: &Path, hostname: &str) -> io::Result<()> {
+/// Gives a new volume its directories and the few files that carry the sandbox's own name, and that of
+/// the resolver when the host has one.
+pub fn prepare_volume(
+    volume: &Path,
+    hostname: &str,
+    resolver: Option<std::net::Ipv4Addr>,
+) -> io::Result<()> {
     let upper = upper(volume);
     match fs::create_dir(&upper) {
         Ok(()) => {}
@@ -96,13 +101,18 @@ pub fn prepare_volume(volume: &Path, hostname: &str) -> io::Result<()> {
     let etc = upper.join("etc");
     fs::create_dir(&etc)?;
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))?;
-    for (name, text) in [
+    let resolver = resolver.map(|address| {
+        let text = format!("nameserver {address}\noptions timeout:3 attempts:2\n");
+        ("resolv.conf", text)
+    });
+    let files = [
         ("hostname", format!("{hostname}\n")),
         (
             "hosts",
             format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
         ),
-    ] {
+    ];
+    for (name, text) in files.into_iter().chain(resolver) {
         let path = etc.join(name);
         fs::write(&path, text)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;

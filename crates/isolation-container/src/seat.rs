@@ -1,11 +1,13 @@
 //! A seat: a child parked in its namespaces, with a uid range and a cgroup, waiting for a root.
 //! Nothing about it depends on an image or a spec, so seats can be made ahead.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use cove_isolation::IsolationError;
 use cove_isolation::claims::{UidRange, UidRanges};
+use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
+use cove_network::Network;
 use cove_spawner::message::{ChildReply, Prepare, Start};
 use cove_spawner::socket;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,6 +23,94 @@ pub struct SeatMaker {
     pub ranges: Arc<UidRanges>,
     pub guest_dir: String,
     pub staging: String,
+    /// Absent on a host that cannot have one; sandboxes reach nothing then.
+    pub network: Option<Arc<Network>>,
+}
+
+/// A sandbox's place in the network: the namespace, and the interface that leads to it.
+#[derive(Debug)]
+pub struct Link {
+    /// Keeps the interface, and with it the counters, until the sandbox is cleared away.
+    namespace: OwnedFd,
+    network: Option<Arc<Network>>,
+    index: u32,
+}
+
+impl Link {
+    /// The network namespace of a process that `pidfd` stands for.
+    pub fn of(
+        pid: i32,
+        pidfd: BorrowedFd<'_>,
+        range: &UidRange,
+        network: Option<&Arc<Network>>,
+    ) -> std::io::Result<Self> {
+        let namespace = rustix::fs::open(
+            format!("/proc/{pid}/ns/net"),
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        // It was still this process when its namespace was opened.
+        if !is_alive(pidfd) {
+            return Err(std::io::Error::other("the process ended"));
+        }
+        Ok(Self {
+            namespace,
+            network: network.cloned(),
+            index: range.index(),
+        })
+    }
+
+    /// Makes the interface, with nothing allowed.
+    pub fn attach(&self) -> Result<(), IsolationError> {
+        match &self.network {
+            Some(network) => network
+                .attach(self.index, self.namespace.as_fd())
+                .map_err(|error| IsolationError::failed("attach the network")(error.into())),
+            None => Ok(()),
+        }
+    }
+
+    pub fn set(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
+        match &self.network {
+            Some(network) => network
+                .set(self.index, self.namespace.as_fd(), id, policy)
+                .map_err(|error| IsolationError::failed("set the network policy")(error.into())),
+            None if policy.mode == NetworkMode::None => Ok(()),
+            None => Err(IsolationError::Unsupported(
+                "this host has no network for sandboxes; see `cove doctor`".into(),
+            )),
+        }
+    }
+
+    /// Takes note of a sandbox that an earlier engine attached.
+    pub fn adopt(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
+        match &self.network {
+            Some(network) => network
+                .adopt(self.index, id, policy)
+                .map_err(|error| IsolationError::failed("take over the network")(error.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes sent and received so far.
+    pub fn counters(&self) -> (u64, u64) {
+        let counted = self
+            .network
+            .as_ref()
+            .and_then(|network| network.counters(self.index).ok().flatten())
+            .unwrap_or_default();
+        (counted.sent, counted.received)
+    }
+
+    /// Takes the rules away; the interface goes with the namespace. Not on drop: an engine that ends
+    /// leaves sandboxes running.
+    pub fn release(self) {
+        if let Some(network) = &self.network
+            && let Err(error) = network.release(self.index)
+        {
+            tracing::warn!(error = %std::io::Error::from(error), index = self.index, "rules of a sandbox stay behind until the next start");
+        }
+    }
 }
 
 /// Dropping a seat ends its child and removes its cgroup.
@@ -33,6 +123,7 @@ pub struct Seat {
 
 #[derive(Debug)]
 struct Parts {
+    link: Link,
     range: UidRange,
     group: Group,
     child: Prepared,
@@ -40,6 +131,7 @@ struct Parts {
 
 /// The parts of a seat that a machine keeps.
 pub struct Taken {
+    pub link: Link,
     pub range: UidRange,
     pub group: Group,
     pub pid: i32,
@@ -69,14 +161,32 @@ impl SeatMaker {
             staging: self.staging.clone(),
         };
         match self.spawner.prepare(request) {
-            Ok(child) => Ok(Seat {
-                parts: Some(Parts {
-                    range,
-                    group,
-                    child,
-                }),
-                parked: false,
-            }),
+            Ok(child) => {
+                let network = self.network.as_ref();
+                match Link::of(child.pid, child.pidfd.as_fd(), &range, network) {
+                    Ok(link) => {
+                        let seat = Seat {
+                            parts: Some(Parts {
+                                link,
+                                range,
+                                group,
+                                child,
+                            }),
+                            parked: false,
+                        };
+                        // The child prepares itself at the same time.
+                        seat.parts().link.attach().map(|()| seat)
+                    }
+                    Err(error) => {
+                        let _ = rustix::process::pidfd_send_signal(
+                            &child.pidfd,
+                            rustix::process::Signal::KILL,
+                        );
+                        let _ = remove_when_empty(&group);
+                        Err(IsolationError::failed("open the network namespace")(error))
+                    }
+                }
+            }
             Err(error) => {
                 // The spawner killed what it may have made; the group can be in use for a moment more.
                 let _ = remove_when_empty(&group);
@@ -111,13 +221,11 @@ impl Seat {
 
     /// Whether its child still waits; one that was killed must not be given to a boot.
     pub fn is_alive(&self) -> bool {
-        let pidfd = self.parts().child.pidfd.as_fd();
-        let now = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let ended = &mut [PollFd::new(&pidfd, PollFlags::IN)];
-        matches!(poll(ended, Some(&now)), Ok(0))
+        is_alive(self.parts().child.pidfd.as_fd())
+    }
+
+    pub fn link(&self) -> &Link {
+        &self.parts().link
     }
 
     /// Waits until everything that needs no image is in place.
@@ -142,11 +250,13 @@ impl Seat {
         })?;
         self.expect_exec()?;
         let Parts {
+            link,
             range,
             group,
             child,
         } = self.parts.take().expect("nothing took them before");
         Ok(Taken {
+            link,
             range,
             group,
             pid: child.pid,
@@ -195,10 +305,21 @@ impl Drop for Seat {
         {
             tracing::debug!(%errno, "a parked child had ended already");
         }
-        if let Err(error) = remove_when_empty(&parts.group) {
+        let removed = remove_when_empty(&parts.group);
+        parts.link.release();
+        if let Err(error) = removed {
             tracing::warn!(%error, group = group_name(&parts.range), "the cgroup of an unused seat stays behind until the next sweep");
         }
     }
+}
+
+fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
+    let now = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let ended = &mut [PollFd::new(&pidfd, PollFlags::IN)];
+    matches!(poll(ended, Some(&now)), Ok(0))
 }
 
 /// Waits for the group to be empty, for a bounded time, and removes it.

@@ -5,6 +5,7 @@ mod revive;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use cove_isolation::{
     Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Needs, Restore,
     Root,
 };
-use cove_model::Resources;
+use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_network::{Network, NetworkError};
 use cove_spawner::message::Start;
 use tokio::task::spawn_blocking;
 
@@ -29,7 +31,7 @@ use crate::guest_program;
 use crate::machine::{self, Container, Detail, TIER};
 use crate::overlay::{Handing, Overlays};
 use crate::rootfs;
-use crate::seat::{self, Seat, SeatMaker};
+use crate::seat::{self, Link, Seat, SeatMaker};
 use crate::shown::{self, Cpuinfo};
 use crate::spawner::Spawner;
 
@@ -54,6 +56,8 @@ pub struct ContainerConfig {
     pub handing: Handing,
     /// The CRIU program that captures memory; where none is named it is looked for.
     pub criu: Option<PathBuf>,
+    /// What sandboxes reach others through; absent on a host that cannot have one.
+    pub network: Option<Arc<Network>>,
 }
 
 pub struct ContainerTier {
@@ -110,6 +114,7 @@ impl ContainerTier {
             ranges,
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             staging: staging.to_string_lossy().into_owned(),
+            network: config.network.clone(),
         };
         let shared = Shared {
             overlays: Overlays::open(config.handing, &staging)
@@ -252,7 +257,9 @@ impl Shared {
 
     fn finish(&self, seat: Seat, root: &Root, boot: &Plan) -> Result<Container, IsolationError> {
         let limits = &boot.limits;
-        rootfs::prepare_volume(&root.volume, &boot.hostname)
+        let network = self.config.network.as_ref();
+        let resolver = network.map(|network| network.addresses().gateway());
+        rootfs::prepare_volume(&root.volume, &boot.hostname, resolver)
             .map_err(IsolationError::failed("prepare the volume"))?;
         let cpus = CpuHold::take(&self.cpus, limits);
         let group = seat.group();
@@ -282,6 +289,7 @@ impl Shared {
             seat.uid_base(),
             &self.overlays,
         )?;
+        seat.link().set(&boot.id, &boot.network)?;
         let visible = limits.visible_cpus();
         let start = Start {
             hostname: boot.hostname.clone(),
@@ -311,6 +319,8 @@ impl Shared {
             cpu: limits.cpu,
             device: self.config.device,
             guest: self.capturer.guest.clone(),
+            sandbox: boot.id.clone(),
+            network: boot.network.clone(),
         };
         let pidfd = clean_up
             .pidfd
@@ -322,7 +332,7 @@ impl Shared {
             detail,
             pidfd,
             clean_up.group.clone(),
-            taken.range,
+            (taken.link, taken.range),
             Arc::clone(&self.cpus),
             MemoryLimit::of(limits, limits.memory_mb).mark(),
             Arc::clone(&self.capturer),
@@ -335,7 +345,9 @@ impl Shared {
 
 /// What `finish` needs of a [`Boot`] besides its root.
 struct Plan {
+    id: SandboxId,
     hostname: String,
+    network: NetworkPolicy,
     limits: Resources,
     no_new_privs: bool,
 }
@@ -444,6 +456,8 @@ impl Isolation for ContainerTier {
         let (seat, root) = tokio::join!(seat, boot.root);
         let (seat, root) = (seat?, root?);
         let plan = Plan {
+            id: boot.id,
+            network: boot.network,
             hostname: boot.hostname,
             limits: boot.limits,
             no_new_privs: boot.no_new_privs,
@@ -474,6 +488,13 @@ impl Isolation for ContainerTier {
         else {
             return remove_remains(group, range).await;
         };
+        let network = shared.config.network.as_ref();
+        let link = match Link::of(detail.pid, pidfd.as_fd(), &range, network) {
+            Ok(link) => link,
+            // It ended just now.
+            Err(_) => return remove_remains(group, range).await,
+        };
+        link.adopt(&detail.sandbox, &detail.network)?;
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again.
         // An engine that died in the middle of a capture may have left it standing still.
@@ -482,7 +503,7 @@ impl Isolation for ContainerTier {
             detail,
             pidfd,
             group,
-            range,
+            (link, range),
             Arc::clone(&shared.cpus),
             MemoryLimit::NO_MARK,
             Arc::clone(&shared.capturer),
@@ -503,6 +524,9 @@ impl Isolation for ContainerTier {
             let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
             drop(seats);
+            if let Some(network) = &shared.config.network {
+                network.close();
+            }
             shared.cgroups.remove_parent();
         })
         .await;
@@ -547,6 +571,19 @@ impl Shared {
                 .map_err(IsolationError::failed("remove a left-over cgroup"))?;
             drop(range);
             swept += 1;
+        }
+        if let Some(network) = &self.config.network {
+            let failed =
+                |error: NetworkError| IsolationError::failed("sweep the network")(error.into());
+            // In one step from the rules of an earlier engine to those of the adopted.
+            network.build().map_err(failed)?;
+            let ranges = &self.maker.ranges;
+            let free = |index: u32| {
+                ranges
+                    .retake(index.saturating_mul(cove_isolation::claims::RANGE_IDS))
+                    .is_some()
+            };
+            swept += network.sweep(free).map_err(failed)?;
         }
         Ok(swept)
     }

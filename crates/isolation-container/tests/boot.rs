@@ -73,6 +73,7 @@ async fn boot(handing: Handing) {
         device: None,
         handing,
         criu: None,
+        network: None,
     };
     let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
     let boot = Boot {
@@ -83,6 +84,7 @@ async fn boot(handing: Handing) {
             ..Resources::default()
         },
         no_new_privs: false,
+        network: Default::default(),
         root: Box::pin(async move { Ok(Root { image, volume }) }),
     };
     let machine: Arc<dyn Machine> = Arc::from(tier.boot(boot).await.unwrap());

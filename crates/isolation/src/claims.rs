@@ -31,6 +31,9 @@ struct Claim {
 struct Books {
     blocks: BTreeSet<u32>,
     free: BTreeSet<u32>,
+    /// Ranges are handed out in turn: what the kernel still clears away of a sandbox that is gone, such
+    /// as its interface, goes by the range's number.
+    last: u32,
 }
 
 /// The ranges of one engine.
@@ -94,7 +97,7 @@ impl UidRanges {
     /// A range nobody on this host uses.
     pub fn take(self: &Arc<Self>) -> io::Result<Option<UidRange>> {
         loop {
-            if let Some(index) = self.books().free.pop_first() {
+            if let Some(index) = self.books().next() {
                 return Ok(Some(UidRange {
                     index,
                     owner: Arc::clone(self),
@@ -182,6 +185,18 @@ impl UidRanges {
 }
 
 impl Books {
+    fn next(&mut self) -> Option<u32> {
+        let index = self
+            .free
+            .range(self.last.saturating_add(1)..)
+            .next()
+            .or_else(|| self.free.first())
+            .copied()?;
+        self.free.remove(&index);
+        self.last = index;
+        Some(index)
+    }
+
     fn add(&mut self, block: u32) {
         self.blocks.insert(block);
         let first = FIRST_RANGE + block * BLOCK_RANGES;
@@ -231,6 +246,18 @@ mod tests {
         let range = after.retake(base).expect("still ours");
         assert!(after.retake(base).is_none(), "taken twice");
         assert_ne!(after.take().unwrap().unwrap().base(), range.base());
+    }
+
+    #[test]
+    fn a_range_given_back_is_not_the_next_one_handed_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let ranges = UidRanges::open(&dir.path().join("uids"), "one", dir.path()).unwrap();
+        let mut before = ranges.take().unwrap().unwrap().index();
+        for _ in 0..600 {
+            let index = ranges.take().unwrap().unwrap().index();
+            assert_ne!(index, before);
+            before = index;
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use cove_model::{Resources, SandboxId};
+use cove_model::{NetworkPolicy, Resources, SandboxId};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
@@ -58,6 +58,8 @@ pub struct Boot {
     pub hostname: String,
     pub limits: Resources,
     pub no_new_privs: bool,
+    /// In force before the first instruction of the guest.
+    pub network: NetworkPolicy,
     pub root: BoxFuture<'static, Result<Root, IsolationError>>,
 }
 
@@ -121,6 +123,8 @@ pub struct Usage {
     pub memory_peak_bytes: u64,
     pub pids: u64,
     pub oom_kills: u64,
+    pub network_sent_bytes: u64,
+    pub network_received_bytes: u64,
 }
 
 /// What became of a machine while no engine watched.
@@ -227,6 +231,9 @@ pub trait Machine: Send + Sync {
 
     /// Moves the elastic memory limit; `grown` is between `memory_mb` and `memory_max_mb`.
     fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
+
+    /// Changes what it may reach; connections that are forbidden now are cut when this returns.
+    fn set_network(&self, policy: &NetworkPolicy) -> Result<(), IsolationError>;
 
     /// The next thing the kernel says about memory. Pends forever on a machine that cannot tell.
     async fn memory_event(&self) -> Result<MemoryEvent, IsolationError>;

@@ -39,6 +39,8 @@ pub enum EventKind {
     DiskReleased,
     /// Limits were changed by the owner.
     Resized,
+    /// The network policy was changed by the owner.
+    NetworkChanged,
     /// A running sandbox was found and taken over after the engine restarted.
     Adopted,
     /// A snapshot of it is on disk.

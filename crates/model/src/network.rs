@@ -29,6 +29,9 @@ pub const ALLOW_ENTRIES_MAX: usize = 256;
 /// The longest name there can be, with `*.` and a range of ports.
 pub const ALLOW_ENTRY_BYTES_MAX: usize = 300;
 
+/// Above this a limit means nothing on any host.
+pub const BANDWIDTH_MAX_MBIT: u32 = 1_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
@@ -48,11 +51,26 @@ pub struct NetworkPolicy {
     pub mode: NetworkMode,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
+    /// What the sandbox may send, in megabits per second; absent means no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_up_mbit: Option<u32>,
+    /// What it may receive, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_down_mbit: Option<u32>,
 }
 
 impl NetworkPolicy {
     /// Whether this policy can be enforced as it is written.
     pub fn check(&self) -> Result<(), SpecError> {
+        for (field, mbit) in [
+            ("network.bandwidth_up_mbit", self.bandwidth_up_mbit),
+            ("network.bandwidth_down_mbit", self.bandwidth_down_mbit),
+        ] {
+            if mbit.is_some_and(|mbit| !(1..=BANDWIDTH_MAX_MBIT).contains(&mbit)) {
+                let problem = format!("must be between 1 and {BANDWIDTH_MAX_MBIT}");
+                return Err(SpecError::Field { field, problem });
+            }
+        }
         self.entries().map(drop)
     }
 
@@ -117,6 +135,7 @@ mod tests {
         NetworkPolicy {
             mode,
             allow: allow.map(|list| list.iter().map(|&text| text.to_owned()).collect()),
+            ..NetworkPolicy::default()
         }
     }
 

@@ -268,6 +268,7 @@ pub fn event(stored: control::StoredEvent) -> event::Event {
         Kind::MemoryGrown { from_mb, to_mb } => event::EventKind::MemoryGrown { from_mb, to_mb },
         Kind::DiskHeld { limit_mb } => event::EventKind::DiskHeld { limit_mb },
         Kind::DiskReleased => event::EventKind::DiskReleased,
+        Kind::NetworkChanged => event::EventKind::NetworkChanged,
         Kind::Resized => event::EventKind::Resized,
         Kind::Adopted => event::EventKind::Adopted,
         Kind::Snapshotted { snapshot, memory } => event::EventKind::Snapshotted {

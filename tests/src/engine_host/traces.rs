@@ -10,6 +10,9 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 const CLAIMS: &str = "/run/cove/uids";
+/// How indices of ranges, and with them names of interfaces, follow from blocks of claims.
+const FIRST_RANGE: u32 = 0x7000;
+const BLOCK_RANGES: u32 = 256;
 /// How long killed processes may hold their group when cleaning up by hand.
 const EMPTY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -28,6 +31,10 @@ pub struct Traces {
     pub processes: BTreeSet<i32>,
     /// Blocks of uid ranges claimed in the engine's name.
     pub claims: Vec<PathBuf>,
+    /// Interfaces of the claimed ranges, in the test's own network namespace.
+    pub interfaces: Vec<String>,
+    /// The engine's packet filter table, likewise.
+    pub tables: Vec<String>,
     pub records: BTreeSet<String>,
     /// Volumes of sandboxes.
     pub volumes: BTreeSet<String>,
@@ -91,6 +98,7 @@ impl Traces {
                 traces.claims.push(path);
             }
         }
+        traces.find_network(instance);
         let data = dir.join("data");
         traces.records = names(&data.join("records")).into_iter().collect();
         traces.volumes = names(&data.join("pool/sandboxes")).into_iter().collect();
@@ -111,6 +119,35 @@ impl Traces {
             && self.parents.is_empty()
             && self.processes.is_empty()
             && self.claims.is_empty()
+            && self.interfaces.is_empty()
+            && self.tables.is_empty()
+    }
+
+    fn find_network(&mut self, instance: &str) {
+        let blocks: Vec<u32> = self
+            .claims
+            .iter()
+            .filter_map(|claim| claim.file_name()?.to_str()?.parse().ok())
+            .collect();
+        self.interfaces = names(Path::new("/sys/class/net"))
+            .into_iter()
+            .filter(|name| {
+                name.strip_prefix("cv")
+                    .and_then(|index| index.parse::<u32>().ok())
+                    .and_then(|index| index.checked_sub(FIRST_RANGE))
+                    .is_some_and(|index| blocks.contains(&(index / BLOCK_RANGES)))
+            })
+            .collect();
+        // Without the program to ask, nothing is known.
+        let listed = std::process::Command::new("nft")
+            .args(["list", "tables"])
+            .output();
+        let listed = listed.map(|output| output.stdout).unwrap_or_default();
+        self.tables = String::from_utf8_lossy(&listed)
+            .lines()
+            .filter(|line| !instance.is_empty() && line.contains(&format!("cove-{instance}")))
+            .map(str::to_owned)
+            .collect();
     }
 
     /// The last resort of a failed test.
@@ -133,6 +170,17 @@ impl Traces {
             let _ = std::process::Command::new("losetup")
                 .arg("--detach")
                 .arg(device)
+                .output();
+        }
+        for name in &self.interfaces {
+            let _ = std::process::Command::new("ip")
+                .args(["link", "del", name])
+                .output();
+        }
+        for table in &self.tables {
+            let words = format!("delete {table}");
+            let _ = std::process::Command::new("nft")
+                .args(words.split(' '))
                 .output();
         }
         for claim in &self.claims {

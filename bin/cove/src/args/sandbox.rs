@@ -109,7 +109,7 @@ impl CreateOptions {
                     NetworkArg::None => Reach::None,
                     NetworkArg::Open => Reach::Open,
                 },
-                allow: None,
+                ..Network::default()
             }),
             lifecycle: Some(lifecycle).filter(|asked| *asked != Lifecycle::default()),
             labels: self.label.iter().cloned().collect(),

@@ -184,6 +184,7 @@ fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
             "the host's disk is nearly full: it may use {limit_mb} MiB until there is room again"
         ),
         EventKind::DiskReleased => "the host's disk has room again".into(),
+        EventKind::NetworkChanged => "network policy changed".into(),
         EventKind::Resized => "limits changed".into(),
         EventKind::Adopted => "taken over by a restarted server".into(),
         EventKind::Snapshotted { snapshot, memory } => {

@@ -310,6 +310,7 @@ impl Group {
             memory_peak_bytes: read_number(&self.memory.join("memory.max_usage_in_bytes"))?,
             pids: read_number(&self.pids.join("pids.current"))?,
             oom_kills: keyed(&control, "oom_kill").unwrap_or(0),
+            ..Usage::default()
         })
     }
 }

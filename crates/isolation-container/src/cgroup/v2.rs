@@ -181,6 +181,7 @@ impl Group {
             memory_peak_bytes: read_number(&self.dir.join("memory.peak")).unwrap_or(current),
             pids: read_number(&self.dir.join("pids.current"))?,
             oom_kills: keyed(&events, "oom_kill").unwrap_or(0),
+            ..Usage::default()
         })
     }
 }

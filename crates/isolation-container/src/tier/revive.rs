@@ -1,18 +1,19 @@
 //! The tier's side of a restore: everything the copy owns is made first, limits included.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use cove_isolation::claims::UidRange;
 use cove_isolation::{IsolationError, Restore, Root};
-use cove_model::Resources;
+use cove_model::{NetworkPolicy, Resources, SandboxId};
 
 use super::{ContainerTier, CpuHold, Shared, blocking};
 use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail};
 use crate::restore::{self, Plan};
+use crate::seat::Link;
 use crate::{guest_program, rootfs, seat};
 
 /// What CRIU itself takes in the sandbox's cgroup while it works there.
@@ -33,9 +34,41 @@ impl ContainerTier {
         let runtime = tokio::runtime::Handle::current();
         blocking(move || {
             let _entered = runtime.enter();
-            shared.revive(&boot.hostname, &boot.limits, &root, &memory, only_prove)
+            let plan = Copy {
+                id: &boot.id,
+                hostname: &boot.hostname,
+                limits: &boot.limits,
+                network: &boot.network,
+                root: &root,
+                memory: &memory,
+                only_prove,
+            };
+            shared.revive(&plan)
         })
         .await
+    }
+}
+
+/// What to bring back, and as what.
+struct Copy<'a> {
+    id: &'a SandboxId,
+    hostname: &'a str,
+    limits: &'a Resources,
+    network: &'a NetworkPolicy,
+    root: &'a Root,
+    memory: &'a Path,
+    only_prove: bool,
+}
+
+/// A link that loses its rules unless a machine took it over.
+#[derive(Default)]
+struct LinkGuard(RefCell<Option<Link>>);
+
+impl Drop for LinkGuard {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.take() {
+            link.release();
+        }
     }
 }
 
@@ -62,14 +95,15 @@ impl Drop for GroupGuard {
 }
 
 impl Shared {
-    fn revive(
-        &self,
-        hostname: &str,
-        limits: &Resources,
-        root: &Root,
-        memory: &Path,
-        only_prove: bool,
-    ) -> Result<Option<Container>, IsolationError> {
+    fn revive(&self, copy: &Copy<'_>) -> Result<Option<Container>, IsolationError> {
+        let &Copy {
+            hostname,
+            limits,
+            root,
+            memory,
+            only_prove,
+            ..
+        } = copy;
         let range = self
             .maker
             .ranges
@@ -81,6 +115,7 @@ impl Shared {
             .create(&seat::group_name(&range))
             .map_err(IsolationError::failed("make the cgroup"))?;
         // Dropped before the range, so that no other sandbox gets it while something still runs.
+        let link = LinkGuard::default();
         let mut guard = GroupGuard { group, kept: false };
         let group = guard.group.clone();
         let cpus = CpuHold::take(&self.cpus, limits);
@@ -119,7 +154,18 @@ impl Shared {
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             only_prove,
         };
-        let restored = restore::restore(&self.capturer, &plan, overlay, || {
+        let network = self.config.network.as_ref();
+        let attach = |first: &restore::Restored| {
+            let made = Link::of(first.pid, first.pidfd.as_fd(), &range, network)
+                .map_err(IsolationError::failed("open the network namespace"))?;
+            let attached = made.attach();
+            link.0.replace(Some(made));
+            attached
+        };
+        let restored = restore::restore(&self.capturer, &plan, overlay, attach, || {
+            if let Some(link) = link.0.borrow().as_ref() {
+                link.set(copy.id, copy.network)?;
+            }
             self.put_in_force(&group, limits, &cpus.chosen)
         })?;
         let Some(restored) = restored else {
@@ -130,23 +176,10 @@ impl Shared {
             .ok_or_else(|| {
                 IsolationError::failed("look at PID 1")(io::Error::other("the guest ended at once"))
             })?;
-        let container = self.container(restored, start_time, guest, limits, &cpus, group, range)?;
-        guard.kept = true;
-        cpus.keep();
-        Ok(Some(container))
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn container(
-        &self,
-        restored: restore::Restored,
-        start_time: u64,
-        guest: String,
-        limits: &Resources,
-        cpus: &CpuHold<'_>,
-        group: Group,
-        range: UidRange,
-    ) -> Result<Container, IsolationError> {
+        let link = link.0.take().ok_or_else(|| {
+            let missing = io::Error::other("criu never told of the namespaces");
+            IsolationError::failed("attach the network")(missing)
+        })?;
         let detail = Detail {
             pid: restored.pid,
             start_time,
@@ -155,16 +188,21 @@ impl Shared {
             cpu: limits.cpu,
             device: self.config.device,
             guest,
+            sandbox: copy.id.clone(),
+            network: copy.network.clone(),
         };
-        Container::new(
+        let container = Container::new(
             detail,
             restored.pidfd,
             group,
-            range,
+            (link, range),
             Arc::clone(&self.cpus),
             MemoryLimit::of(limits, limits.memory_mb).mark(),
             Arc::clone(&self.capturer),
-        )
+        )?;
+        guard.kept = true;
+        cpus.keep();
+        Ok(Some(container))
     }
 
     /// The limits as asked for, while every process of the copy stands still.

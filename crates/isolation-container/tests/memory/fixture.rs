@@ -129,6 +129,7 @@ impl Host {
             device: None,
             handing: Handing::Auto,
             criu: None,
+            network: None,
         };
         let tier = ContainerTier::open(config, Arc::clone(&ranges)).expect("the tier opens");
         Self { tier, ranges, dir }
@@ -152,6 +153,7 @@ impl Host {
                 ..Resources::default()
             },
             no_new_privs: false,
+            network: Default::default(),
             root: Box::pin(async move { Ok(root) }),
         }
     }

@@ -1,0 +1,443 @@
+//! The network of one engine: attaches sandboxes, holds their rules, changes and removes them.
+//!
+//! What every sandbox has is kept in memory, and the kernel's table is made from it: whole when the
+//! engine opens (in one transaction, so that adopted sandboxes never see a gap), in elements later.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SpecError};
+
+use crate::address::{Addresses, INSIDE, index_of, interface};
+use crate::link::{self, Counters};
+use crate::netlink::{NetlinkError, Socket};
+use crate::nft::{Ownership, Transaction};
+use crate::policy::{Mode, Rules};
+use crate::ruleset::{Layout, Ports, not_internet};
+use crate::{conntrack, inside};
+
+#[derive(Debug, Clone)]
+pub struct NetworkConfig {
+    /// The engine's name on its host: eight hexadecimal digits.
+    pub instance: String,
+    pub addresses: Addresses,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("the network of sandboxes")]
+    Kernel(#[from] NetlinkError),
+    #[error("{step}")]
+    Io {
+        step: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "the range {range} for sandboxes overlaps the route {route}; choose another with network_range"
+    )]
+    Overlap { range: Addresses, route: String },
+    #[error("a sandbox has no network to set a policy for")]
+    NotAttached,
+    #[error("the policy makes no sense")]
+    Policy(#[from] SpecError),
+    #[error("the gateway does not take the policy")]
+    Gateway(#[source] io::Error),
+    #[error("mode 'allowlist' needs the gateway, and this host runs none")]
+    NoGateway,
+}
+
+impl NetworkError {
+    pub(crate) fn io(step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { step, source }
+    }
+}
+
+impl From<NetworkError> for io::Error {
+    fn from(error: NetworkError) -> Self {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        io::Error::other(text)
+    }
+}
+
+/// Resolver and gateway: told of every sandbox, by its outer address, before a packet of it can come.
+pub trait Gate: Send + Sync {
+    fn place(&self, outer: Ipv4Addr, sandbox: &SandboxId, policy: &NetworkPolicy)
+    -> io::Result<()>;
+
+    fn remove(&self, outer: Ipv4Addr);
+}
+
+pub struct Network {
+    config: NetworkConfig,
+    gate: OnceLock<Arc<dyn Gate>>,
+    /// First and last addresses that are not the internet.
+    private: Vec<(Ipv4Addr, Ipv4Addr)>,
+    state: Mutex<State>,
+    /// Interfaces and routes; apart from the rules, since the kernel lets one thread at a time in anyway.
+    route: Mutex<Socket>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    netfilter: Socket,
+    layout: Layout,
+    built: bool,
+    sandboxes: BTreeMap<u32, Rules>,
+}
+
+impl Network {
+    /// Checks that the host can do it. Changes nothing that runs: the table of an earlier engine stays
+    /// in force until [`Network::build`].
+    pub fn open(config: NetworkConfig) -> Result<Self, NetworkError> {
+        let mut route = Socket::route().map_err(NetworkError::io("open a route socket"))?;
+        let netfilter = Socket::netfilter().map_err(NetworkError::io("open a netfilter socket"))?;
+        if let Some(route) = link::conflict(&mut route, &config.addresses)? {
+            let range = config.addresses;
+            return Err(NetworkError::Overlap { range, route });
+        }
+        link::local_address(
+            &mut route,
+            config.addresses.gateway(),
+            config.metric(),
+            true,
+        )?;
+        let layout = Layout {
+            table: table_name(&config.instance),
+            addresses: config.addresses,
+            ownership: Ownership::Kept,
+            ports: None,
+            log_group: None,
+        };
+        Ok(Self {
+            gate: OnceLock::new(),
+            private: not_internet(&config.addresses),
+            state: Mutex::new(State {
+                netfilter,
+                layout,
+                built: false,
+                sandboxes: BTreeMap::new(),
+            }),
+            route: Mutex::new(route),
+            config,
+        })
+    }
+
+    pub fn addresses(&self) -> Addresses {
+        self.config.addresses
+    }
+
+    /// Where the gateway listens and refusals are told; comes into force with the next build.
+    pub fn set_listeners(
+        &self,
+        ports: Option<Ports>,
+        log_group: Option<u16>,
+    ) -> Result<(), NetworkError> {
+        let mut state = self.state();
+        state.layout.ports = ports;
+        state.layout.log_group = log_group;
+        if state.built { state.rebuild() } else { Ok(()) }
+    }
+
+    /// To be called before sandboxes are adopted.
+    pub fn set_gate(&self, gate: Arc<dyn Gate>) {
+        let _ = self.gate.set(gate);
+    }
+
+    pub fn has_gate(&self) -> bool {
+        self.gate.get().is_some()
+    }
+
+    /// Puts the rules of all known sandboxes into force and removes those of any other. From here on
+    /// sandboxes can be attached.
+    pub fn build(&self) -> Result<(), NetworkError> {
+        let mut state = self.state();
+        state.rebuild()?;
+        state.built = true;
+        Ok(())
+    }
+
+    /// A sandbox that an earlier engine attached; its rules come into force with [`Network::build`].
+    pub fn adopt(
+        &self,
+        index: u32,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), NetworkError> {
+        let rules = Rules::of(policy)?;
+        self.tell_gate(index, sandbox, policy)?;
+        self.state().sandboxes.insert(index, rules);
+        Ok(())
+    }
+
+    fn tell_gate(
+        &self,
+        index: u32,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), NetworkError> {
+        match self.gate.get() {
+            Some(gate) => gate
+                .place(self.config.addresses.outer(index), sandbox, policy)
+                .map_err(NetworkError::Gateway),
+            None if policy.mode == NetworkMode::Allowlist => Err(NetworkError::NoGateway),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a namespace its interface, with nothing allowed. The rules are there before the interface.
+    pub fn attach(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        let attached = self
+            .state()
+            .set(index, Some(Rules::default()))
+            .and_then(|_| {
+                let mut inner =
+                    inside::prepare(namespace).map_err(NetworkError::io("enter the namespace"))?;
+                {
+                    let mut route = self.route();
+                    match link::make_pair(&mut route, index, namespace) {
+                        // One of an earlier sandbox with the same index is not quite gone.
+                        Err(error) if error.errno() == Some(rustix::io::Errno::EXIST) => {
+                            link::delete(&mut route, &interface(index))?;
+                            link::make_pair(&mut route, index, namespace)?;
+                        }
+                        other => other?,
+                    }
+                    link::bring_up(&mut route, index, self.config.addresses.outer(index))?;
+                }
+                Ok(link::configure_inside(&mut inner, &self.config.addresses)?)
+            });
+        if attached.is_err() {
+            let _ = self.route_delete(index);
+            let _ = self.state().set(index, None);
+        }
+        attached
+    }
+
+    fn route_delete(&self, index: u32) -> Result<(), NetworkError> {
+        Ok(link::delete(&mut self.route(), &interface(index))?)
+    }
+
+    /// Changes what a sandbox may do. In force when this returns: connections that are forbidden now are
+    /// forgotten by the kernel.
+    pub fn set(
+        &self,
+        index: u32,
+        namespace: BorrowedFd<'_>,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), NetworkError> {
+        let rules = Rules::of(policy)?;
+        if !self.state().sandboxes.contains_key(&index) {
+            return Err(NetworkError::NotAttached);
+        }
+        self.tell_gate(index, sandbox, policy)?;
+        self.set_rules(index, namespace, rules)
+    }
+
+    fn set_rules(
+        &self,
+        index: u32,
+        namespace: BorrowedFd<'_>,
+        rules: Rules,
+    ) -> Result<(), NetworkError> {
+        if rules.mode == Mode::Open || !rules.flows.is_empty() {
+            forward_packets()?;
+        }
+        let old = self.state().set(index, Some(rules.clone()))?;
+        let old = old.unwrap_or_default();
+        if (old.mode, &old.flows) != (rules.mode, &rules.flows) {
+            self.cut(index, &rules)?;
+        }
+        if old.down != rules.down {
+            link::limit_rate(&mut self.route(), &interface(index), rules.down)?;
+        }
+        if old.up != rules.up {
+            let limited = inside::run(namespace, || {
+                let mut inner = Socket::route()?;
+                link::limit_rate(&mut inner, INSIDE, rules.up)
+                    .map_err(|error| NetworkError::Kernel(error).into())
+            });
+            limited.map_err(NetworkError::io("limit what the sandbox sends"))?;
+        }
+        Ok(())
+    }
+
+    fn cut(&self, index: u32, rules: &Rules) -> Result<(), NetworkError> {
+        let outer = self.config.addresses.outer(index);
+        let mut state = self.state();
+        for connection in conntrack::list(&mut state.netfilter, outer)? {
+            let allowed = rules.allows(
+                connection.to,
+                connection.protocol,
+                connection.port,
+                connection.redirected,
+                |address| self.is_internet(address),
+            );
+            if !allowed {
+                conntrack::delete(&mut state.netfilter, &connection)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_internet(&self, address: Ipv4Addr) -> bool {
+        !self
+            .private
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&address))
+    }
+
+    /// Takes a sandbox's rules away. Its interface goes with its namespace.
+    pub fn release(&self, index: u32) -> Result<(), NetworkError> {
+        let old = self.state().set(index, None)?;
+        if let Some(gate) = self.gate.get() {
+            gate.remove(self.config.addresses.outer(index));
+        }
+        // One that could reach nothing has no connections.
+        match old {
+            Some(old) if old.mode != Mode::None => self.cut(index, &Rules::default()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What went over a sandbox's interface; `None` when it has none any more.
+    pub fn counters(&self, index: u32) -> Result<Option<Counters>, NetworkError> {
+        Ok(link::counters(&mut self.route(), index)?)
+    }
+
+    /// Removes interfaces of this engine that no sandbox has. `ours` tells which indices are this
+    /// engine's and free.
+    pub fn sweep(&self, free: impl Fn(u32) -> bool) -> Result<u64, NetworkError> {
+        let mut swept = 0;
+        let mut route = self.route();
+        for name in link::list(&mut route)? {
+            if index_of(&name).is_some_and(&free) {
+                link::delete(&mut route, &name)?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Removes the table and the gateway's address, for an engine that leaves nothing running.
+    pub fn close(&self) {
+        let mut state = self.state();
+        if !state.sandboxes.is_empty() {
+            return;
+        }
+        state.built = false;
+        let mut change = Transaction::new(&state.layout.table);
+        change.delete_table();
+        if let Err(error) = state.netfilter.transact(change.finish())
+            && error.errno() != Some(rustix::io::Errno::NOENT)
+        {
+            tracing::warn!(%error, "the table of the network stays behind");
+        }
+        let (gateway, metric) = (self.config.addresses.gateway(), self.config.metric());
+        if let Err(error) = link::local_address(&mut self.route(), gateway, metric, false) {
+            tracing::warn!(%error, "the gateway's address stays behind");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn route(&self) -> MutexGuard<'_, Socket> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn rebuild(&mut self) -> Result<(), NetworkError> {
+        loop {
+            let sandboxes = self.sandboxes.iter().map(|(index, rules)| (*index, rules));
+            let change = self.layout.build(sandboxes).finish();
+            match self.netfilter.transact(change) {
+                // Kernels before 6.9 cannot keep a table of an owner that ended.
+                Err(error)
+                    if self.layout.ownership == Ownership::Kept
+                        && error.errno() == Some(rustix::io::Errno::OPNOTSUPP) =>
+                {
+                    self.layout.ownership = Ownership::Shared;
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Returns what was there before. On failure nothing has changed.
+    fn set(&mut self, index: u32, new: Option<Rules>) -> Result<Option<Rules>, NetworkError> {
+        let old = self.sandboxes.get(&index).cloned();
+        let change = self.layout.change(index, old.as_ref(), new.as_ref());
+        match &new {
+            Some(rules) => self.sandboxes.insert(index, rules.clone()),
+            None => self.sandboxes.remove(&index),
+        };
+        let Some(change) = change.filter(|_| self.built) else {
+            return Ok(old);
+        };
+        let done = match self.netfilter.transact(change.finish()) {
+            // Somebody flushed the host's rules; sandboxes were cut off until now.
+            Err(error) if error.errno() == Some(rustix::io::Errno::NOENT) => {
+                tracing::warn!("the table of the network was gone and is made again");
+                self.rebuild()
+            }
+            other => other.map_err(NetworkError::Kernel),
+        };
+        if let Err(error) = done {
+            match &old {
+                Some(rules) => self.sandboxes.insert(index, rules.clone()),
+                None => self.sandboxes.remove(&index),
+            };
+            return Err(error);
+        }
+        Ok(old)
+    }
+}
+
+impl NetworkConfig {
+    /// Tells routes of engines apart that are the same otherwise.
+    fn metric(&self) -> u32 {
+        u32::from_str_radix(&self.instance, 16).unwrap_or(1).max(1)
+    }
+}
+
+pub fn table_name(instance: &str) -> String {
+    format!("cove-{instance}")
+}
+
+const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// Whether this host passes packets on between its interfaces.
+pub fn forwards() -> bool {
+    std::fs::read_to_string(FORWARDING).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Answers to sandboxes come in on the host's own interfaces and have to be passed on.
+fn forward_packets() -> Result<(), NetworkError> {
+    if forwards() {
+        return Ok(());
+    }
+    tracing::info!("turning on net.ipv4.ip_forward for sandboxes that reach the internet");
+    std::fs::write(Path::new(FORWARDING), "1")
+        .map_err(NetworkError::io("turn on net.ipv4.ip_forward"))
+}
