@@ -203,7 +203,6 @@ pub fn guest(error: GuestError, about: About) -> Failure {
 
 fn guest_code(code: GuestCode, about: About) -> ErrorCode {
     match (code, about) {
-        (GuestCode::Internal, About::Archive) => ErrorCode::InvalidRequest,
         (GuestCode::NotFound, About::Path | About::Start | About::Archive) => {
             ErrorCode::PathNotFound
         }

@@ -103,6 +103,21 @@ impl Read for Incoming<'_> {
     }
 }
 
+/// Tells what is wrong with the archive from what the kernel refuses: only the kernel's errors have
+/// a number, all others are the reader's, about bytes that the caller sent.
+trait Reading<T> {
+    fn reading(self, what: &str) -> Result<T>;
+}
+
+impl<T> Reading<T> for io::Result<T> {
+    fn reading(self, what: &str) -> Result<T> {
+        self.map_err(|error| match error.raw_os_error() {
+            Some(_) => Failure::io(what, &error),
+            None => Failure::invalid(format!("not a whole tar archive: {what}: {error}")),
+        })
+    }
+}
+
 struct Unpacker {
     root: Root,
     keep_owner: bool,
@@ -121,9 +136,9 @@ impl Unpacker {
         let mut count = 0;
         {
             let mut archive = tar::Archive::new(&mut *input);
-            let entries = archive.entries().doing("the archive")?;
+            let entries = archive.entries().reading("the archive")?;
             for entry in entries {
-                let mut entry = entry.doing("the archive")?;
+                let mut entry = entry.reading("the archive")?;
                 count += 1;
                 if count > ENTRIES_MAX {
                     return Err(Failure::new(
@@ -146,7 +161,7 @@ impl Unpacker {
             .doing(&shown)?;
             apply(&here, *attributes).doing(&shown)?;
         }
-        io::copy(&mut input.take(TRAILING_MAX), &mut io::sink()).doing("the archive")?;
+        io::copy(&mut input.take(TRAILING_MAX), &mut io::sink()).reading("the archive")?;
         if !input.ended {
             return Err(Failure::invalid("the archive goes on after its end"));
         }
@@ -154,9 +169,9 @@ impl Unpacker {
     }
 
     fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> Result<()> {
-        let path = relative(&entry.path().doing("the archive")?)?;
+        let path = relative(&entry.path().reading("the archive")?)?;
         let shown = path.display().to_string();
-        let attributes = self.attributes(entry).doing(&shown)?;
+        let attributes = self.attributes(entry).reading(&shown)?;
         let kind = entry.header().entry_type();
         if kind == EntryType::Directory {
             return self.directory(path, attributes);
@@ -171,7 +186,7 @@ impl Unpacker {
                 let directory = self.root.directory(parent)?;
                 let file = create(directory, name).doing(&shown)?;
                 let mut file = File::from(file);
-                io::copy(entry, &mut file).doing(&shown)?;
+                io::copy(entry, &mut file).reading(&shown)?;
                 apply(&file.into(), attributes).doing(&shown)
             }
             EntryType::Symlink => {
@@ -248,7 +263,7 @@ impl Unpacker {
 fn link_name(entry: &tar::Entry<'_, impl Read>) -> Result<PathBuf> {
     entry
         .link_name()
-        .doing("the archive")?
+        .reading("the archive")?
         .map(std::borrow::Cow::into_owned)
         .ok_or_else(|| Failure::invalid("the archive has a link to nothing"))
 }

@@ -263,3 +263,30 @@ async fn a_broken_archive_is_refused() {
     let done = unpack(&guest, into(&target), empty.into_inner().unwrap()).await;
     assert_eq!(done.unwrap().entries, 0);
 }
+
+/// Whatever is wrong with the bytes is the sender's to put right, and is said so.
+#[tokio::test]
+async fn whatever_is_wrong_with_an_archive_is_told_as_invalid() {
+    let guest = TestGuest::start().await;
+    let good = archive(&[entry(EntryType::Regular, "file", "", &[7; 2000])]);
+    let mut checksum = good.clone();
+    checksum[150] ^= 1;
+    let mut size = good.clone();
+    size[124..136].copy_from_slice(b"not a number");
+    for (what, bytes) in [
+        ("cut in a header", good[..300].to_vec()),
+        ("cut in a file", good[..1500].to_vec()),
+        ("a wrong checksum", checksum),
+        ("a size that is none", size),
+        ("a compressed archive", b"\x1f\x8b\x08\0".repeat(400)),
+        ("text", b"hello ".repeat(400)),
+    ] {
+        let target = guest.text(&format!("into {what}"));
+        let refused = unpack(&guest, into(&target), bytes).await;
+        let Err(GuestError::Refused { code, message }) = refused else {
+            panic!("{what}: {refused:?}");
+        };
+        assert_eq!(code, ErrorCode::Invalid, "{what}: {message}");
+        assert!(message.contains("archive"), "{what}: {message}");
+    }
+}
