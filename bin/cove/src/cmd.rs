@@ -1,6 +1,6 @@
 //! What the commands do, by concern.
 
-use crate::args::{Command, Global};
+use crate::args::{Command, Global, KeyCommand};
 use crate::connect;
 use crate::report::CliError;
 
@@ -20,6 +20,9 @@ pub mod stdin;
 pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
     if let Command::Doctor { sweep } = command {
         return doctor::run(global, sweep).await;
+    }
+    if let Command::Key(KeyCommand::ResetRoot) = command {
+        return access::reset_root(global, global.json).await.map(|()| 0);
     }
     let client = connect::client(global)?;
     let json = global.json;

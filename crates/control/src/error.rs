@@ -173,6 +173,10 @@ impl From<StoreError> for ControlError {
             StoreError::Quota { .. } => Self::new(ErrorCode::QuotaExceeded, error.to_string())
                 .hint("delete or stop sandboxes, ask for less, or have the quota raised")
                 .retry_after(CAPACITY_RETRY_S),
+            StoreError::RootKey => Self::new(ErrorCode::Conflict, error.to_string())
+                .hint("`cove key reset-root`, run there by root, replaces it at once"),
+            StoreError::LastAdminKey => Self::new(ErrorCode::Conflict, error.to_string())
+                .hint("make another key with the scope admin first, and revoke this one with that"),
             StoreError::BadCursor => Self::invalid(error.to_string())
                 .hint("pass next_cursor of an earlier page unchanged"),
             StoreError::Newer { .. }

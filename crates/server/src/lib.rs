@@ -25,3 +25,4 @@ pub use config::{ServerConfig, TlsPem};
 pub use listen::{ServeError, serve};
 pub use router::router;
 pub use state::App;
+pub use tls::{TlsError, check_tls};

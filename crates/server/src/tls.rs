@@ -34,3 +34,8 @@ pub fn acceptor(pem: &TlsPem) -> Result<TlsAcceptor, TlsError> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
+
+/// Whether a server could start with these.
+pub fn check_tls(pem: &TlsPem) -> Result<(), TlsError> {
+    acceptor(pem).map(drop)
+}

@@ -46,6 +46,10 @@ pub enum StoreError {
         used: u64,
         asked: u64,
     },
+    #[error("the root key belongs to the machine of the server")]
+    RootKey,
+    #[error("this is the organisation's last key that may make others")]
+    LastAdminKey,
     #[error("the cursor was not made by this list")]
     BadCursor,
     #[error("the database is at version {found}, this program knows up to {known}")]
@@ -77,6 +81,7 @@ pub trait Store: Send + Sync + 'static {
     async fn put_root_key(&self, key: &Key, hash: &str) -> Result<Key, StoreError>;
     async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError>;
     async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError>;
+    /// Not the root key, and not the last key of an organisation that may make others.
     async fn revoke_key(
         &self,
         org: &OrgId,

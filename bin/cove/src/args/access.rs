@@ -53,6 +53,8 @@ pub enum KeyCommand {
         #[arg(required = true)]
         keys: Vec<String>,
     },
+    /// Replace the first key of this machine's server; the old one stops working at once
+    ResetRoot,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -1,14 +1,16 @@
 //! Keys and organisations.
 
+use std::time::{Duration, Instant};
+
 use cove_api::PageQuery;
 use cove_api::tenancy::{CreateKey, CreateOrg, Org, PatchOrg, QuotaRequest};
 use cove_client::Client;
 
 use crate::args::access::QuotaArgs;
-use crate::args::{KeyCommand, OrgCommand};
+use crate::args::{Global, KeyCommand, OrgCommand};
 use crate::output::{self, Table};
 use crate::report::CliError;
-use crate::units;
+use crate::{connect, serve, units};
 
 pub async fn key(client: &Client, command: KeyCommand, json: bool) -> Result<(), CliError> {
     match command {
@@ -39,7 +41,49 @@ pub async fn key(client: &Client, command: KeyCommand, json: bool) -> Result<(),
             }
             Ok(())
         }
+        KeyCommand::ResetRoot => Err(CliError::usage("this needs no server")),
     }
+}
+
+/// Between two looks whether the server has the new key, and for how long.
+const RESET_PAUSE: Duration = Duration::from_millis(50);
+const RESET_WAIT: Duration = Duration::from_secs(60);
+
+/// Needs root on the machine, not a key: this is the way back in.
+pub async fn reset_root(global: &Global, json: bool) -> Result<(), CliError> {
+    let data_dir = connect::data_dir(global);
+    let (_, told) = serve::reset_root_key(&data_dir)?;
+    let file = data_dir.join(connect::ROOT_KEY_FILE);
+    if told {
+        let own = Global {
+            api_key: None,
+            url: None,
+            ..global.clone()
+        };
+        let started = Instant::now();
+        while connect::client(&own)?
+            .keys(&PageQuery::default())
+            .await
+            .is_err()
+        {
+            if started.elapsed() > RESET_WAIT {
+                return Err(CliError::hinted(
+                    format!(
+                        "{} holds a new key, but the server has not taken it",
+                        file.display()
+                    ),
+                    "see its log, or restart it",
+                ));
+            }
+            tokio::time::sleep(RESET_PAUSE).await;
+        }
+    } else if !json {
+        eprintln!("no server runs here; the next start takes the new key");
+    }
+    if json {
+        return output::json(&serde_json::json!({ "file": file, "taken": told }));
+    }
+    output::line(&file.display().to_string())
 }
 
 async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {

@@ -39,7 +39,7 @@ pub fn run(config: RoleConfig) -> Result<(), ServeError> {
     runtime.block_on(serve(config, listener, tls))
 }
 
-fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
+pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
     let (Some(certificate), Some(key)) =
         (&config.settings.tls_certificate, &config.settings.tls_key)
     else {

@@ -26,6 +26,15 @@ pub struct RoleConfig {
     pub parent: i32,
 }
 
+impl RoleConfig {
+    /// For the variable.
+    pub fn encoded(&self) -> Result<String, ServeError> {
+        serde_json::to_string(self).map_err(|error| ServeError::Settings {
+            message: error.to_string(),
+        })
+    }
+}
+
 /// Runs a child to its end. What it cannot recover from by a restart is told by the exit code.
 pub fn child(run: fn(RoleConfig) -> Result<(), ServeError>) -> Result<u8, CliError> {
     let config = configuration()?;

@@ -13,13 +13,14 @@ use cove_control::ApiToken;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::privileges::{self, Account};
 use super::role::{RoleConfig, VARIABLE};
 use super::settings::Settings;
-use super::{FATAL, ServeError, logging, ready};
+use super::{FATAL, ServeError, logging, ready, reload};
 use crate::connect::{ROOT_KEY_FILE, URL_FILE};
 
 /// Between a child's end and its next start: doubled each time, from and to these.
@@ -30,6 +31,8 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 /// What the control side gets beyond its own grace time, and the runner in all.
 const CONTROL_MARGIN: Duration = Duration::from_secs(5);
 const RUNNER_GRACE: Duration = Duration::from_secs(30);
+/// Held by the supervisor while it lives; holds its process id.
+pub const LOCK_FILE: &str = "server.lock";
 
 pub fn run(settings: Settings) -> Result<(), ServeError> {
     if !rustix::process::geteuid().is_root() {
@@ -49,7 +52,7 @@ pub fn run(settings: Settings) -> Result<(), ServeError> {
 async fn supervise(settings: Settings) -> Result<(), ServeError> {
     let account = privileges::account();
     prepare_directories(&settings, account)?;
-    let _lock = lock(&settings.data_dir)?;
+    let lock = lock(&settings.data_dir)?;
     let token = root_key(&settings.data_dir)?;
     let listener = listen(settings.listen)?;
     let address = listener
@@ -62,7 +65,7 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
         tracing::warn!(%address, "the API is open to the network without TLS: keys travel readable");
     }
 
-    let role = RoleConfig {
+    let mut role = RoleConfig {
         account,
         root_key_hash: token.hash().as_str().to_owned(),
         parent: rustix::process::getpid().as_raw_nonzero().get(),
@@ -70,7 +73,7 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
     };
     let stop = CancellationToken::new();
     let runner = Supervised::new("runner", &role, None)?;
-    let control = Supervised::new("control", &role, Some(listener.into()))?;
+    let (control, reloads) = Supervised::renewable("control", &role, listener.into())?;
     let until_ready = stop.clone();
     let ca_pem = role
         .settings
@@ -96,11 +99,25 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
     let failed = |source| ServeError::io("cannot wait for signals", source);
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
-    let outcome = tokio::select! {
-        _ = term.recv() => Ok(()),
-        _ = int.recv() => Ok(()),
-        ended = &mut runner => ended.unwrap_or_else(|_| Err(lost("runner"))),
-        ended = &mut control => ended.unwrap_or_else(|_| Err(lost("control"))),
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    say_who(&lock)?;
+    let outcome = loop {
+        tokio::select! {
+            _ = term.recv() => break Ok(()),
+            _ = int.recv() => break Ok(()),
+            _ = hangup.recv() => match reload::read_again(&mut role) {
+                Ok(config) => {
+                    tracing::info!("the key and the certificate are read again");
+                    reloads.send_replace(config);
+                }
+                Err(error) => {
+                    let text = reload::told(&error);
+                    tracing::error!("nothing was reloaded, the server goes on as it was: {text}");
+                }
+            },
+            ended = &mut runner => break ended.unwrap_or_else(|_| Err(lost("runner"))),
+            ended = &mut control => break ended.unwrap_or_else(|_| Err(lost("control"))),
+        }
     };
     ready::notify("STOPPING=1");
     stop.cancel();
@@ -125,7 +142,8 @@ fn lost(role: &str) -> ServeError {
 
 struct Supervised {
     role: &'static str,
-    config: String,
+    /// A new value ends the child in good order and starts another with it.
+    config: watch::Receiver<String>,
     /// Given to the child as its standard input.
     listener: Option<OwnedFd>,
 }
@@ -136,14 +154,26 @@ impl Supervised {
         config: &RoleConfig,
         listener: Option<OwnedFd>,
     ) -> Result<Self, ServeError> {
-        let config = serde_json::to_string(config).map_err(|error| ServeError::Settings {
-            message: error.to_string(),
-        })?;
         Ok(Self {
             role,
-            config,
+            config: watch::channel(config.encoded()?).1,
             listener,
         })
+    }
+
+    /// With a way to give it another configuration.
+    fn renewable(
+        role: &'static str,
+        config: &RoleConfig,
+        listener: OwnedFd,
+    ) -> Result<(Self, watch::Sender<String>), ServeError> {
+        let (renew, config) = watch::channel(config.encoded()?);
+        let supervised = Self {
+            role,
+            config,
+            listener: Some(listener),
+        };
+        Ok((supervised, renew))
     }
 
     fn spawn(&self) -> Result<Child, ServeError> {
@@ -156,7 +186,7 @@ impl Supervised {
         };
         Command::new(program)
             .args(["serve", "--role", self.role])
-            .env(VARIABLE, &self.config)
+            .env(VARIABLE, self.config.borrow().as_str())
             // Signals of a terminal are for the supervisor, which passes them on in order.
             .process_group(0)
             .stdin(stdin)
@@ -165,13 +195,25 @@ impl Supervised {
     }
 
     /// Runs the child until told to stop, again whenever it ends by itself.
-    async fn keep(self, stop: CancellationToken, grace: Duration) -> Result<(), ServeError> {
+    async fn keep(mut self, stop: CancellationToken, grace: Duration) -> Result<(), ServeError> {
         let mut backoff = BACKOFF_FIRST;
         loop {
             let started = Instant::now();
+            self.config.mark_unchanged();
             let mut child = self.spawn()?;
+            let mut config = self.config.clone();
+            // A channel without a sender never changes anything.
+            let renewed = async {
+                if config.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
             let status = tokio::select! {
                 status = child.wait() => status,
+                () = renewed => {
+                    self.end(child, grace).await;
+                    continue;
+                }
                 () = stop.cancelled() => {
                     self.end(child, grace).await;
                     return Ok(());
@@ -285,7 +327,7 @@ fn chown_tree(directory: &Path, account: Account) -> std::io::Result<()> {
 
 /// One server per data directory; the kernel lets go of the lock however this process ends.
 fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
-    let path = data_dir.join("server.lock");
+    let path = data_dir.join(LOCK_FILE);
     let failed = |source| ServeError::io(format!("cannot lock {}", path.display()), source);
     let file = fs::OpenOptions::new()
         .create(true)
@@ -304,8 +346,17 @@ fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
     }
 }
 
+/// Whom to tell that there is something to read again; believed only while the lock is held.
+fn say_who(mut lock: &fs::File) -> Result<(), ServeError> {
+    let failed = |source| ServeError::io("cannot write to the lock", source);
+    lock.set_len(0).map_err(failed)?;
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    lock.write_all(format!("{pid}\n").as_bytes())
+        .map_err(failed)
+}
+
 /// The first key: made once, readable by root alone.
-fn root_key(data_dir: &Path) -> Result<ApiToken, ServeError> {
+pub fn root_key(data_dir: &Path) -> Result<ApiToken, ServeError> {
     let path = data_dir.join(ROOT_KEY_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => ApiToken::parse(text.trim()).ok_or_else(|| {
@@ -327,7 +378,7 @@ fn root_key(data_dir: &Path) -> Result<ApiToken, ServeError> {
 }
 
 /// In one step, so that nobody ever reads half of it.
-fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), ServeError> {
+pub fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), ServeError> {
     let failed = |source| ServeError::io(format!("cannot write {}", path.display()), source);
     let fresh = path.with_extension("new");
     fs::remove_file(&fresh).ok();

@@ -18,6 +18,8 @@ pub struct Cove {
     dir: TempDir,
     /// Flags of `cove serve` besides the usual ones.
     flags: Vec<String>,
+    /// Certificates the command line trusts instead of the system's.
+    ca_file: Option<PathBuf>,
     server: Option<Child>,
 }
 
@@ -45,6 +47,11 @@ impl Cove {
 
     /// The same, with more flags for `cove serve`.
     pub fn start_with(flags: &[&str]) -> Self {
+        Self::start_trusting(flags, None)
+    }
+
+    /// The same, for a server with a certificate.
+    pub fn start_trusting(flags: &[&str], ca_file: Option<PathBuf>) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("cove-e2e-")
             .tempdir_in("/var/tmp")
@@ -52,6 +59,7 @@ impl Cove {
         let mut cove = Self {
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            ca_file,
             server: None,
         };
         cove.serve();
@@ -135,6 +143,9 @@ impl Cove {
             .env_remove("COVE_API_KEY")
             .env("COVE_DATA_DIR", self.data_dir())
             .stdin(Stdio::null());
+        if let Some(ca_file) = &self.ca_file {
+            command.env("COVE_CA_FILE", ca_file);
+        }
         command
     }
 

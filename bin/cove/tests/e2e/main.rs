@@ -14,5 +14,6 @@ mod pipes;
 mod postgres;
 mod privileges;
 mod python;
+mod reloading;
 mod restarts;
 mod terminal;

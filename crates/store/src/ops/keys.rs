@@ -133,16 +133,48 @@ pub struct Revoke {
 impl Op for Revoke {
     type Out = Key;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Key, StoreError> {
+        // Holds off other revocations of this organisation, so that the last two keys do not both go.
+        tx.execute(
+            "UPDATE organisations SET name = name WHERE id = ?1",
+            values![&self.org],
+        )
+        .await?;
+        let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE org = ?1 AND id = ?2");
+        let rows = tx.query(&sql, values![&self.org, &self.id]).await?;
+        let row = rows
+            .first()
+            .ok_or(StoreError::NotFound { what: "the key" })?;
+        let mut found = key(row)?;
+        if found.revoked_at.is_some() {
+            return Ok(found);
+        }
+        if found.root {
+            return Err(StoreError::RootKey);
+        }
+        if found.scopes.contains(&Scope::Admin) && !self.another_admin(tx).await? {
+            return Err(StoreError::LastAdminKey);
+        }
+        tx.execute(
+            "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1",
+            values![&self.id, self.at],
+        )
+        .await?;
+        found.revoked_at = Some(self.at);
+        Ok(found)
+    }
+}
+
+impl Revoke {
+    /// Whether somebody is left who can make keys.
+    async fn another_admin<T: Tx>(&self, tx: &mut T) -> Result<bool, StoreError> {
         let sql = format!(
-            "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, ?3) WHERE org = ?1 AND id = ?2 \
-             RETURNING {COLUMNS}"
+            "SELECT {COLUMNS} FROM api_keys WHERE org = ?1 AND id <> ?2 AND revoked_at IS NULL \
+             AND (expires_at IS NULL OR expires_at > ?3) AND scopes LIKE '%admin%' LIMIT 1"
         );
         let rows = tx
             .query(&sql, values![&self.org, &self.id, self.at])
             .await?;
-        key(rows
-            .first()
-            .ok_or(StoreError::NotFound { what: "the key" })?)
+        Ok(!rows.is_empty())
     }
 }
 

@@ -52,6 +52,7 @@ suite!(
     tenants::organisations_have_unique_names_and_pages,
     tenants::keys_are_found_by_hash_and_revoked_for_good,
     tenants::a_new_root_key_replaces_the_old_one,
+    tenants::nobody_is_locked_out_by_a_revocation,
     sandboxes::names_are_unique_among_the_living_of_one_organisation,
     sandboxes::another_organisation_sees_nothing,
     sandboxes::lists_filter_and_page_while_rows_come_and_go,

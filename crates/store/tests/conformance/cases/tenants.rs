@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cove_model::OrgId;
-use cove_store::{Holding, Key, Organisation, PageRequest, Quota, Store, StoreError};
+use cove_store::{Holding, Key, Organisation, PageRequest, Quota, Scope, Store, StoreError};
 
 use crate::rows::{at, key, org};
 
@@ -144,4 +144,52 @@ pub async fn a_new_root_key_replaces_the_old_one(store: Arc<dyn Store>) {
             .revoked_at
             .is_some()
     );
+}
+
+pub async fn nobody_is_locked_out_by_a_revocation(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let root = Key {
+        root: true,
+        scopes: Scope::ALL.to_vec(),
+        ..key(&ours)
+    };
+    store.put_root_key(&root, "00").await.unwrap();
+    let refused = store.revoke_key(&ours, &root.id, at(5)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::RootKey), "{refused}");
+
+    let theirs = org(&store, "theirs").await;
+    let admin = |expires_at| Key {
+        scopes: vec![Scope::Admin],
+        expires_at,
+        ..key(&theirs)
+    };
+    let (one, two) = (admin(None), admin(None));
+    let (expired, reader) = (
+        admin(Some(at(4))),
+        Key {
+            scopes: vec![Scope::Read],
+            ..key(&theirs)
+        },
+    );
+    for (key, hash) in [
+        (&one, "a1"),
+        (&two, "a2"),
+        (&expired, "a3"),
+        (&reader, "a4"),
+    ] {
+        store.create_key(key, hash).await.unwrap();
+    }
+    let (first, second) = tokio::join!(
+        store.revoke_key(&theirs, &one.id, at(5)),
+        store.revoke_key(&theirs, &two.id, at(5))
+    );
+    let outcomes = [first, second];
+    let gone = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(gone, 1, "one of the last two stays: {outcomes:?}");
+    assert!(
+        outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, Err(StoreError::LastAdminKey)))
+    );
+    store.revoke_key(&theirs, &reader.id, at(5)).await.unwrap();
 }
