@@ -65,7 +65,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Image(command) => images::run(&client, command, json).await,
         Command::Key(command) => done(access::key(&client, command, json).await),
         Command::Org(command) => done(access::org(&client, command, json).await),
-        Command::Bench(args) => done(bench::run(&client, &args, json).await),
+        Command::Bench(args) => done(bench::run(&client, &args, global).await),
         Command::Serve(_)
         | Command::Completion { .. }
         | Command::Man { .. }

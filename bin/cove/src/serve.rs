@@ -32,7 +32,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::args::Global;
 use crate::report::CliError;
-pub use reload::reset_root_key;
+pub use reload::{reset_root_key, running};
 pub use settings::{SETTINGS, Settings};
 
 /// Exit code of a child that must not be restarted: what is wrong will not go away by itself.

@@ -133,6 +133,9 @@ pub struct BenchArgs {
     /// Workers of the sustained part
     #[arg(long, default_value_t = 4)]
     pub workers: usize,
+    /// Sandboxes that only wait while the server's memory is read, on its own machine; 0: none
+    #[arg(long, default_value_t = 1000)]
+    pub idle: usize,
     /// The image to measure with
     #[arg(long, default_value = "debian")]
     pub image: String,

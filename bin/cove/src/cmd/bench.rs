@@ -9,11 +9,16 @@ use cove_client::{Client, ClientConfig, ClientError};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Global};
+use crate::connect;
 use crate::output::{self, Progress, Table};
 use crate::report::CliError;
 
 mod docker;
+mod idle;
+mod kept;
+
+use kept::Kept;
 
 /// Execs timed one after the other, and for how long they are counted at once.
 const EXECS: usize = 300;
@@ -23,9 +28,11 @@ const EXEC_TIME: Duration = Duration::from_secs(3);
 const CPU: f64 = 1.0;
 const MEMORY_MB: u64 = 64;
 const DISK_MB: u64 = 128;
+/// Of each that only waits: a thousand must fit what a small host may promise.
+const IDLE_CPU: f64 = 0.05;
 
 /// Something that makes sandboxes: Cove, or what it is compared with.
-pub trait Subject: Clone + Send + 'static {
+pub trait Subject: Clone + Send + Sync + 'static {
     fn create(&self) -> impl Future<Output = Result<String, ClientError>> + Send;
     fn echo(&self, id: &str) -> impl Future<Output = Result<(), ClientError>> + Send;
     fn delete(&self, id: &str) -> impl Future<Output = Result<(), ClientError>> + Send;
@@ -35,13 +42,14 @@ pub trait Subject: Clone + Send + 'static {
 struct Cove {
     client: Client,
     image: String,
+    cpu: f64,
 }
 
 impl Subject for Cove {
     async fn create(&self) -> Result<String, ClientError> {
         // Small ones, so that what the host may promise is not what is measured.
         let resources = ResourcesRequest {
-            cpu: Some(CPU),
+            cpu: Some(self.cpu),
             memory_mb: Some(MEMORY_MB),
             disk_mb: Some(DISK_MB),
             ..ResourcesRequest::default()
@@ -71,12 +79,33 @@ impl Subject for Cove {
     }
 }
 
-pub async fn run(client: &Client, args: &BenchArgs, json: bool) -> Result<(), CliError> {
+pub async fn run(client: &Client, args: &BenchArgs, global: &Global) -> Result<(), CliError> {
+    let json = global.json;
     let cove = Cove {
         client: client.clone(),
         image: args.image.clone(),
+        cpu: CPU,
     };
-    let mut report = vec![("cove", measure(&cove, args, json).await?)];
+    let waiting = Cove {
+        cpu: IDLE_CPU,
+        ..cove.clone()
+    };
+    let mut figures = tidily(Kept::new(cove), |cove| async move {
+        measure(&cove, args, json).await
+    })
+    .await?;
+    if args.idle > 0 {
+        let data_dir = connect::data_dir(global);
+        Progress::new(json).show("idle");
+        let idle = tidily(Kept::new(waiting), |cove| async move {
+            idle::measure(&cove, args.idle, &data_dir).await
+        })
+        .await?;
+        if let (Value::Object(figures), Value::Object(idle)) = (&mut figures, idle) {
+            figures.extend(idle);
+        }
+    }
+    let mut report = vec![("cove", figures)];
     if let Some(socket) = &args.docker {
         let client = Client::new(ClientConfig::new(
             format!("unix:{}", socket.display()),
@@ -86,7 +115,18 @@ pub async fn run(client: &Client, args: &BenchArgs, json: bool) -> Result<(), Cl
             client,
             image: args.docker_image.clone(),
         };
-        report.push(("docker", measure(&docker, args, json).await?));
+        let figures = tidily(Kept::new(docker), |docker| async move {
+            measure(&docker, args, json).await
+        });
+        // What was measured of Cove is told also when Docker fails.
+        match figures.await {
+            Ok(figures) => {
+                let ratio = ratios(&report[0].1, &figures);
+                report.push(("docker", figures));
+                report.push(("docker/cove", ratio));
+            }
+            Err(error) => eprintln!("Docker could not be measured: {error}"),
+        }
     }
     if json {
         let report: serde_json::Map<String, Value> = report
@@ -113,6 +153,32 @@ pub async fn run(client: &Client, args: &BenchArgs, json: bool) -> Result<(), Cl
     table.print()
 }
 
+/// Whatever became of the work, nothing that it made is left.
+async fn tidily<S: Subject, F: Future<Output = Result<Value, CliError>>>(
+    subject: Kept<S>,
+    work: impl FnOnce(Kept<S>) -> F,
+) -> Result<Value, CliError> {
+    let outcome = work(subject.clone()).await;
+    match subject.clear().await {
+        0 => {}
+        left => eprintln!("{left} could not be deleted and are left"),
+    }
+    outcome
+}
+
+/// How many times what Cove has the other one has.
+fn ratios(cove: &Value, other: &Value) -> Value {
+    let ratio = |key: &str| {
+        let (ours, theirs) = (cove[key].as_f64()?, other[key].as_f64()?);
+        (ours > 0.0).then(|| (key.to_owned(), json!(theirs / ours)))
+    };
+    FIGURES
+        .iter()
+        .filter_map(|(key, _, _)| ratio(key))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
 const FIGURES: &[(&str, &str, &str)] = &[
     ("create_exec_p50_ms", "ms", "create + exec, median"),
     ("create_exec_p99_ms", "ms", "create + exec, p99"),
@@ -130,9 +196,15 @@ const FIGURES: &[(&str, &str, &str)] = &[
     ("exec_p50_ms", "ms", "exec, median"),
     ("exec_p99_ms", "ms", "exec, p99"),
     ("exec_per_s", "1/s", "exec on one sandbox, 8 at once"),
+    ("idle_sandboxes", "", "sandboxes that only wait"),
+    ("idle_server_mb", "MiB", "memory of the server with them"),
 ];
 
-async fn measure<S: Subject>(subject: &S, args: &BenchArgs, json: bool) -> Result<Value, CliError> {
+async fn measure<S: Subject>(
+    subject: &S,
+    args: &BenchArgs,
+    json: bool,
+) -> Result<Value, CliError> {
     let mut progress = Progress::new(json);
     progress.show("one after the other");
     let latency = one_by_one(subject, args.count.max(1)).await?;
@@ -206,7 +278,8 @@ async fn at_once<S: Subject>(subject: &S, count: usize) -> Result<Value, CliErro
         }
     }
     for id in ids {
-        subject.delete(&id).await?;
+        // What does not go now is tried again when everything is cleared away.
+        subject.delete(&id).await.ok();
     }
     Ok(json!({
         "burst_p50_ms": quantile(&mut times, 0.5), "burst_max_ms": quantile(&mut times, 1.0),
@@ -293,6 +366,13 @@ fn quantile(times: &mut [Duration], at: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_are_of_what_both_have() {
+        let cove = json!({"exec_p50_ms": 2.0, "burst_failed": 0, "idle_server_mb": 9.0});
+        let docker = json!({"exec_p50_ms": 8.0, "burst_failed": 0});
+        assert_eq!(ratios(&cove, &docker), json!({"exec_p50_ms": 4.0}));
+    }
 
     #[test]
     fn quantiles_are_values_that_were_measured() {

@@ -64,7 +64,7 @@ pub fn reset_root_key(data_dir: &Path) -> Result<(ApiToken, bool), ServeError> {
 }
 
 /// The supervisor over this directory. A process id counts only while its owner holds the lock.
-fn running(data_dir: &Path) -> Result<Option<Pid>, ServeError> {
+pub fn running(data_dir: &Path) -> Result<Option<Pid>, ServeError> {
     let path = data_dir.join(LOCK_FILE);
     let failed = |source| ServeError::io(format!("cannot read {}", path.display()), source);
     let file = match File::open(&path) {
