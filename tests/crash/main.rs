@@ -8,6 +8,7 @@ mod moments;
 mod neighbours;
 mod resizing;
 mod sweeping;
+mod travelling;
 
 /// The program that holds the engine.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_engine-host");

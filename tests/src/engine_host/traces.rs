@@ -38,6 +38,9 @@ pub struct Traces {
     pub records: BTreeSet<String>,
     /// Volumes of sandboxes.
     pub volumes: BTreeSet<String>,
+    /// Volumes and records of snapshots.
+    pub snapshots: BTreeSet<String>,
+    pub snapshot_records: BTreeSet<String>,
     /// Volumes that only exist while something is being made or deleted.
     pub unfinished: BTreeSet<String>,
 }
@@ -102,6 +105,8 @@ impl Traces {
         let data = dir.join("data");
         traces.records = names(&data.join("records")).into_iter().collect();
         traces.volumes = names(&data.join("pool/sandboxes")).into_iter().collect();
+        traces.snapshots = names(&data.join("pool/snapshots")).into_iter().collect();
+        traces.snapshot_records = names(&data.join("snapshots")).into_iter().collect();
         for folder in ["staging", "trash", "partial"] {
             traces.unfinished.extend(
                 names(&data.join("pool").join(folder))
