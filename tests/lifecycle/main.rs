@@ -5,6 +5,7 @@
 
 mod basics;
 mod churn;
+mod exporting;
 mod full_host;
 mod images;
 mod memory;

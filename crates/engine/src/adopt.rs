@@ -145,6 +145,7 @@ impl Engine {
         })
         .await;
         self.inner.images.store.sweep().await?;
+        self.inner.sweep_snapshots().await;
         tracing::info!(groups, ?volumes, "swept");
         Ok(())
     }

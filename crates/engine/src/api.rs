@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
-    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView,
+    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView, Imported,
     RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest,
     SnapshotView,
 };
@@ -140,6 +140,26 @@ impl RunnerApi for Engine {
         self.set_sandbox_network(id, policy).await
     }
 
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+        self.write_out(id).await
+    }
+
+    async fn import_snapshot(
+        &self,
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        self.take_in(id, file).await
+    }
+
+    async fn image_from_snapshot(
+        &self,
+        id: &SnapshotId,
+        name: &str,
+    ) -> Result<ImageJob, RunnerError> {
+        self.make_template(id, name).await
+    }
+
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
         let sandboxes = self.inner.all();
         let snapshots = self.inner.snapshots.all();
@@ -189,7 +209,7 @@ impl RunnerApi for Engine {
                 error => internal(chain(&error)),
             })?;
         match template {
-            Some(template) => self.remove_snapshot(&template.record.id).await,
+            Some(template) => self.inner.erase(&template).await,
             None => Ok(()),
         }
     }

@@ -30,6 +30,8 @@ pub struct EngineConfig {
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
     pub plain_registries: Vec<String>,
+    /// Ed25519 keys of other hosts whose exported memory is restored here; this host's own always is.
+    pub trusted_keys: Vec<[u8; 32]>,
 }
 
 /// How much may be promised for each unit the host has. Sandboxes are mostly idle and rarely use
@@ -66,6 +68,7 @@ impl EngineConfig {
             network_range: Addresses::default(),
             default_registry: None,
             plain_registries: Vec::new(),
+            trusted_keys: Vec::new(),
         }
     }
 }

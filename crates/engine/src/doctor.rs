@@ -41,6 +41,13 @@ pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
 
 fn findings(inner: &Inner) -> Vec<Finding> {
     let mut found = host_findings(inner.container.cgroup_version());
+    found.push(good(
+        "export key",
+        format!(
+            "exported snapshots are signed by {}; hosts that trust it take their memory",
+            inner.keys.public()
+        ),
+    ));
     found.push(disk_room(inner));
     found.extend(
         Pool::probe(&inner.config.data_dir)

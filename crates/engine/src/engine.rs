@@ -18,6 +18,7 @@ use cove_runner::{RunnerError, Sample};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
+use crate::archive::key::Keys;
 use crate::books::{Books, Capacity, total_memory};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub events: Arc<Events>,
     pub records: Records,
     pub snapshots: Arc<Snapshots>,
+    pub keys: Keys,
     pub host_boot: String,
     pub disk_limits: bool,
     pub guard: Guard,
@@ -242,6 +244,8 @@ impl Inner {
         let snapshots =
             Snapshots::open(snapshots_dir.clone(), there).map_err(at("open", &snapshots_dir))?;
         Ok(Self {
+            keys: Keys::open(data_dir, &config.trusted_keys)
+                .map_err(at("open the signing key in", data_dir))?,
             snapshots: Arc::new(snapshots),
             records: Records::open(records_dir.clone()).map_err(at("open", &records_dir))?,
             host_boot: instance::boot_id().map_err(at("read the boot id for", data_dir))?,

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cove_image::{Image, ImageError, ImageStore, Progress, RegistryAuth, Source};
+use cove_model::SnapshotId;
 use cove_runner::{ImageJob, ImageSource, ImageView, JobState, RunnerError};
+
+use futures_util::future::BoxFuture;
 
 use crate::error::{chain, from_pool, internal};
 
@@ -25,12 +28,23 @@ pub struct Images {
     jobs: Arc<Mutex<Jobs>>,
 }
 
+/// What a job was asked for: two that ask for the same share it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    Source(ImageSource),
+    /// An image of this snapshot under this name.
+    Snapshot(SnapshotId, String),
+}
+
+/// Takes the progress of a job.
+pub type Tell = Box<dyn Fn(Progress) + Send + Sync>;
+
 #[derive(Default)]
 struct Jobs {
     next: u64,
     by_id: BTreeMap<u64, ImageJob>,
     /// What the jobs under way were asked for, credentials included.
-    running: Vec<(ImageSource, u64)>,
+    running: Vec<(Asked, u64)>,
     /// Bytes done and in all of each layer of a running job.
     layers: BTreeMap<u64, BTreeMap<String, (u64, u64)>>,
 }
@@ -50,8 +64,21 @@ impl Images {
             ImageSource::Debian => cove_model::spec::DEFAULT_IMAGE.to_owned(),
             ImageSource::Local { name, .. } => name.clone(),
         };
+        let store = self.store.clone();
+        self.begin(&name, Asked::Source(source.clone()), move |progress| {
+            Box::pin(async move { run(&store, source, progress).await })
+        })
+    }
+
+    /// Starts a job unless the same is under way.
+    pub fn begin(
+        &self,
+        name: &str,
+        asked: Asked,
+        work: impl FnOnce(Tell) -> BoxFuture<'static, Result<Image, RunnerError>>,
+    ) -> Result<ImageJob, RunnerError> {
         let mut jobs = self.lock();
-        let same = jobs.running.iter().find(|(other, _)| *other == source);
+        let same = jobs.running.iter().find(|(other, _)| *other == asked);
         if let Some(job) = same.and_then(|(_, id)| jobs.by_id.get(id)) {
             return Ok(job.clone());
         }
@@ -65,7 +92,7 @@ impl Images {
         let number = jobs.next;
         let job = ImageJob {
             id: self.id(number),
-            name: name.clone(),
+            name: name.to_owned(),
             state: JobState::Running,
             stage: "starting".into(),
             done_bytes: 0,
@@ -75,7 +102,7 @@ impl Images {
             error: None,
         };
         jobs.by_id.insert(number, job.clone());
-        jobs.running.push((source.clone(), number));
+        jobs.running.push((asked, number));
         while jobs.by_id.len() > FINISHED_MAX {
             let Some(oldest) = jobs
                 .by_id
@@ -88,13 +115,13 @@ impl Images {
             jobs.by_id.remove(&oldest);
         }
         drop(jobs);
-        let (store, jobs) = (self.store.clone(), Arc::clone(&self.jobs));
+        let jobs = Arc::clone(&self.jobs);
+        let telling = Arc::clone(&self.jobs);
+        let work = work(Box::new(move |progress| {
+            on_progress(&telling, number, progress);
+        }));
         tokio::spawn(async move {
-            let progress = {
-                let jobs = Arc::clone(&jobs);
-                move |progress| on_progress(&jobs, number, progress)
-            };
-            let result = run(&store, source, progress).await;
+            let result = work.await;
             finish(&jobs, number, result);
         });
         Ok(job)
@@ -159,7 +186,7 @@ async fn run(
 }
 
 /// Who is to blame decides the kind: the host, a fault of ours, or what was asked for.
-fn failure(error: ImageError) -> RunnerError {
+pub fn failure(error: ImageError) -> RunnerError {
     match error {
         ImageError::Pool(error) => from_pool(error),
         error @ (ImageError::File { .. } | ImageError::Task(_)) => internal(chain(&error)),

@@ -10,6 +10,7 @@
 //! <data-dir>/pool.img, pool/   volumes (see cove-pool); pool/base the layer with device nodes
 //! <data-dir>/records/          a record per sandbox (see `record`)
 //! <data-dir>/snapshots/        a record per snapshot (see `snapshots`)
+//! <data-dir>/signing.key       what exported snapshots are signed with
 //! <data-dir>/runtime/          the guest program, by content
 //! <data-dir>/images/           image records and half-downloaded layers
 //! /run/cove/                   what engines of one host claim from each other
@@ -18,6 +19,7 @@
 
 mod adopt;
 mod api;
+mod archive;
 mod books;
 mod config;
 mod create;
@@ -31,6 +33,7 @@ mod guard;
 mod images;
 mod instance;
 mod limits;
+mod merged;
 mod monitor;
 mod network;
 mod origin;
@@ -39,6 +42,7 @@ mod record;
 mod rollback;
 mod sandbox;
 mod snapshots;
+mod template;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};

@@ -124,6 +124,12 @@ pub fn move_memory(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
         result => return result,
     }
+    copy_memory(from, to)?;
+    remove_tree(from)
+}
+
+/// Copies a flat directory of memory images, sharing their bytes where the filesystem can.
+pub fn copy_memory(from: &Path, to: &Path) -> io::Result<()> {
     make_private(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -136,7 +142,7 @@ pub fn move_memory(from: &Path, to: &Path) -> io::Result<()> {
         }
         clone_file(&entry.path(), &target)?;
     }
-    remove_tree(from)
+    Ok(())
 }
 
 fn clone_file(from: &Path, to: &Path) -> io::Result<()> {

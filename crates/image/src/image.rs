@@ -53,7 +53,7 @@ impl Image {
 }
 
 /// This machine's architecture as OCI spells it.
-pub(crate) fn host_arch() -> &'static str {
+pub fn host_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -21,6 +21,23 @@ const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// What is kept of a failed `tar`'s complaints.
 const MAX_COMPLAINT_BYTES: u64 = 2000;
 
+/// What an archive becomes.
+struct Made {
+    names: Vec<String>,
+    source: Source,
+    config: OciConfig,
+}
+
+impl Made {
+    fn imported(name: &str) -> Self {
+        Self {
+            names: vec![name.to_owned()],
+            source: Source::Import,
+            config: OciConfig::default(),
+        }
+    }
+}
+
 impl ImageStore {
     /// Makes an image of a tarball that holds a whole file system. A later import of the same
     /// bytes is the same image.
@@ -34,7 +51,8 @@ impl ImageStore {
         let report = Report::new(progress);
         let _operation = self.inner.pin(&[]);
         let (filled, digest) = self.fill_from(reader, &report).await?;
-        self.finish_import(name, filled, digest, &report).await
+        self.finish_import(Made::imported(name), filled, digest, &report)
+            .await
     }
 
     /// Makes an image of a directory's content as it is now. Other file systems mounted below
@@ -98,7 +116,31 @@ impl ImageStore {
             Some(1) => report.send(Progress::Warning(complaints)),
             _ => return Err(failed(complaints)),
         }
-        self.finish_import(name, filled, digest, &report).await
+        self.finish_import(Made::imported(name), filled, digest, &report)
+            .await
+    }
+
+    /// Makes an image of a whole file system that this or another host packed from a snapshot. Without
+    /// a name it is there for the snapshot alone.
+    pub async fn import_root(
+        &self,
+        name: Option<&str>,
+        config: OciConfig,
+        reader: impl AsyncRead + Send + Unpin,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
+        if let Some(name) = name {
+            check_name(name)?;
+        }
+        let report = Report::new(progress);
+        let _operation = self.inner.pin(&[]);
+        let (filled, digest) = self.fill_from(reader, &report).await?;
+        let made = Made {
+            names: name.map(str::to_owned).into_iter().collect(),
+            source: Source::Snapshot,
+            config,
+        };
+        self.finish_import(made, filled, digest, &report).await
     }
 
     async fn fill_from(
@@ -132,7 +174,7 @@ impl ImageStore {
 
     async fn finish_import(
         &self,
-        name: &str,
+        made: Made,
         filled: Filled,
         digest: String,
         report: &Report,
@@ -141,10 +183,10 @@ impl ImageStore {
         let _pin = self.inner.pin(std::slice::from_ref(&chain));
         filled.publish(chain.clone()).await?;
         let description = Description {
-            names: vec![name.to_owned()],
+            names: made.names,
             digest: Some(digest),
-            source: Source::Import,
-            config: OciConfig::default(),
+            source: made.source,
+            config: made.config,
             layers: vec![chain],
             arch: host_arch().to_owned(),
         };

@@ -35,7 +35,7 @@ pub use chain::ChainId;
 pub use cove_model::ImageId;
 pub use cove_unpack::{UnpackError, UnpackLimits, UnpackProgram};
 pub use error::ImageError;
-pub use image::{Image, OciConfig, Source};
+pub use image::{Image, OciConfig, Source, host_arch};
 pub use progress::Progress;
 pub use reference::{Reference, ReferenceError};
 pub use registry::{RegistryAuth, RegistryError};

@@ -3,7 +3,8 @@
 //! One connection carries one call: a frame with the [`Request`], then frames with the answer, then
 //! the end. Lists come in several frames. A connection to a guest is answered with the descriptor of
 //! the guest's own socket (SCM_RIGHTS), so the privileged process neither sees nor copies what is
-//! said on it; a guest stream that is not a socket is relayed over the same connection instead.
+//! said on it; a guest stream that is not a socket is relayed over the same connection instead. A
+//! snapshot is exported the same way, and imported from a descriptor that comes with the request.
 //!
 //! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
 //! away cancels questions, never changes: those run to their end.
@@ -79,6 +80,13 @@ enum Request {
     Rollback {
         request: RollbackRequest,
     },
+    ExportSnapshot {
+        id: SnapshotId,
+    },
+    /// The file comes as a descriptor with this frame.
+    ImportSnapshot {
+        id: SnapshotId,
+    },
     ImageFromSnapshot {
         id: SnapshotId,
         name: String,
@@ -118,6 +126,7 @@ impl Request {
             | Self::Snapshot { .. }
             | Self::DeleteSnapshot { .. }
             | Self::Rollback { .. }
+            | Self::ImportSnapshot { .. }
             | Self::ImageFromSnapshot { .. }
             | Self::SetNetwork { .. }
             | Self::AddImage { .. }
@@ -130,6 +139,7 @@ impl Request {
             | Self::Events { .. }
             | Self::Snapshots
             | Self::GetSnapshot { .. }
+            | Self::ExportSnapshot { .. }
             | Self::Egress { .. }
             | Self::Images
             | Self::ImageJob { .. }

@@ -9,29 +9,20 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 
-use super::volume_of;
+use super::{Snapshot, volume_of};
 
 impl Engine {
     pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
         let Some(snapshot) = self.inner.snapshots.get(id) else {
             return Ok(());
         };
-        let (engine, id) = (self.clone(), id.clone());
+        let engine = self.clone();
         let task = tokio::spawn(async move {
-            // Whoever is growing from it now has what it needs first.
-            let _alone = snapshot.users.write().await;
-            let image = snapshot.record.image.clone();
-            let inner = Arc::clone(&engine.inner);
-            spawn_blocking(move || {
-                inner
-                    .snapshots
-                    .forget(&id)
-                    .map_err(|error| internal(format!("remove the snapshot's record: {error}")))?;
-                inner.pool.delete(&volume_of(&id)).map_err(from_pool)
-            })
-            .await
-            .map_err(internal)??;
-            engine.inner.drop_unnamed_image(&image).await;
+            engine.inner.erase(&snapshot).await?;
+            engine
+                .inner
+                .drop_unnamed_image(&snapshot.record.image)
+                .await;
             Ok(())
         });
         task.await.map_err(internal)?
@@ -39,6 +30,42 @@ impl Engine {
 }
 
 impl Inner {
+    /// Deletes a snapshot, and nothing that it used.
+    pub(crate) async fn erase(
+        self: &Arc<Self>,
+        snapshot: &Arc<Snapshot>,
+    ) -> Result<(), RunnerError> {
+        // Whoever is growing from it now has what it needs first.
+        let _alone = snapshot.users.write().await;
+        let (inner, id) = (Arc::clone(self), snapshot.record.id.clone());
+        spawn_blocking(move || {
+            inner
+                .snapshots
+                .forget(&id)
+                .map_err(|error| internal(format!("remove the snapshot's record: {error}")))?;
+            inner.pool.delete(&volume_of(&id)).map_err(from_pool)
+        })
+        .await
+        .map_err(internal)?
+    }
+
+    /// What a crash may have left: processes of images that are gone, images of snapshots that are.
+    pub(crate) async fn sweep_snapshots(self: &Arc<Self>) {
+        for snapshot in self.snapshots.all() {
+            let Some(image) = &snapshot.record.template_of else {
+                continue;
+            };
+            if self.images.store.get(image).is_none()
+                && let Err(error) = self.erase(&snapshot).await
+            {
+                tracing::warn!(snapshot = %snapshot.record.id, %error, "a leftover stays");
+            }
+        }
+        for image in self.images.store.list() {
+            self.drop_unnamed_image(&image.id).await;
+        }
+    }
+
     /// Removes an image that came with an imported snapshot once nothing uses it any more: it never
     /// had a name, so nobody could ask for it.
     pub(crate) async fn drop_unnamed_image(self: &Arc<Self>, id: &ImageId) {
@@ -55,7 +82,14 @@ impl Inner {
             .remove(id, move |image| inner.user_of_image(&image.id))
             .await;
         match removed {
-            Ok(()) | Err(cove_image::ImageError::InUse { .. }) => {}
+            Ok(()) => {
+                if let Some(template) = self.snapshots.template_of(id)
+                    && let Err(error) = self.erase(&template).await
+                {
+                    tracing::warn!(image = %id, %error, "an image's processes stay until the next sweep");
+                }
+            }
+            Err(cove_image::ImageError::InUse { .. }) => {}
             Err(error) => {
                 tracing::warn!(image = %id, %error, "an image nobody uses could not be removed");
             }

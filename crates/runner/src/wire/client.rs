@@ -14,7 +14,7 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, descriptor};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
     SandboxView, SnapshotRequest, SnapshotView,
 };
 
@@ -27,6 +27,8 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long memory may take to go to disk or come back: many gigabytes on a slow one.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(900);
+/// How long a snapshot may take to arrive, over whatever line its sender has.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(6 * 3600);
 
 /// A runner behind a unix socket. Holds no connection between calls.
 #[derive(Debug, Clone)]
@@ -90,6 +92,48 @@ impl Client {
 
     async fn change<T: DeserializeOwned>(&self, request: Request) -> Result<T, RunnerError> {
         self.ask(request, CHANGE_TIMEOUT).await
+    }
+
+    /// A call that is answered with a connection.
+    async fn stream(&self, request: Request) -> Result<GuestStream, RunnerError> {
+        Self::within(QUESTION_TIMEOUT, async {
+            let mut stream = self.open(&request).await?;
+            let (header, received) = descriptor::receive_header(&mut stream).await?;
+            let (kind, length) = frame::header(header)?;
+            let content = frame::content(&mut stream, length).await?;
+            match (kind, received) {
+                (Kind::Descriptor, Some(received)) => {
+                    let guest = std::os::unix::net::UnixStream::from(received);
+                    guest.set_nonblocking(true)?;
+                    Ok(Ok(GuestStream::Unix(UnixStream::from_std(guest)?)))
+                }
+                (Kind::Relay, _) => Ok(Ok(GuestStream::Unix(stream))),
+                (Kind::Error, _) => Ok(Err(frame::parse(&content)?)),
+                _ => Err(out_of_turn()),
+            }
+        })
+        .await
+    }
+
+    /// Sends the request with the reading end of `file`; what is not a socket is copied into one.
+    async fn send_file(&self, request: &Request, file: GuestStream) -> io::Result<UnixStream> {
+        let socket = match file {
+            GuestStream::Unix(socket) => socket,
+            GuestStream::Other(mut file) => {
+                let (mut into, socket) = UnixStream::pair()?;
+                tokio::spawn(async move {
+                    // The runner sees the end of it, early or not.
+                    let _ = tokio::io::copy(&mut file, &mut into).await;
+                });
+                socket
+            }
+        };
+        let connect = UnixStream::connect(&self.path);
+        let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
+        let frame = frame::encode(Kind::Request, request)?;
+        let socket = socket.into_std()?;
+        descriptor::send(&mut stream, &frame, std::os::fd::AsFd::as_fd(&socket)).await?;
+        Ok(stream)
     }
 
     async fn collect<T: DeserializeOwned>(&self, request: Request) -> Result<Vec<T>, RunnerError> {
@@ -163,24 +207,7 @@ impl RunnerApi for Client {
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
-        let request = Request::Connect { id: id.clone() };
-        Self::within(QUESTION_TIMEOUT, async {
-            let mut stream = self.open(&request).await?;
-            let (header, received) = descriptor::receive_header(&mut stream).await?;
-            let (kind, length) = frame::header(header)?;
-            let content = frame::content(&mut stream, length).await?;
-            match (kind, received) {
-                (Kind::Descriptor, Some(received)) => {
-                    let guest = std::os::unix::net::UnixStream::from(received);
-                    guest.set_nonblocking(true)?;
-                    Ok(Ok(GuestStream::Unix(UnixStream::from_std(guest)?)))
-                }
-                (Kind::Relay, _) => Ok(Ok(GuestStream::Unix(stream))),
-                (Kind::Error, _) => Ok(Err(frame::parse(&content)?)),
-                _ => Err(out_of_turn()),
-            }
-        })
-        .await
+        self.stream(Request::Connect { id: id.clone() }).await
     }
 
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
@@ -223,6 +250,29 @@ impl RunnerApi for Client {
     async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
         self.ask(Request::Rollback { request }, CAPTURE_TIMEOUT)
             .await
+    }
+
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+        self.stream(Request::ExportSnapshot { id: id.clone() })
+            .await
+    }
+
+    async fn import_snapshot(
+        &self,
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let request = Request::ImportSnapshot { id };
+        Self::within(TRANSFER_TIMEOUT, async {
+            let mut stream = self.send_file(&request, file).await?;
+            let (kind, content) = frame::read(&mut stream).await?;
+            match kind {
+                Kind::Done => Ok(Ok(frame::parse(&content)?)),
+                Kind::Error => Ok(Err(frame::parse(&content)?)),
+                _ => Err(out_of_turn()),
+            }
+        })
+        .await
     }
 
     async fn image_from_snapshot(

@@ -111,7 +111,13 @@ async fn answer(
     calls: &TaskTracker,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let (kind, content) = timeout(REQUEST_TIMEOUT, frame::read(&mut stream)).await??;
+    let asked = async {
+        let (header, received) = descriptor::receive_header(&mut stream).await?;
+        let (kind, length) = frame::header(header)?;
+        let content = frame::content(&mut stream, length).await?;
+        Ok::<_, io::Error>((kind, content, received))
+    };
+    let (kind, content, received) = timeout(REQUEST_TIMEOUT, asked).await??;
     let request = match kind {
         Kind::Request => frame::parse::<Request>(&content),
         _ => Err(io::Error::other("the first frame must be a request")),
@@ -123,9 +129,16 @@ async fn answer(
             return send_error(&mut stream, &RunnerError::Invalid { message }).await;
         }
     };
-    if let Request::Connect { id } = &request {
+    if let Request::Connect { .. } | Request::ExportSnapshot { .. } = &request {
+        let connecting = async {
+            match &request {
+                Request::ExportSnapshot { id } => api.export_snapshot(id).await,
+                Request::Connect { id } => api.connect(id).await,
+                _ => unreachable!("matched above"),
+            }
+        };
         let connected = tokio::select! {
-            connected = api.connect(id) => connected,
+            connected = connecting => connected,
             () = hung_up(&mut stream) => return Ok(()),
             () = shutdown.cancelled() => return Ok(()),
         };
@@ -136,7 +149,12 @@ async fn answer(
     }
     let sent = if request.changes_something() {
         // In a task of its own: it ends when the change does, whoever is still listening.
-        let call = calls.spawn(async move { perform(&*api, request).await });
+        let call = calls.spawn(async move {
+            match (request, received) {
+                (Request::ImportSnapshot { id }, Some(file)) => import(&*api, id, file).await,
+                (request, _) => perform(&*api, request).await,
+            }
+        });
         call.await.map_err(io::Error::other)?
     } else {
         tokio::select! {
@@ -223,6 +241,21 @@ fn list<T: Serialize + Send + Sync + 'static>(items: Vec<T>) -> Result<Answer, R
     Ok(Answer::List(Box::new(items)))
 }
 
+async fn import(
+    api: &dyn RunnerApi,
+    id: cove_model::SnapshotId,
+    file: std::os::fd::OwnedFd,
+) -> Result<Answer, RunnerError> {
+    let file = std::os::unix::net::UnixStream::from(file);
+    let file = file
+        .set_nonblocking(true)
+        .and_then(|()| UnixStream::from_std(file))
+        .map_err(|error| RunnerError::Invalid {
+            message: format!("the descriptor that came along is no socket: {error}"),
+        })?;
+    whole(&api.import_snapshot(id, GuestStream::Unix(file)).await?)
+}
+
 async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, RunnerError> {
     match request {
         Request::Create { request } => whole(&api.create(*request).await?),
@@ -258,8 +291,11 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
         Request::Host => whole(&api.host().await?),
-        Request::Connect { .. } => Err(RunnerError::Internal {
+        Request::Connect { .. } | Request::ExportSnapshot { .. } => Err(RunnerError::Internal {
             message: "connections are handed over, not answered".into(),
+        }),
+        Request::ImportSnapshot { .. } => Err(RunnerError::Invalid {
+            message: "no descriptor to import from came along".into(),
         }),
     }
 }

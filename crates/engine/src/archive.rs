@@ -1,0 +1,115 @@
+//! A snapshot as one portable file, written and read as a stream.
+//!
+//! ```text
+//! "cove-snapshot\n"  u32 version
+//! section…           u8 kind, chunks (u32 length, bytes) up to one of length 0, sha256
+//!   manifest (1)     JSON: what it is, what its image and its memory want
+//!   root     (2)     gzip of a tar: the whole file system, image and changes made one
+//!   memory   (3)     gzip of records (u16 name length, name, u64 length, bytes); only with memory
+//!   end      (255)   JSON: who signed, and the signature
+//! ```
+//! Numbers are little-endian. A section's hash covers its kind and its bytes; the signature covers
+//! the head and the hashes of all sections before the end, so nothing can be taken out, put in or
+//! exchanged. A file without its end was cut off.
+//!
+//! The root of a stranger's file goes to the confined unpacker as it comes. Memory is another matter:
+//! what restores it trusts it. It is put aside as it comes and looked at only when the whole file was
+//! signed by a key this host trusts; otherwise it is left out.
+
+use cove_image::OciConfig;
+use cove_model::{SandboxId, SandboxSpec};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
+
+use crate::record::MemoryRecord;
+
+mod export;
+mod import;
+pub mod key;
+mod read;
+mod write;
+
+const MAGIC: &[u8; 14] = b"cove-snapshot\n";
+const VERSION: u32 = 1;
+
+/// The largest chunk; readers refuse more.
+const CHUNK_MAX: usize = 256 << 10;
+/// The largest manifest or end that is read.
+const JSON_MAX: usize = 1 << 20;
+/// Files of one memory image; hundreds are usual for many processes.
+const MEMORY_FILES_MAX: usize = 100_000;
+const MEMORY_NAME_MAX: usize = 200;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Manifest = 1,
+    Root = 2,
+    Memory = 3,
+    End = 255,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Manifest, Self::Root, Self::Memory, Self::End]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    /// Where it was taken; means nothing on another host but to a person.
+    sandbox: SandboxId,
+    spec: SandboxSpec,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    architecture: String,
+    image: OciConfig,
+    image_names: Vec<String>,
+    memory: Option<MemoryRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    /// Ed25519, in hex.
+    key: String,
+    signature: String,
+}
+
+/// What is signed: a hash over the head and every section's hash.
+struct Seal(Sha256);
+
+impl Seal {
+    fn new() -> Self {
+        let mut hash = Sha256::new();
+        hash.update(MAGIC);
+        hash.update(VERSION.to_le_bytes());
+        Self(hash)
+    }
+
+    fn section(&mut self, digest: &[u8; 32]) {
+        self.0.update(digest);
+    }
+
+    fn finish(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
+}
+
+fn section_hash(kind: Kind) -> Sha256 {
+    let mut hash = Sha256::new();
+    hash.update([kind as u8]);
+    hash
+}
+
+/// Whether a file of a memory image may have this name: one harmless component.
+fn is_memory_name(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=MEMORY_NAME_MAX).contains(&name.len())
+        && name.bytes().all(allowed)
+        && !name.starts_with('.')
+}

@@ -1,0 +1,355 @@
+//! Taking in a snapshot that some host, ours or a stranger's, wrote out.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use cove_image::{Image, ImageHold};
+use cove_model::SnapshotId;
+use cove_runner::{GuestStream, Imported, RunnerError};
+use flate2::read::GzDecoder;
+use tokio::io::AsyncWriteExt;
+use tokio::task::spawn_blocking;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{from_pool, internal};
+use crate::images;
+use crate::snapshots::{Claim, SnapshotRecord, memory_dir, staging, volume_of};
+use crate::volumes::{Draft, make_private, pool_io};
+
+use super::read::{ReadError, Reader};
+use super::{End, Kind, MEMORY_FILES_MAX, Manifest, is_memory_name};
+
+/// Bytes of the root on their way to the unpacker.
+const ROOT_BUFFER: usize = 256 << 10;
+/// What packed memory may be larger than the memory it says it holds.
+const MEMORY_SLACK: u64 = 64 << 20;
+
+fn refused(error: ReadError) -> RunnerError {
+    match error {
+        ReadError::Io(error) => internal(error),
+        error => RunnerError::Invalid {
+            message: error.to_string(),
+        },
+    }
+}
+
+impl Engine {
+    pub(crate) async fn take_in(
+        &self,
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let claim = self.inner.snapshots.claim(&id)?;
+        let engine = self.clone();
+        let task = tokio::spawn(async move { engine.inner.take_in(claim, file).await });
+        task.await.map_err(internal)?
+    }
+}
+
+/// What was read, before anything of it is believed.
+struct Arrived {
+    manifest: Manifest,
+    image: Image,
+    image_hold: ImageHold,
+    /// The memory section as it came.
+    memory: Option<File>,
+    refused: Option<String>,
+}
+
+impl Inner {
+    async fn take_in(
+        self: &Arc<Self>,
+        claim: Claim,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let arrived = self.read_in(&claim.id, file).await;
+        let arrived = match arrived {
+            Ok(arrived) => arrived,
+            Err((error, image)) => {
+                if let Some(image) = image {
+                    self.drop_unnamed_image(&image).await;
+                }
+                return Err(error);
+            }
+        };
+        let image = arrived.image.id.clone();
+        let (inner, id) = (Arc::clone(self), claim.id.clone());
+        let made = spawn_blocking(move || inner.settle_in(&id, arrived))
+            .await
+            .map_err(internal)?;
+        match made {
+            Ok(imported) => Ok(imported),
+            Err(error) => {
+                self.drop_unnamed_image(&image).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads the whole file: the root into an image, memory aside. With an error comes the image
+    /// that was made already.
+    async fn read_in(
+        self: &Arc<Self>,
+        id: &SnapshotId,
+        file: GuestStream,
+    ) -> Result<Arrived, (RunnerError, Option<cove_model::ImageId>)> {
+        let plain = |error| (refused(error), None);
+        let mut reader = Reader::begin(file).await.map_err(plain)?;
+        if reader.next().await.map_err(plain)? != Kind::Manifest {
+            return Err(plain(ReadError::Damaged(
+                "it does not begin with its manifest".into(),
+            )));
+        }
+        let manifest: Manifest = reader.json().await.map_err(plain)?;
+        self.check_manifest(&manifest)
+            .map_err(|error| (error, None))?;
+        if reader.next().await.map_err(plain)? != Kind::Root {
+            return Err(plain(ReadError::Damaged(
+                "its file system is missing".into(),
+            )));
+        }
+        let image = self
+            .read_root(&mut reader, &manifest)
+            .await
+            .map_err(|error| (error, None))?;
+        let late = |error: RunnerError| (error, Some(image.id.clone()));
+        let image_hold = self
+            .images
+            .store
+            .hold(&image.id)
+            .ok_or_else(|| late(internal("the image went away while it was imported")))?;
+        let mut memory = None;
+        loop {
+            let seal = reader.seal_so_far();
+            let kind = reader.next().await.map_err(refused).map_err(late)?;
+            match kind {
+                Kind::Memory if memory.is_none() && manifest.memory.is_some() => {
+                    memory = Some(
+                        self.set_aside(id, &mut reader, &manifest)
+                            .await
+                            .map_err(late)?,
+                    );
+                }
+                Kind::End => {
+                    let end: End = reader.json().await.map_err(refused).map_err(late)?;
+                    reader.finish().await.map_err(refused).map_err(late)?;
+                    let refused = self
+                        .keys
+                        .check(&end.key, &end.signature, &seal)
+                        .err()
+                        .map(|error| error.to_string())
+                        .filter(|_| memory.is_some());
+                    return Ok(Arrived {
+                        manifest,
+                        image: image.clone(),
+                        image_hold,
+                        memory: memory.filter(|_| refused.is_none()),
+                        refused,
+                    });
+                }
+                _ => {
+                    let error = ReadError::Damaged("a section is out of place".into());
+                    return Err(late(refused(error)));
+                }
+            }
+        }
+    }
+
+    fn check_manifest(&self, manifest: &Manifest) -> Result<(), RunnerError> {
+        let invalid = |message: String| RunnerError::Invalid { message };
+        manifest
+            .spec
+            .check()
+            .map_err(|error| invalid(format!("the file's settings make no sense: {error}")))?;
+        let env: BTreeMap<_, _> = manifest.image.env.iter().cloned().collect();
+        cove_model::spec::check_env("image.env", &env)
+            .map_err(|error| invalid(format!("the file's settings make no sense: {error}")))?;
+        let texts = manifest.image.user.iter().chain(&manifest.image.workdir);
+        for text in texts {
+            if text.len() > cove_model::spec::PATH_MAX || text.chars().any(char::is_control) {
+                return Err(invalid(
+                    "the file's user or directory makes no sense".into(),
+                ));
+            }
+        }
+        let ours = cove_image::host_arch();
+        if manifest.architecture != ours {
+            return Err(invalid(format!(
+                "the snapshot is of a machine of architecture {}, and this host is {ours}",
+                manifest.architecture.chars().take(40).collect::<String>()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Hands the root to the confined unpacker as it comes.
+    async fn read_root(
+        self: &Arc<Self>,
+        reader: &mut Reader<GuestStream>,
+        manifest: &Manifest,
+    ) -> Result<Image, RunnerError> {
+        let (mut into, from) = tokio::io::duplex(ROOT_BUFFER);
+        let feed = async {
+            let mut chunk = Vec::new();
+            while reader.chunk(&mut chunk).await.map_err(refused)? {
+                if into.write_all(&chunk).await.is_err() {
+                    // The other side knows better why it stopped.
+                    return Ok(false);
+                }
+            }
+            into.shutdown().await.map_err(internal)?;
+            drop(into);
+            Ok::<_, RunnerError>(true)
+        };
+        // A file that breaks off must not pass for one that ended: the image is made whole first,
+        // and dropped again by the caller's error.
+        let import = self
+            .images
+            .store
+            .import_root(None, manifest.image.clone(), from, |_| {});
+        let (fed, image) = tokio::join!(feed, import);
+        match (fed, image) {
+            (Ok(true), Ok(image)) => Ok(image),
+            (Err(error), Ok(image)) => {
+                // Not by force: the same bytes may be another snapshot's image already.
+                self.drop_unnamed_image(&image.id).await;
+                Err(error)
+            }
+            (Err(error), Err(_)) => Err(error),
+            (Ok(_), Err(error)) => Err(images::failure(error)),
+            (Ok(false), Ok(_)) => Err(internal("the unpacker ended before its input did")),
+        }
+    }
+
+    /// Writes the memory section, packed as it is, into a file without a name.
+    async fn set_aside(
+        &self,
+        id: &SnapshotId,
+        reader: &mut Reader<GuestStream>,
+        manifest: &Manifest,
+    ) -> Result<File, RunnerError> {
+        let told = manifest.memory.as_ref().map_or(0, |memory| memory.bytes);
+        let most = told.saturating_add(MEMORY_SLACK);
+        self.pool.check_room(most).map_err(from_pool)?;
+        let file = nameless(self.pool.root()).map_err(internal)?;
+        let mut writing = tokio::fs::File::from_std(file);
+        let (mut chunk, mut length) = (Vec::new(), 0_u64);
+        while reader.chunk(&mut chunk).await.map_err(refused)? {
+            length += chunk.len() as u64;
+            if length > most {
+                let what = "it holds more memory than it says".into();
+                return Err(refused(ReadError::Damaged(what)));
+            }
+            writing.write_all(&chunk).await.map_err(internal)?;
+        }
+        writing.flush().await.map_err(internal)?;
+        tracing::debug!(snapshot = %id, length, "memory set aside");
+        Ok(writing.into_std().await)
+    }
+
+    /// Makes the snapshot of what arrived. Blocking.
+    fn settle_in(
+        self: &Arc<Self>,
+        id: &SnapshotId,
+        arrived: Arrived,
+    ) -> Result<Imported, RunnerError> {
+        let Arrived {
+            manifest,
+            image,
+            image_hold,
+            memory,
+            refused: refusal,
+        } = arrived;
+        let draft = Draft::new(&self.pool, staging("draft", id.as_str()));
+        self.pool.create(draft.id()).map_err(from_pool)?;
+        let mut kept = None;
+        if let (Some(packed), Some(told)) = (memory, &manifest.memory) {
+            let dir = memory_dir(&self.pool.path(draft.id()));
+            make_private(&dir).map_err(|error| from_pool(pool_io("make", &dir, error)))?;
+            let most = told.bytes.saturating_add(MEMORY_SLACK);
+            unpack_memory(packed, &dir, most).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => refused(ReadError::Damaged(error.to_string())),
+                _ => internal(error),
+            })?;
+            kept = Some(told.clone());
+        }
+        let target = volume_of(id);
+        let published = Draft::new(&self.pool, target.clone());
+        self.pool
+            .rename(draft.id(), &target)
+            .and_then(|()| self.pool.set_read_only(&target))
+            .and_then(|()| self.pool.sync(&target))
+            .map_err(from_pool)?;
+        draft.keep();
+        published.keep();
+        let snapshot = self.publish_snapshot(SnapshotRecord {
+            id: id.clone(),
+            sandbox: manifest.sandbox,
+            parent: None,
+            image: image.id,
+            spec: manifest.spec,
+            created_at: manifest.created_at,
+            memory: kept,
+            stopped_us: 0,
+            template_of: None,
+        })?;
+        drop(image_hold);
+        Ok(Imported {
+            snapshot: self.snapshot_view(&snapshot, None),
+            memory_refused: refusal,
+        })
+    }
+}
+
+/// A file on the pool that is gone with its descriptor.
+fn nameless(dir: &Path) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::TMPFILE.bits() as i32)
+        .open(dir)
+}
+
+/// Unpacks memory that was signed by a trusted key; still under limits, since trust is not proof.
+fn unpack_memory(mut packed: File, dir: &Path, most: u64) -> io::Result<()> {
+    let damaged = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    packed.seek(SeekFrom::Start(0))?;
+    let mut input = GzDecoder::new(io::BufReader::new(packed));
+    let mut total = 0_u64;
+    for _ in 0..=MEMORY_FILES_MAX {
+        let mut short = [0; 2];
+        if input.read(&mut short[..1])? == 0 {
+            return Ok(());
+        }
+        input.read_exact(&mut short[1..])?;
+        let mut name = vec![0; usize::from(u16::from_le_bytes(short))];
+        input.read_exact(&mut name)?;
+        let name = String::from_utf8(name).map_err(|_| damaged("a name in it makes no sense"))?;
+        if !is_memory_name(&name) {
+            return Err(damaged("a name in it makes no sense"));
+        }
+        let mut length = [0; 8];
+        input.read_exact(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        total = total.saturating_add(length);
+        if total > most {
+            return Err(damaged("it holds more memory than it says"));
+        }
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(dir.join(&name))?;
+        let copied = io::copy(&mut (&mut input).take(length), &mut file)?;
+        if copied != length {
+            return Err(damaged("a file in it was cut off"));
+        }
+        file.flush()?;
+    }
+    Err(damaged("it holds too many files"))
+}
