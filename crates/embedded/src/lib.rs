@@ -1,5 +1,5 @@
 //! The static programs that travel inside the one binary: PID 1 of every sandbox, the spawner that
-//! makes sandboxes, and the confined unpacker of image layers.
+//! makes sandboxes, the confined unpacker of image layers, and the resolver and egress gateway.
 #![forbid(unsafe_code)]
 
 /// PID 1 inside a sandbox.
@@ -8,3 +8,5 @@ pub static GUEST: &[u8] = include_bytes!(env!("COVE_GUEST"));
 pub static SPAWNER: &[u8] = include_bytes!(env!("COVE_SPAWNER"));
 /// The confined child that unpacks a stranger's archive.
 pub static UNPACK: &[u8] = include_bytes!(env!("COVE_UNPACK"));
+/// The unprivileged resolver and egress gateway.
+pub static GATEWAY: &[u8] = include_bytes!(env!("COVE_GATEWAY"));

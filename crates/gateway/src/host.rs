@@ -1,0 +1,335 @@
+//! The engine's side: starts the gateway process or adopts the one that runs, keeps it alive, and
+//! tells it the policies.
+//!
+//! ```text
+//! <directory>/control.sock   calls, root only
+//! <directory>/process        pid and start time of the process, to end one that does not answer
+//! <directory>/log            what it had to say; empty in ordinary life
+//! ```
+//! The table of policies is kept here as well, so that a process that was killed is replaced by one
+//! that knows all of them before it reads its first packet.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cove_model::network::Cidr;
+use cove_model::{NetworkPolicy, SandboxId};
+use cove_runner::{EgressBatch, EgressEntry, EgressQuery};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::control::{self, Call, Hello, Placed, Reply, Request, VERSION};
+use crate::limits::Limits;
+use crate::log::Totals;
+use crate::policy::Policy;
+
+mod packages;
+mod presets;
+mod process;
+mod resolvers;
+mod watch;
+
+pub use packages::PackageHosts;
+pub use presets::{PresetError, Presets};
+
+/// How long an ordinary call may take; it takes well under a millisecond.
+const CALL: Duration = Duration::from_secs(5);
+/// What a call may take beyond the wait it asks for.
+const SLACK: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// The static program, `cove_embedded::GATEWAY`.
+    pub program: &'static [u8],
+    /// Made if it is missing, for its owner only.
+    pub directory: PathBuf,
+    pub instance: String,
+    /// Whom the process becomes. Nobody else on the host should be that.
+    pub uid: u32,
+    pub gid: u32,
+    /// Where the packet filter sends questions, over UDP and TCP.
+    pub dns: SocketAddrV4,
+    /// Where the packet filter redirects connections to.
+    pub proxy: SocketAddrV4,
+    /// Resolvers to ask; empty for those of `resolv_conf`, followed when it changes.
+    pub resolvers: Vec<SocketAddr>,
+    pub resolv_conf: PathBuf,
+    pub presets: Presets,
+    /// Addresses of sandboxes and of the gateway: never dialled, never answered.
+    pub reserved: Vec<Cidr>,
+    pub limits: Limits,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    #[error(transparent)]
+    Preset(#[from] PresetError),
+    #[error("cannot {step} for the egress gateway")]
+    Start {
+        step: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the egress gateway did not start: {message}")]
+    Refused { message: String },
+    #[error("the egress gateway does not answer")]
+    Silent(#[source] io::Error),
+}
+
+/// A handle that is cheap to clone. The process goes on when the last one is dropped.
+#[derive(Debug, Clone)]
+pub struct Gateway(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: GatewayConfig,
+    /// What the program is, to tell an older one from ours.
+    build: String,
+    table: Mutex<BTreeMap<Ipv4Addr, Placed>>,
+    /// Held while the process is started or replaced.
+    life: tokio::sync::Mutex<Life>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    /// The process, where it is a child of ours.
+    child: Option<Child>,
+    /// The resolvers that it was told last.
+    upstreams: Vec<SocketAddr>,
+    stopped: bool,
+}
+
+impl Gateway {
+    /// Adopts the process of this instance if one runs, else starts one. `placed` are the sandboxes
+    /// there are; of what an adopted process had, nothing else stays.
+    pub async fn start(
+        config: GatewayConfig,
+        placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>,
+    ) -> Result<Self, GatewayError> {
+        let build = process::build_of(config.program);
+        let mut table = BTreeMap::new();
+        for (address, sandbox, policy) in placed {
+            let policy = config.presets.expand(&policy).await?;
+            let placed = Placed {
+                address,
+                sandbox,
+                policy,
+            };
+            table.insert(address, placed);
+        }
+        let gateway = Self(Arc::new(Inner {
+            config,
+            build,
+            table: Mutex::new(table),
+            life: tokio::sync::Mutex::default(),
+        }));
+        gateway.0.ensure(Fresh::Policies).await?;
+        watch::begin(&gateway.0);
+        Ok(gateway)
+    }
+
+    /// A policy with its presets filled in: what [`Gateway::set_policy`] will put in force.
+    pub async fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
+        Ok(self.0.config.presets.expand(policy).await?)
+    }
+
+    /// In force when this returns; connections that it forbids are being cut.
+    pub async fn set_policy(
+        &self,
+        address: Ipv4Addr,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), GatewayError> {
+        let policy = self.expand(policy).await?;
+        self.place(address, sandbox, policy).await
+    }
+
+    /// [`Gateway::set_policy`] with what [`Gateway::expand`] gave.
+    pub async fn place(
+        &self,
+        address: Ipv4Addr,
+        sandbox: &SandboxId,
+        policy: Policy,
+    ) -> Result<(), GatewayError> {
+        let placed = Placed {
+            address,
+            sandbox: sandbox.clone(),
+            policy,
+        };
+        self.0.table().insert(address, placed.clone());
+        self.0.tell(Call::Place(placed)).await
+    }
+
+    /// Nobody sits at that address any more; its connections are cut. The log stays.
+    pub async fn remove(&self, address: Ipv4Addr) -> Result<(), GatewayError> {
+        self.0.table().remove(&address);
+        self.0.tell(Call::Remove { address }).await
+    }
+
+    /// The sandbox is deleted, and its log with it.
+    pub async fn forget(&self, sandbox: &SandboxId) -> Result<(), GatewayError> {
+        let sandbox = sandbox.clone();
+        self.0.tell(Call::Forget { sandbox }).await
+    }
+
+    /// Decisions that the packet filter took.
+    pub async fn append(&self, entries: Vec<(Ipv4Addr, EgressEntry)>) -> Result<(), GatewayError> {
+        self.0.tell(Call::Append(entries)).await
+    }
+
+    /// What was decided for a sandbox; waits for the first entry if the query says so.
+    pub async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, GatewayError> {
+        let after = query.after;
+        let limit = Duration::from_millis(query.wait_ms) + SLACK;
+        match self.0.call(Call::Egress(query), limit).await? {
+            Reply::Egress(batch) => Ok(batch),
+            Reply::Unknown => Ok(EgressBatch {
+                entries: Vec::new(),
+                next: after,
+                lost: after != 0,
+            }),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Counts over the life of a sandbox's log; `None` when it has none.
+    pub async fn totals(&self, sandbox: &SandboxId) -> Result<Option<Totals>, GatewayError> {
+        let sandbox = sandbox.clone();
+        match self.0.call(Call::Totals { sandbox }, CALL).await? {
+            Reply::Totals(totals) => Ok(Some(totals)),
+            Reply::Unknown => Ok(None),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Who serves now.
+    pub async fn hello(&self) -> Result<Hello, GatewayError> {
+        self.0.hello().await
+    }
+
+    /// Ends the process and every connection it carries. Without this it lives on.
+    pub async fn stop(&self) -> Result<(), GatewayError> {
+        let mut life = self.0.life.lock().await;
+        life.stopped = true;
+        self.0.end(&mut life).await
+    }
+}
+
+/// What a process that is found running has to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fresh {
+    /// The table, since it may have another engine's.
+    Policies,
+    /// Nothing; it has heard everything.
+    Nothing,
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Placed>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call that changes what is in the table, or adds to a log. When the process has died it is
+    /// replaced by one that has the table, so that the change is in force as well.
+    async fn tell(&self, call: Call) -> Result<(), GatewayError> {
+        let placed = matches!(call, Call::Place(_) | Call::Remove { .. });
+        let error = match self.call(call, CALL).await {
+            Ok(Reply::Done) => return Ok(()),
+            Ok(other) => return Err(unexpected(other)),
+            Err(error) => error,
+        };
+        self.ensure(Fresh::Policies).await?;
+        if placed { Ok(()) } else { Err(error) }
+    }
+
+    async fn call(&self, call: Call, limit: Duration) -> Result<Reply, GatewayError> {
+        let asked = async {
+            let mut stream = self.connect().await?;
+            let request = Request {
+                version: VERSION,
+                instance: self.config.instance.clone(),
+                call,
+            };
+            control::write(&mut stream, &request).await?;
+            control::read(&mut stream).await
+        };
+        let asked = timeout(limit, asked).await;
+        asked
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(GatewayError::Silent)
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let (path, _directory) = process::control_path(&self.config.directory)?;
+        UnixStream::connect(path).await
+    }
+
+    async fn hello(&self) -> Result<Hello, GatewayError> {
+        match self.call(Call::Hello, CALL).await? {
+            Reply::Hello(hello) => Ok(hello),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// A process that serves and knows the table, adopted or new.
+    async fn ensure(&self, fresh: Fresh) -> Result<(), GatewayError> {
+        let mut life = self.life.lock().await;
+        if life.stopped {
+            return Err(GatewayError::Silent(io::ErrorKind::NotConnected.into()));
+        }
+        let found = self.hello().await;
+        if let Ok(hello) = &found {
+            let ours = hello.version == VERSION
+                && hello.instance == self.config.instance
+                && (hello.dns, hello.proxy) == (self.config.dns, self.config.proxy);
+            // An older program serves on as long as it carries something: a restart cuts no stream.
+            let outdated = hello.build != self.build && hello.connections == 0;
+            if ours && !outdated {
+                if fresh == Fresh::Policies {
+                    self.push(&mut life).await?;
+                }
+                return Ok(());
+            }
+        }
+        self.end(&mut life).await?;
+        self.launch(&mut life).await
+    }
+
+    /// Tells a process that was there before us what we know.
+    async fn push(&self, life: &mut Life) -> Result<(), GatewayError> {
+        let table = self.table().values().cloned().collect();
+        expect_done(self.call(Call::Replace(table), CALL).await?)?;
+        let upstreams = self.upstreams();
+        expect_done(self.call(Call::Upstreams(upstreams.clone()), CALL).await?)?;
+        life.upstreams = upstreams;
+        Ok(())
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        if self.config.resolvers.is_empty() {
+            resolvers::of(&self.config.resolv_conf)
+        } else {
+            self.config.resolvers.clone()
+        }
+    }
+}
+
+fn expect_done(reply: Reply) -> Result<(), GatewayError> {
+    match reply {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(reply: Reply) -> GatewayError {
+    let message = match reply {
+        Reply::Refused { message } => message,
+        other => format!("it answered {other:?}"),
+    };
+    GatewayError::Refused { message }
+}

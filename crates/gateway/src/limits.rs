@@ -1,0 +1,102 @@
+//! What one sandbox, and all of them together, may take of the gateway.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Limits an operator may change; the rest are constants beside the code they bound.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections of one sandbox that are being carried.
+    pub connections: usize,
+    /// Connections of one sandbox that have not said where they go, or are being dialled.
+    pub half_open: usize,
+    /// Questions a second, and at once, of one sandbox.
+    pub queries_per_second: u32,
+    pub queries_burst: u32,
+    /// Questions of one sandbox that wait for an answer from outside.
+    pub queries_outstanding: usize,
+    /// Bytes of new names below `*.` entries that leave the host, a second and at once: what a
+    /// tunnel through an allowed suffix can carry.
+    pub tunnel_bytes_per_second: u32,
+    pub tunnel_bytes_burst: u32,
+    /// How long a connection may take to say where it goes.
+    pub hello_ms: u64,
+    /// How long one address may take to accept a connection.
+    pub dial_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            half_open: 256,
+            queries_per_second: 100,
+            queries_burst: 400,
+            queries_outstanding: 64,
+            tunnel_bytes_per_second: 64,
+            tunnel_bytes_burst: 8192,
+            hello_ms: 10_000,
+            dial_ms: 5_000,
+        }
+    }
+}
+
+impl Limits {
+    pub fn hello(&self) -> Duration {
+        Duration::from_millis(self.hello_ms)
+    }
+
+    pub fn dial(&self) -> Duration {
+        Duration::from_millis(self.dial_ms)
+    }
+}
+
+/// A token bucket.
+#[derive(Debug)]
+pub struct Bucket {
+    per_second: f64,
+    burst: f64,
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    pub fn new(per_second: u32, burst: u32, now: Instant) -> Self {
+        Self {
+            per_second: per_second.into(),
+            burst: burst.into(),
+            left: burst.into(),
+            at: now,
+        }
+    }
+
+    /// Takes that many tokens, or none.
+    pub fn take(&mut self, tokens: u32, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.left = (self.left + passed * self.per_second).min(self.burst);
+        let enough = self.left >= f64::from(tokens);
+        if enough {
+            self.left -= f64::from(tokens);
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(2, 5, start);
+        assert!(bucket.take(5, start));
+        assert!(!bucket.take(1, start));
+        let later = start + Duration::from_secs(1);
+        assert!(bucket.take(2, later) && !bucket.take(1, later));
+        assert!(!bucket.take(6, later + Duration::from_secs(100)));
+    }
+}

@@ -1,0 +1,96 @@
+//! The gateway process. It is started as root, takes its sockets and policies from its parent over
+//! standard input, gives up everything it does not need, and serves.
+
+mod confine;
+
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use cove_gateway::control::{self, Start, Started, VERSION};
+use cove_gateway::serve::{Sockets, serve};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// Threads that carry bytes; the kernel does most of the work.
+const WORKERS_MAX: usize = 4;
+const SOCKETS: usize = 4;
+
+fn main() -> std::process::ExitCode {
+    let mut parent = match parent() {
+        Ok(parent) => parent,
+        Err(error) => {
+            eprintln!("cove-gateway: not started by an engine: {error}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    match run(&mut parent) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            let message = error.to_string();
+            eprintln!("cove-gateway: {message}");
+            // The parent may have gone; then nobody is interested.
+            let _ = control::encode(&Started::Failed { message })
+                .and_then(|frame| parent.write_all(&frame));
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn parent() -> io::Result<UnixStream> {
+    // A copy, since standard input is not ours to close.
+    let fd = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+    Ok(UnixStream::from(fd))
+}
+
+fn run(parent: &mut UnixStream) -> io::Result<()> {
+    let sockets = receive_sockets(parent)?;
+    let start: Start = control::read_blocking(parent)?;
+    if start.version != VERSION {
+        return Err(io::Error::other("the engine is of another version"));
+    }
+    confine::enter(start.uid, start.gid)?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers.clamp(1, WORKERS_MAX))
+        .thread_stack_size(512 * 1024)
+        .enable_all()
+        .build()?;
+    confine::filter()?;
+    runtime.block_on(serve(start, sockets, || {
+        // A parent that has gone meanwhile is followed by one that adopts us.
+        let _ = control::encode(&Started::Serving).and_then(|frame| parent.write_all(&frame));
+        let _ = parent.shutdown(std::net::Shutdown::Both);
+    }))?;
+    // Connections that are still carried end with us.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// One byte comes first, with the sockets attached to it.
+fn receive_sockets(parent: &UnixStream) -> io::Result<Sockets> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    recvmsg(
+        parent,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        flags,
+    )?;
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    let [packets, streams, proxy, control] = <[OwnedFd; SOCKETS]>::try_from(fds)
+        .map_err(|_| io::Error::other("the parent sent no sockets"))?;
+    Ok(Sockets {
+        packets,
+        streams,
+        proxy,
+        control,
+    })
+}

@@ -1,0 +1,237 @@
+//! The process's life after it is confined: serves packets, streams, connections and the control
+//! socket, until it is told to stop or nobody needs it.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use crate::control::{self, Call, Hello, Reply, Request, Start, VERSION};
+use crate::dns::resolve::Resolver;
+use crate::dns::server::Server;
+use crate::proxy::Proxy;
+use crate::proxy::relay::Pipes;
+use crate::state::World;
+
+/// Without an engine and without a sandbox there is nothing to stay for.
+const UNNEEDED_FOR: Duration = Duration::from_secs(60);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Calls under way at once; an engine follows logs with some of them.
+const CALLS_MAX: usize = 512;
+/// How long a caller may take to say what it wants.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long to rest when descriptors or memory run out.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Descriptors that connections do not get: pipes, questions, control.
+const DESCRIPTORS_KEPT: u64 = 2048;
+/// The client's and the server's.
+const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Where descriptors are as good as unlimited.
+const CONNECTIONS_MAX: u64 = 200_000;
+
+/// What the parent has opened.
+pub struct Sockets {
+    pub packets: OwnedFd,
+    pub streams: OwnedFd,
+    pub proxy: OwnedFd,
+    pub control: OwnedFd,
+}
+
+struct Gateway {
+    world: Arc<World>,
+    resolver: Arc<Resolver>,
+    instance: String,
+    build: String,
+    owner: u32,
+    dns: SocketAddrV4,
+    proxy: SocketAddrV4,
+    watched: AtomicUsize,
+    stop: Notify,
+}
+
+/// The policies are in place before the first packet is read.
+pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::Result<()> {
+    let world = Arc::new(World::new(start.limits, start.reserved));
+    world.replace(start.table);
+    let resolver = Arc::new(Resolver::new(start.upstreams));
+    let packets = UdpSocket::from_std(unblocked(sockets.packets)?.into())?;
+    let streams = TcpListener::from_std(unblocked(sockets.streams)?.into())?;
+    let proxied = TcpListener::from_std(unblocked(sockets.proxy)?.into())?;
+    let control = UnixListener::from_std(unblocked(sockets.control)?.into())?;
+    let server = Arc::new(Server {
+        world: world.clone(),
+        resolver: resolver.clone(),
+    });
+    let proxy = Arc::new(Proxy {
+        world: world.clone(),
+        resolver: resolver.clone(),
+        pipes: Arc::new(Pipes::default()),
+        connections_max: connections_max(),
+    });
+    tokio::spawn(server.clone().serve_packets(packets));
+    tokio::spawn(server.serve_streams(streams));
+    tokio::spawn(proxy.serve(proxied));
+    let gateway = Arc::new(Gateway {
+        world,
+        resolver,
+        instance: start.instance,
+        build: start.build,
+        owner: start.owner,
+        dns: start.dns,
+        proxy: start.proxy,
+        watched: AtomicUsize::new(0),
+        stop: Notify::new(),
+    });
+    tokio::spawn(gateway.clone().listen(control));
+    ready();
+    tokio::select! {
+        () = gateway.stop.notified() => {}
+        () = gateway.unneeded() => {}
+    }
+    Ok(())
+}
+
+fn unblocked(fd: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(fd)
+}
+
+fn connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let descriptors = limit.current.unwrap_or(u64::MAX);
+    // On a host with very few descriptors half of them still go to connections.
+    let free = descriptors
+        .saturating_sub(DESCRIPTORS_KEPT)
+        .max(descriptors / 2);
+    let connections = (free / DESCRIPTORS_PER_CONNECTION).min(CONNECTIONS_MAX);
+    usize::try_from(connections).unwrap_or(usize::MAX)
+}
+
+impl Gateway {
+    async fn listen(self: Arc<Self>, listener: UnixListener) {
+        let calls = Arc::new(Semaphore::new(CALLS_MAX));
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let trusted = stream
+                .peer_cred()
+                .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == self.owner);
+            let slot = calls.clone().try_acquire_owned();
+            let (true, Ok(slot)) = (trusted, slot) else {
+                continue;
+            };
+            let gateway = self.clone();
+            tokio::spawn(async move {
+                // A caller that goes away asks again if it wants to know.
+                let _ = gateway.call(stream).await;
+                drop(slot);
+            });
+        }
+    }
+
+    async fn call(&self, mut stream: UnixStream) -> io::Result<()> {
+        let request: Request = timeout(CALL_PATIENCE, control::read(&mut stream)).await??;
+        // Hello is understood between all versions, so that each can tell which the other is.
+        let known = request.version == VERSION && request.instance == self.instance;
+        let reply = match request.call {
+            Call::Hello => Reply::Hello(self.hello()),
+            Call::Stop if request.instance == self.instance => {
+                control::write(&mut stream, &Reply::Done).await?;
+                self.stop.notify_one();
+                return Ok(());
+            }
+            _ if !known => Reply::Refused {
+                message: format!(
+                    "this is the gateway of instance {}, version {VERSION}",
+                    self.instance
+                ),
+            },
+            Call::Watch => return self.watch(stream).await,
+            call => self.perform(call).await,
+        };
+        control::write(&mut stream, &reply).await
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: VERSION,
+            instance: self.instance.clone(),
+            build: self.build.clone(),
+            pid: std::process::id(),
+            sandboxes: self.world.sandboxes(),
+            connections: self.world.connections(),
+            dns: self.dns,
+            proxy: self.proxy,
+        }
+    }
+
+    async fn watch(&self, mut stream: UnixStream) -> io::Result<()> {
+        self.watched.fetch_add(1, Ordering::Relaxed);
+        let ended = async {
+            control::write(&mut stream, &Reply::Done).await?;
+            // The engine sends nothing more; what comes is its end.
+            stream.read_u8().await.map(drop)
+        };
+        let ended = ended.await;
+        self.watched.fetch_sub(1, Ordering::Relaxed);
+        ended
+    }
+
+    async fn perform(&self, call: Call) -> Reply {
+        match call {
+            Call::Place(placed) => self.world.place(placed),
+            Call::Remove { address } => self.world.remove(address),
+            Call::Replace(table) => self.world.replace(table),
+            Call::Forget { sandbox } => self.world.forget(&sandbox),
+            Call::Append(entries) => {
+                for (address, entry) in entries {
+                    self.world.append(address, entry);
+                }
+            }
+            Call::Upstreams(servers) => self.set_upstreams(servers),
+            Call::Egress(query) => {
+                return match self.world.log(&query.sandbox) {
+                    Some(log) => Reply::Egress(log.read(&query).await),
+                    None => Reply::Unknown,
+                };
+            }
+            Call::Totals { sandbox } => {
+                return match self.world.log(&sandbox) {
+                    Some(log) => Reply::Totals(log.totals()),
+                    None => Reply::Unknown,
+                };
+            }
+            Call::Hello | Call::Watch | Call::Stop => {}
+        }
+        Reply::Done
+    }
+
+    fn set_upstreams(&self, servers: Vec<SocketAddr>) {
+        self.resolver.set_upstreams(servers);
+    }
+
+    async fn unneeded(&self) {
+        let mut since = Instant::now();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let needed = self.watched.load(Ordering::Relaxed) > 0
+                || self.world.sandboxes() > 0
+                || self.world.connections() > 0;
+            if needed {
+                since = Instant::now();
+            } else if since.elapsed() > UNNEEDED_FOR {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! The sandboxes that the gateway knows: who sits at which address, under which policy, with which
+//! live connections.
+//!
+//! The engine places and removes them through the control socket. A connection is admitted under
+//! the same lock that a policy is changed under, so that none slips through between the two.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use cove_model::SandboxId;
+use cove_model::network::{Cidr, Name};
+use cove_runner::EgressEntry;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::control::Placed;
+use crate::limits::{Bucket, Limits};
+use crate::log::Log;
+use crate::policy::{Denied, Policy};
+
+/// Addresses that one sandbox was told, and how long they count as told.
+const ANSWERED_MAX: usize = 4096;
+const ANSWERED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Names that one address is remembered under.
+const NAMES_PER_ADDRESS: usize = 8;
+/// Logs kept of sandboxes that have no address now.
+const RESTING_LOGS_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub struct World {
+    pub limits: Limits,
+    /// Where sandboxes and the gateway itself live; nothing is ever dialled there.
+    reserved: Vec<Cidr>,
+    placed: RwLock<HashMap<Ipv4Addr, Arc<Sandbox>>>,
+    logs: Mutex<Logs>,
+    connections: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Logs {
+    by_sandbox: BTreeMap<SandboxId, Arc<Log>>,
+    /// Those without an address, oldest first.
+    resting: VecDeque<SandboxId>,
+}
+
+/// One sandbox at its address.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub id: SandboxId,
+    pub address: Ipv4Addr,
+    pub log: Arc<Log>,
+    pub half_open: Arc<Semaphore>,
+    pub connections: Arc<Semaphore>,
+    pub outstanding: Arc<Semaphore>,
+    pub dns_streams: Arc<Semaphore>,
+    pub pipes: Arc<Semaphore>,
+    queries: Mutex<Bucket>,
+    chosen_names: Mutex<Bucket>,
+    answered: Mutex<Answered>,
+    rules: Mutex<Rules>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    policy: Arc<Policy>,
+    live: HashMap<u64, Live>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Live {
+    grounds: Grounds,
+    /// Where it leads, once that is known.
+    address: Option<Ipv4Addr>,
+    cut: Arc<Cut>,
+}
+
+/// Why a connection was admitted; looked at again when the policy changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grounds {
+    Name(Name, u16),
+    Address(Ipv4Addr, u16),
+}
+
+/// An admitted connection. Dropping it takes it off the list.
+#[derive(Debug)]
+pub struct Ticket {
+    pub rule: String,
+    pub chosen_bytes: u32,
+    sandbox: Arc<Sandbox>,
+    id: u64,
+    pub cut: Arc<Cut>,
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
+}
+
+/// Set once, when a connection must end.
+#[derive(Debug, Default)]
+pub struct Cut {
+    now: AtomicBool,
+    told: Notify,
+}
+
+impl Cut {
+    fn set(&self) {
+        self.now.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    /// Returns when the connection must end.
+    pub async fn wait(&self) {
+        loop {
+            let told = self.told.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            if self.now.load(Ordering::Acquire) {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Answered {
+    names: HashMap<Ipv4Addr, (Instant, Vec<Name>)>,
+    order: VecDeque<Ipv4Addr>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub fn new(limits: Limits, reserved: Vec<Cidr>) -> Self {
+        Self {
+            limits,
+            reserved,
+            placed: RwLock::default(),
+            logs: Mutex::default(),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Sandbox>> {
+        let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+        placed.get(&address).cloned()
+    }
+
+    pub fn is_reserved(&self, address: Ipv4Addr) -> bool {
+        self.reserved.iter().any(|block| block.contains(address))
+    }
+
+    /// Counts a connection for as long as the guard lives, or refuses when there are `max` already.
+    pub fn count_connection(self: &Arc<Self>, max: usize) -> Option<Counted> {
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(self.clone());
+        (before < max).then_some(counted)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub fn sandboxes(&self) -> usize {
+        let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+        placed.len()
+    }
+
+    /// Puts a policy in force. Connections that it forbids are told to end before this returns.
+    pub fn place(&self, new: Placed) {
+        let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = placed.get(&new.address) {
+            if sandbox.id == new.sandbox {
+                sandbox.change(new.policy);
+                return;
+            }
+            sandbox.cut_all();
+        }
+        let log = self.log_to_use(&new.sandbox);
+        let sandbox = Sandbox::new(new, log, &self.limits);
+        if let Some(old) = placed.insert(sandbox.address, Arc::new(sandbox)) {
+            self.rest(&old.id);
+        }
+    }
+
+    pub fn remove(&self, address: Ipv4Addr) {
+        let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = placed.remove(&address) {
+            sandbox.cut_all();
+            self.rest(&sandbox.id);
+        }
+    }
+
+    /// Exactly these from now on; what stays as it was keeps its connections.
+    pub fn replace(&self, table: Vec<Placed>) {
+        let gone: Vec<Ipv4Addr> = {
+            let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+            let stays = |address: &&Ipv4Addr| table.iter().any(|new| new.address == **address);
+            placed
+                .keys()
+                .filter(|address| !stays(address))
+                .copied()
+                .collect()
+        };
+        for address in gone {
+            self.remove(address);
+        }
+        for new in table {
+            self.place(new);
+        }
+    }
+
+    fn log_to_use(&self, id: &SandboxId) -> Arc<Log> {
+        let mut logs = lock(&self.logs);
+        logs.resting.retain(|resting| resting != id);
+        logs.by_sandbox.entry(id.clone()).or_default().clone()
+    }
+
+    fn rest(&self, id: &SandboxId) {
+        let mut logs = lock(&self.logs);
+        if !logs.resting.contains(id) {
+            logs.resting.push_back(id.clone());
+        }
+        while logs.resting.len() > RESTING_LOGS_MAX {
+            if let Some(oldest) = logs.resting.pop_front() {
+                logs.by_sandbox.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn log(&self, id: &SandboxId) -> Option<Arc<Log>> {
+        lock(&self.logs).by_sandbox.get(id).cloned()
+    }
+
+    /// The sandbox is deleted; its log goes too, unless it still sits somewhere.
+    pub fn forget(&self, id: &SandboxId) {
+        let mut logs = lock(&self.logs);
+        if logs.resting.contains(id) {
+            logs.resting.retain(|resting| resting != id);
+            logs.by_sandbox.remove(id);
+        }
+    }
+
+    /// An entry that the packet filter wrote.
+    pub fn append(&self, address: Ipv4Addr, entry: EgressEntry) {
+        if let Some(sandbox) = self.at(address) {
+            sandbox.log.append(entry);
+        }
+    }
+}
+
+/// See [`World::count_connection`].
+#[derive(Debug)]
+pub struct Counted(Arc<World>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Streams of questions that one sandbox may hold open.
+const DNS_STREAMS_MAX: usize = 16;
+/// Pipes that one sandbox may fill at once; beyond that its bytes are copied through small buffers.
+const PIPES_MAX: usize = 64;
+
+impl Sandbox {
+    fn new(placed: Placed, log: Arc<Log>, limits: &Limits) -> Self {
+        let now = Instant::now();
+        let queries = Bucket::new(limits.queries_per_second, limits.queries_burst, now);
+        let chosen = Bucket::new(
+            limits.tunnel_bytes_per_second,
+            limits.tunnel_bytes_burst,
+            now,
+        );
+        Self {
+            id: placed.sandbox,
+            address: placed.address,
+            log,
+            half_open: Arc::new(Semaphore::new(limits.half_open)),
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            outstanding: Arc::new(Semaphore::new(limits.queries_outstanding)),
+            dns_streams: Arc::new(Semaphore::new(DNS_STREAMS_MAX)),
+            pipes: Arc::new(Semaphore::new(PIPES_MAX)),
+            queries: Mutex::new(queries),
+            chosen_names: Mutex::new(chosen),
+            answered: Mutex::default(),
+            rules: Mutex::new(Rules {
+                policy: Arc::new(placed.policy),
+                live: HashMap::new(),
+                next: 0,
+            }),
+        }
+    }
+
+    pub fn policy(&self) -> Arc<Policy> {
+        lock(&self.rules).policy.clone()
+    }
+
+    pub fn may_ask(&self) -> bool {
+        lock(&self.queries).take(1, Instant::now())
+    }
+
+    /// Whether that many bytes of names the guest made up may leave the host now.
+    pub fn may_choose(&self, bytes: u32) -> bool {
+        lock(&self.chosen_names).take(bytes, Instant::now())
+    }
+
+    /// Decides by the policy in force and, if that allows it, puts the connection on the list.
+    pub fn admit(self: &Arc<Self>, grounds: Grounds) -> Result<Ticket, Denied> {
+        let mut rules = lock(&self.rules);
+        let (rule, chosen_bytes) = decide(&rules.policy, &grounds)?;
+        let cut = Arc::new(Cut::default());
+        let id = rules.next;
+        rules.next += 1;
+        let live = Live {
+            grounds,
+            address: None,
+            cut: cut.clone(),
+        };
+        rules.live.insert(id, live);
+        Ok(Ticket {
+            rule,
+            chosen_bytes,
+            sandbox: self.clone(),
+            id,
+            cut,
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        })
+    }
+
+    fn change(&self, policy: Policy) {
+        let mut rules = lock(&self.rules);
+        if *rules.policy == policy {
+            return;
+        }
+        rules.policy = Arc::new(policy);
+        let policy = rules.policy.clone();
+        let forbidden: Vec<u64> = rules
+            .live
+            .iter()
+            .filter(|(_, live)| !stays(&policy, live))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in forbidden {
+            if let Some(live) = rules.live.remove(&id) {
+                live.cut.set();
+            }
+        }
+    }
+
+    fn cut_all(&self) {
+        let mut rules = lock(&self.rules);
+        rules.policy = Arc::new(Policy::default());
+        for (_, live) in rules.live.drain() {
+            live.cut.set();
+        }
+    }
+
+    /// Remembers that this sandbox was told these addresses for the name.
+    pub fn answered(&self, name: &Name, addresses: &[Ipv4Addr]) {
+        let now = Instant::now();
+        let mut answered = lock(&self.answered);
+        for address in addresses {
+            if let Some((at, names)) = answered.names.get_mut(address) {
+                *at = now;
+                names.retain(|known| known != name);
+                names.push(name.clone());
+                if names.len() > NAMES_PER_ADDRESS {
+                    names.remove(0);
+                }
+                continue;
+            }
+            answered.names.insert(*address, (now, vec![name.clone()]));
+            answered.order.push_back(*address);
+            if answered.order.len() > ANSWERED_MAX
+                && let Some(oldest) = answered.order.pop_front()
+            {
+                answered.names.remove(&oldest);
+            }
+        }
+    }
+
+    /// The names this sandbox was told that address for, the latest first.
+    pub fn names_of(&self, address: Ipv4Addr) -> Vec<Name> {
+        let answered = lock(&self.answered);
+        match answered.names.get(&address) {
+            Some((at, names)) if at.elapsed() < ANSWERED_FOR => {
+                names.iter().rev().cloned().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn decide(policy: &Policy, grounds: &Grounds) -> Result<(String, u32), Denied> {
+    match grounds {
+        Grounds::Name(name, port) => policy
+            .name_and_port(name, *port)
+            .map(|grant| (grant.rule, grant.chosen_bytes)),
+        Grounds::Address(address, port) => policy
+            .address_and_port(*address, *port)
+            .map(|allowed| (allowed.to_string(), 0))
+            .ok_or(Denied::NotListed),
+    }
+}
+
+fn stays(policy: &Policy, live: &Live) -> bool {
+    decide(policy, &live.grounds).is_ok()
+        && live
+            .address
+            .is_none_or(|address| policy.may_lead_to(address).is_ok())
+}
+
+impl Ticket {
+    /// Notes where the connection is about to lead, if the policy in force still allows that.
+    pub fn leads_to(&self, address: Ipv4Addr) -> Result<(), Denied> {
+        let mut rules = lock(&self.sandbox.rules);
+        rules.policy.may_lead_to(address)?;
+        match rules.live.get_mut(&self.id) {
+            Some(live) => live.address = Some(address),
+            None => return Err(Denied::NotListed),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        lock(&self.sandbox.rules).live.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_model::NetworkMode;
+
+    use super::*;
+    use crate::policy::Allowed;
+
+    const HOME: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+
+    fn policy(rules: &[&str]) -> Policy {
+        let allowed = rules.iter().map(|text| Allowed {
+            rule: text.parse().unwrap(),
+            preset: None,
+        });
+        Policy {
+            mode: NetworkMode::Allowlist,
+            allowed: allowed.collect(),
+        }
+    }
+
+    fn place(world: &World, id: &SandboxId, rules: &[&str]) {
+        world.place(Placed {
+            address: HOME,
+            sandbox: id.clone(),
+            policy: policy(rules),
+        });
+    }
+
+    fn grounds(name: &str) -> Grounds {
+        Grounds::Name(Name::from_text(name).unwrap(), 443)
+    }
+
+    #[tokio::test]
+    async fn a_new_policy_cuts_what_it_forbids_and_nothing_else() {
+        let world = World::new(Limits::default(), Vec::new());
+        let id = SandboxId::random();
+        place(&world, &id, &["a.example", "b.example"]);
+        let sandbox = world.at(HOME).unwrap();
+        let kept = sandbox.admit(grounds("a.example")).unwrap();
+        let ended = sandbox.admit(grounds("b.example")).unwrap();
+        place(&world, &id, &["a.example"]);
+        ended.cut.wait().await;
+        assert!(!kept.cut.now.load(Ordering::Acquire));
+        assert!(sandbox.admit(grounds("b.example")).is_err());
+    }
+
+    #[tokio::test]
+    async fn taking_a_private_block_away_cuts_the_names_that_lead_there() {
+        let world = World::new(Limits::default(), Vec::new());
+        let id = SandboxId::random();
+        place(&world, &id, &["a.example", "10.0.0.0/8"]);
+        let sandbox = world.at(HOME).unwrap();
+        let ticket = sandbox.admit(grounds("a.example")).unwrap();
+        ticket.leads_to(Ipv4Addr::new(10, 1, 1, 1)).unwrap();
+        place(&world, &id, &["a.example"]);
+        ticket.cut.wait().await;
+    }
+
+    #[tokio::test]
+    async fn another_sandbox_at_the_same_address_inherits_nothing() {
+        let world = World::new(Limits::default(), Vec::new());
+        place(&world, &SandboxId::random(), &["a.example"]);
+        let old = world.at(HOME).unwrap();
+        let ticket = old.admit(grounds("a.example")).unwrap();
+        old.answered(
+            &Name::from_text("a.example").unwrap(),
+            &[Ipv4Addr::new(1, 1, 1, 1)],
+        );
+        place(&world, &SandboxId::random(), &["a.example"]);
+        ticket.cut.wait().await;
+        let new = world.at(HOME).unwrap();
+        assert!(new.names_of(Ipv4Addr::new(1, 1, 1, 1)).is_empty());
+        assert!(old.admit(grounds("a.example")).is_err());
+    }
+
+    #[test]
+    fn logs_of_removed_sandboxes_rest_until_they_are_forgotten() {
+        let world = World::new(Limits::default(), Vec::new());
+        let id = SandboxId::random();
+        place(&world, &id, &[]);
+        world.forget(&id);
+        assert!(world.log(&id).is_some(), "it still sits somewhere");
+        world.remove(HOME);
+        assert!(world.log(&id).is_some());
+        world.forget(&id);
+        assert!(world.log(&id).is_none());
+    }
+
+    #[test]
+    fn what_was_answered_is_bounded() {
+        let world = World::new(Limits::default(), Vec::new());
+        place(&world, &SandboxId::random(), &[]);
+        let sandbox = world.at(HOME).unwrap();
+        let name = Name::from_text("a.example").unwrap();
+        for bits in 0..(2 * ANSWERED_MAX as u32) {
+            sandbox.answered(&name, &[Ipv4Addr::from_bits(bits)]);
+        }
+        let answered = lock(&sandbox.answered);
+        assert_eq!(answered.names.len(), ANSWERED_MAX);
+        assert_eq!(answered.order.len(), ANSWERED_MAX);
+    }
+}

@@ -1,0 +1,109 @@
+//! Those who take too much.
+
+use std::io::{Read, Write};
+
+use cove_gateway::limits::Limits;
+
+use crate::client::{connect, connect_from, exchange, hello, is_cut};
+use crate::world::{GOOD, SANDBOX, World};
+
+#[test]
+fn half_open_connections_are_few_and_short() {
+    let limits = Limits {
+        half_open: 8,
+        hello_ms: 300,
+        ..Limits::default()
+    };
+    let world = World::with(&["good.example"], limits);
+    world.inside(|| {
+        let mut silent: Vec<_> = (0..8).map(|_| connect(GOOD, 443)).collect();
+        let mut one_more = connect(GOOD, 443);
+        assert!(is_cut(&one_more.read(&mut [0; 8])));
+        // A hello that drips is as slow as none.
+        let _ = silent[0].write_all(&hello("good.example")[..10]);
+        for stream in &mut silent {
+            assert!(is_cut(&stream.read(&mut [0; 8])));
+        }
+        let answer = exchange(connect(GOOD, 443), &hello("good.example"));
+        assert!(answer.unwrap().starts_with("from "));
+    });
+    let log = world.log();
+    assert!(
+        log.iter()
+            .any(|it| it.rule.contains("too many connections"))
+    );
+    assert!(log.iter().any(|it| it.rule.contains("nothing was said")));
+}
+
+#[test]
+fn slow_requests_are_ended() {
+    let limits = Limits {
+        hello_ms: 300,
+        ..Limits::default()
+    };
+    let world = World::with(&["good.example"], limits);
+    world.inside(|| {
+        let mut stream = connect(GOOD, 80);
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: good").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
+        // The second request on a connection has no more time than the first.
+        let mut stream = connect(GOOD, 80);
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\nGET")
+            .unwrap();
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!(ended.is_ok() || is_cut(&ended), "{ended:?}");
+    });
+}
+
+#[test]
+fn endless_heads_and_hellos_are_ended() {
+    let world = World::new(&["good.example"]);
+    for (port, start) in [
+        (80, &b"GET / HTTP/1.1\r\nHost: good.example\r\nX: "[..]),
+        (443, &[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xff]),
+    ] {
+        world.inside(|| {
+            let mut stream = connect(GOOD, port);
+            stream.write_all(start).unwrap();
+            let block = [b'a'; 4096];
+            let mut sent = 0;
+            while sent < (1 << 20) && stream.write_all(&block).is_ok() {
+                sent += block.len();
+            }
+            let mut rest = Vec::new();
+            let ended = stream.read_to_end(&mut rest);
+            assert!(ended.is_ok() || is_cut(&ended), "{port}: {ended:?}");
+            assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+        });
+    }
+    assert!(!world.seen.connected(GOOD));
+}
+
+#[test]
+fn connections_are_bounded_and_come_back_when_they_end() {
+    let limits = Limits {
+        connections: 4,
+        ..Limits::default()
+    };
+    let world = World::with(&["203.0.113.10:22"], limits);
+    world.inside(|| {
+        let greet = |stream: &mut std::net::TcpStream| {
+            let mut line = vec![0; format!("from {GOOD}:22\n").len()];
+            stream.read_exact(&mut line)
+        };
+        let mut held: Vec<_> = (0..4).map(|_| connect(GOOD, 22)).collect();
+        for stream in &mut held {
+            greet(stream).unwrap();
+        }
+        assert!(greet(&mut connect(GOOD, 22)).is_err());
+        drop(held.pop());
+        crate::world::wait_for("a free place", || {
+            let mut stream = connect_from(SANDBOX, GOOD, 22).ok()?;
+            greet(&mut stream).ok()
+        });
+    });
+}
