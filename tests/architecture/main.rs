@@ -21,7 +21,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("criu", &["model"]),
     ("isolation", &["model"]),
     ("network", &["model", "isolation"]),
-    ("gateway", &["model", "network", "isolation"]),
+    ("gateway", &["model", "runner"]),
     ("image", &["model", "pool", "unpack"]),
     (
         "isolation-container",

@@ -161,6 +161,7 @@ mod tests {
         NetworkPolicy {
             mode: NetworkMode::Allowlist,
             allow: Some(allow.iter().map(|&text| text.to_owned()).collect()),
+            ..NetworkPolicy::default()
         }
     }
 

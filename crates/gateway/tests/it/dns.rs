@@ -198,7 +198,13 @@ fn a_stranger_is_refused_and_a_neighbour_has_its_own_policy() {
 fn open_answers_everything_but_what_leads_inwards() {
     let world = World::new(&[]);
     let set = |mode| {
-        let (id, policy) = (world.id.clone(), NetworkPolicy { mode, allow: None });
+        let (id, policy) = (
+            world.id.clone(),
+            NetworkPolicy {
+                mode,
+                ..NetworkPolicy::default()
+            },
+        );
         world.on_host(async move |gateway: cove_gateway::host::Gateway| {
             gateway.set_policy(SANDBOX, &id, &policy).await.unwrap();
         });

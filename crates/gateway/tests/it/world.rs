@@ -308,6 +308,7 @@ pub fn allowing(allow: &[&str]) -> NetworkPolicy {
     NetworkPolicy {
         mode: NetworkMode::Allowlist,
         allow: Some(allow.iter().map(|&text| text.to_owned()).collect()),
+        ..NetworkPolicy::default()
     }
 }
 
