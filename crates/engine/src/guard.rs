@@ -111,7 +111,7 @@ struct Watch {
 impl Watch {
     /// Looks once and does what is needed; tells when to look again.
     fn look(&mut self, inner: &Inner) -> Duration {
-        let room = match inner.pool.headroom() {
+        let mut room = match inner.pool.headroom() {
             Ok(room) => room,
             Err(error) => {
                 tracing::warn!(%error, "the room on the disk cannot be told");
@@ -120,6 +120,17 @@ impl Watch {
         };
         if !self.holding && room.beyond_reserve >= 0 {
             return look_again(room.beyond_reserve.unsigned_abs());
+        }
+        if self.holding {
+            // Once nobody can write much there is time to find out what the room really is.
+            self.hold_all(inner, &room);
+            let idle = room.idle_bytes >= TRIM_LEAST;
+            if idle && !self.trim(inner) {
+                return LOOK_HELD;
+            }
+            if idle {
+                room = inner.pool.headroom().unwrap_or(room);
+            }
         }
         let reserve = inner.pool.space().map_or(0, |space| space.reserve);
         let enough = (reserve / RELEASE_DIVISOR).min(RELEASE_MAX);
@@ -136,7 +147,6 @@ impl Watch {
         }
         *lock(&inner.guard.short) = Some(room);
         self.hold_all(inner, &room);
-        self.trim(inner, &room);
         LOOK_HELD
     }
 
@@ -207,18 +217,19 @@ impl Watch {
         }
     }
 
-    /// What sandboxes delete comes back to the host only after a while by itself.
-    fn trim(&mut self, inner: &Inner, room: &Headroom) {
+    /// What sandboxes delete comes back to the host only after a while by itself. Tells whether it has now.
+    fn trim(&mut self, inner: &Inner) -> bool {
         let lately = self
             .trimmed
             .is_some_and(|trimmed| trimmed.elapsed() < TRIM_PAUSE);
-        if lately || room.idle_bytes < TRIM_LEAST {
-            return;
+        if lately {
+            return false;
         }
         if let Err(error) = inner.pool.give_back() {
             tracing::warn!(%error, "deleted data was not given back to the host");
         }
         self.trimmed = Some(Instant::now());
+        true
     }
 }
 
