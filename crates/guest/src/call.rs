@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use cove_protocol::frame::{self, FrameError, FrameReader};
-use cove_protocol::message::{Done, Input, Open, Reply, ReplyKind};
+use cove_protocol::message::{Done, Input, Open, Quiesced, Reply, ReplyKind};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{ReadHalf, WriteHalf};
@@ -97,6 +97,19 @@ impl Call {
                 _ => return,
             }
         }
+    }
+
+    /// Ends the call because of a capture; the caller comes back.
+    pub async fn quiesced(&mut self, taken: u64) -> Result<(), FrameError> {
+        self.reply(ReplyKind::Quiesce(Quiesced { taken })).await
+    }
+
+    /// What the caller sent up to now and nothing more: from here on it cannot send, and knows.
+    pub fn stop_input(&self) -> std::io::Result<()> {
+        Ok(rustix::net::shutdown(
+            &self.stream,
+            rustix::net::Shutdown::Read,
+        )?)
     }
 
     /// Both directions apart, for calls that use them at the same time.

@@ -78,6 +78,12 @@ impl Figures {
         }
     }
 
+    /// The limits may have changed all at once: writes everything anew.
+    pub fn renew(&self, state: &State) {
+        self.cpus.set(0);
+        self.write(state);
+    }
+
     fn write(&self, state: &State) {
         self.written.set(Some(Instant::now()));
         let memory = self.memory();

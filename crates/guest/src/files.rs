@@ -2,6 +2,7 @@
 //! talks to the caller itself, so bulk data never passes through the event loop.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -83,9 +84,10 @@ pub async fn serve(
     };
     let (stream, rest) = call.into_blocking()?;
     let refuse = stream.try_clone()?;
+    let quiet = state.quiet.signal();
     let worked = thread::run(move || {
         let mut conn = Conn::new(stream, &rest);
-        if let Err(Ended::Refused(failure)) = perform(&mut conn, request) {
+        if let Err(Ended::Refused(failure)) = perform(&mut conn, request, quiet) {
             conn.fail(failure);
         }
     })
@@ -97,7 +99,11 @@ pub async fn serve(
     Ok(())
 }
 
-fn perform(conn: &mut Conn, request: Request) -> std::result::Result<(), Ended> {
+fn perform(
+    conn: &mut Conn,
+    request: Request,
+    quiet: Option<OwnedFd>,
+) -> std::result::Result<(), Ended> {
     let who = Identity::assume(user_of(&request).unwrap_or_default())?;
     match request {
         Request::ReadFile(request) => read::serve(conn, &who, &request),
@@ -110,7 +116,7 @@ fn perform(conn: &mut Conn, request: Request) -> std::result::Result<(), Ended> 
         Request::SetAttributes(request) => change::set_attributes(conn, &who, &request),
         Request::ArchiveOut(request) => archive_out::serve(conn, &who, &request),
         Request::ArchiveIn(request) => archive_in::serve(conn, &who, &request),
-        Request::Watch(request) => watch::serve(conn, &request),
+        Request::Watch(request) => watch::serve(conn, &request, quiet),
         _ => Err(Failure::new(ErrorCode::Unsupported, "not a file call").into()),
     }
 }

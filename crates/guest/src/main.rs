@@ -13,6 +13,7 @@ mod figures;
 mod files;
 mod ports;
 mod process;
+mod quiesce;
 mod relay;
 mod server;
 mod setup;
@@ -55,7 +56,8 @@ fn run() -> Result<(), String> {
     let options = options()?;
     setup::prepare_process()?;
     let listener = setup::listener(options.listen.then_some(options.root_files.as_path()))?;
-    let children = setup::child_signals()?;
+    let children = setup::signals(libc::SIGCHLD)?;
+    let wake = setup::signals(quiesce::WAKE)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -63,7 +65,7 @@ fn run() -> Result<(), String> {
         .map_err(|error| format!("no event loop: {error}"))?;
     let state = state::State::new(options.root_files);
     tokio::task::LocalSet::new()
-        .block_on(&runtime, server::serve(state, listener, children))
+        .block_on(&runtime, server::serve(state, listener, children, wake))
         .map_err(|error| format!("cannot serve: {error}"))
 }
 

@@ -54,6 +54,8 @@ pub struct Process {
     pub terminal: RefCell<Option<Rc<Watched>>>,
     pub input: Mutex<Input>,
     pub viewers: Cell<u32>,
+    /// The foreground follower's place while a capture keeps it away.
+    pub interrupted: Cell<Option<follow::Interrupted>>,
     pub timed_out: Cell<bool>,
     /// The guest itself sent SIGKILL.
     pub killed: Cell<bool>,

@@ -1,6 +1,7 @@
 //! Connections to TCP ports inside, carried over a call.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,13 +13,16 @@ use tokio::time::timeout;
 
 use crate::call::{Call, Ended, Receiver, Sender};
 use crate::failure::Failure;
+use crate::state::State;
 
 /// Loopback answers at once, unless its backlog is full.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may go on when a capture waits for it to end.
+const CAPTURE_GRACE: Duration = Duration::from_millis(300);
 /// Read from the port at once.
 const CHUNK: usize = 64 * 1024;
 
-pub async fn serve(call: &mut Call, request: ConnectPort) -> Result<(), Ended> {
+pub async fn serve(state: &Rc<State>, call: &mut Call, request: ConnectPort) -> Result<(), Ended> {
     let port = u16::try_from(request.port)
         .ok()
         .filter(|port| *port != 0)
@@ -30,8 +34,17 @@ pub async fn serve(call: &mut Call, request: ConnectPort) -> Result<(), Ended> {
     let (from_port, to_port) = socket.into_split();
     let (sender, receiver) = call.split();
     // Each direction ends by itself; a caller that is gone ends both.
-    tokio::try_join!(inward(receiver, to_port), outward(sender, from_port))?;
-    Ok(())
+    let carried = async { tokio::try_join!(inward(receiver, to_port), outward(sender, from_port)) };
+    tokio::select! {
+        carried = carried => carried.map(drop),
+        // Such a connection cannot be taken up again. What is under way gets a moment to end.
+        () = overstayed(state) => Err(Ended::Lost),
+    }
+}
+
+async fn overstayed(state: &State) {
+    state.quiet.begun().await;
+    tokio::time::sleep(CAPTURE_GRACE).await;
 }
 
 async fn connect(port: u16) -> Result<TcpStream, Failure> {

@@ -19,6 +19,7 @@ use crate::figures::metrics;
 use crate::files;
 use crate::ports;
 use crate::process::{self, reap};
+use crate::quiesce::{self, OpenCall};
 use crate::relay;
 use crate::shutdown;
 use crate::state::State;
@@ -43,17 +44,26 @@ pub async fn serve(
     state: Rc<State>,
     listener: std::os::unix::net::UnixListener,
     children: OwnedFd,
+    wake: OwnedFd,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
     spawn_local(reap::reap(
         Rc::clone(&state),
         watched::watch(children, Interest::READABLE)?,
     ));
+    spawn_local(quiesce::wake(
+        Rc::clone(&state),
+        watched::watch(wake, Interest::READABLE)?,
+    ));
     let counts = Rc::new(Counts::default());
     loop {
+        // Whoever connects while the guest is quiet waits in the queue.
+        state.quiet.over().await;
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
             () = state.finished.notified() => return Ok(()),
+            () = state.quiet.begun() => continue,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => admit(&state, &counts, stream),
@@ -124,7 +134,8 @@ fn admit(state: &Rc<State>, counts: &Rc<Counts>, stream: UnixStream) {
     let place = Place::take(state, counts, inside);
     let refusal = match (refusal, place) {
         (None, Some(place)) => {
-            spawn_local(converse(place, Call::new(stream)));
+            let open = (!inside).then(|| OpenCall::new(state));
+            spawn_local(converse(place, open, Call::new(stream)));
             return;
         }
         (Some(refusal), _) => refusal,
@@ -145,13 +156,23 @@ fn refuse_now(stream: &UnixStream, failure: Failure) {
     }
 }
 
-async fn converse(place: Place, mut call: Call) {
+async fn converse(place: Place, listed: Option<OpenCall>, mut call: Call) {
     let Ok(Ok(open)) = timeout(HANDSHAKE_LIMIT, call.open()).await else {
         return;
     };
     // Errors of these last words have nobody left to hear of them.
     let _ = match check(open) {
-        Ok(request) => dispatch(&place.state, call, request).await,
+        Ok(Request::Quiesce(_) | Request::Refresh(_)) if place.inside => {
+            let refusal = "only the host may ask for that";
+            call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
+                .await
+        }
+        Ok(request) => {
+            if let Some(listed) = &listed {
+                listed.named(describe(&request));
+            }
+            dispatch(&place.state, call, request).await
+        }
         Err(failure) => call.fail(failure).await,
     };
 }
@@ -174,6 +195,23 @@ fn check(open: Open) -> Result<Request, Failure> {
     })
 }
 
+/// What a call does, for whoever has to wait for it.
+fn describe(request: &Request) -> String {
+    match request {
+        Request::ReadFile(read) => format!("reading {}", read.path),
+        Request::WriteFile(write) => format!("writing {}", write.path),
+        Request::ArchiveOut(archive) => format!("packing {}", archive.path),
+        Request::ArchiveIn(archive) => format!("unpacking into {}", archive.path),
+        Request::Remove(remove) => format!("removing {}", remove.path),
+        Request::Start(_) | Request::Output(_) => "following output".into(),
+        Request::Stdin(_) => "writing standard input".into(),
+        Request::Watch(watch) => format!("watching {}", watch.path),
+        Request::ConnectPort(connect) => format!("a connection to port {}", connect.port),
+        Request::Shutdown(_) => "shutting down".into(),
+        _ => "a short call".into(),
+    }
+}
+
 async fn dispatch(
     state: &Rc<State>,
     mut call: Call,
@@ -194,7 +232,9 @@ async fn dispatch(
         Request::Metrics(_) => metrics::serve(state, &mut call).await,
         Request::Shutdown(request) => shutdown::serve(state, &mut call, request).await,
         Request::Ports(_) => ports::serve(&mut call).await,
-        Request::ConnectPort(request) => relay::serve(&mut call, request).await,
+        Request::ConnectPort(request) => relay::serve(state, &mut call, request).await,
+        Request::Quiesce(request) => quiesce::serve(state, &mut call, request).await,
+        Request::Refresh(_) => quiesce::refresh(state, &mut call).await,
         request => return files::serve(state, call, request).await,
     };
     match result {
@@ -209,9 +249,6 @@ fn info(state: &State) -> Info {
         oldest_supported: OLDEST_SUPPORTED,
         build: env!("CARGO_PKG_VERSION").to_owned(),
         started_unix_ms: state.started_unix_ms,
-        hostname: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        hostname: crate::state::hostname(),
     }
 }

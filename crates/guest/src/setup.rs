@@ -98,18 +98,18 @@ fn inherited_listener() -> Result<UnixListener, String> {
     Ok(UnixListener::from(socket))
 }
 
-/// A descriptor that becomes readable when children change state.
-pub fn child_signals() -> Result<OwnedFd, String> {
-    // SAFETY: the set is local; blocking SIGCHLD before any thread exists keeps it for signalfd,
+/// A descriptor that becomes readable when the signal came.
+pub fn signals(signal: libc::c_int) -> Result<OwnedFd, String> {
+    // SAFETY: the set is local; blocking the signal before any thread exists keeps it for signalfd,
     // whose fresh descriptor is owned by nobody else.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigaddset(&mut set, signal);
         libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut());
         let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
-            return Err(last_error("cannot watch children"));
+            return Err(last_error("cannot watch signals"));
         }
         Ok(OwnedFd::from_raw_fd(fd))
     }

@@ -1,6 +1,6 @@
 //! What all calls share. Everything here belongs to the one event loop thread.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::figures::Figures;
 use crate::process::table::Table;
+use crate::quiesce::Quiet;
 
 pub struct State {
     pub table: Table,
@@ -23,8 +24,11 @@ pub struct State {
     pub reaped: Notify,
     /// Told when the program is to end.
     pub finished: Notify,
+    pub quiet: Quiet,
     pub open_files: libc::rlimit,
     pub started_unix_ms: i64,
+    /// What the sandbox was called when somebody last looked.
+    pub hostname: RefCell<String>,
 }
 
 impl State {
@@ -37,10 +41,19 @@ impl State {
             stopping: Cell::new(false),
             reaped: Notify::new(),
             finished: Notify::new(),
+            quiet: Quiet::default(),
             open_files: crate::setup::raise_open_files(),
             started_unix_ms: unix_ms(),
+            hostname: RefCell::new(hostname()),
         })
     }
+}
+
+pub fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 pub fn unix_ms() -> i64 {

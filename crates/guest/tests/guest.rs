@@ -21,6 +21,8 @@ mod pid_one;
 mod ports;
 #[path = "guest/processes.rs"]
 mod processes;
+#[path = "guest/quiesce.rs"]
+mod quiesce;
 #[path = "guest/retention.rs"]
 mod retention;
 #[path = "guest/shutdown.rs"]

@@ -11,6 +11,8 @@ use cove_isolation::{
     Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_protocol::client::{Connect, Guest, GuestError, Stream};
+use cove_protocol::message::ErrorCode;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,13 @@ pub const TIER: &str = "container";
 /// A full queue of connections is waited for this often before the guest counts as stuck.
 const CONNECT_TRIES: u32 = 50;
 const CONNECT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// How long transfers with a guest that are under way may hold a capture up.
+const QUIESCE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// What the guest may take beyond that to answer.
+const QUIESCE_MARGIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long a restored guest may take to look around.
+const REFRESH_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What finds a container again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,8 +66,7 @@ pub struct Container {
     capturer: Arc<Capturer>,
     /// Held while it is captured, frozen or thawed.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// The guest's socket, opened once: what is put in its place later is never looked at.
-    socket: OwnedFd,
+    reach: Arc<Reach>,
     watch: tokio::sync::Mutex<Option<MemoryWatch>>,
     /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
     mark: tokio::sync::watch::Sender<u64>,
@@ -98,7 +106,7 @@ impl Container {
             cpus,
             capturer,
             turn: Arc::default(),
-            socket,
+            reach: Arc::new(Reach { socket, pid }),
             watch: tokio::sync::Mutex::new(Some(watch)),
             mark,
             held: Mutex::new(Some(Held { link, range })),
@@ -166,16 +174,14 @@ fn open_socket(pid: i32) -> io::Result<OwnedFd> {
     )?)
 }
 
-#[async_trait]
-impl Machine for Container {
-    fn record(&self) -> MachineRecord {
-        let detail = serde_json::to_value(&*self.detail()).expect("a plain struct serialises");
-        MachineRecord {
-            tier: TIER.into(),
-            detail,
-        }
-    }
+/// The way to a guest.
+struct Reach {
+    /// Opened once: what is put in its place later is never looked at.
+    socket: OwnedFd,
+    pid: i32,
+}
 
+impl Reach {
     async fn connect(&self) -> io::Result<UnixStream> {
         let path = format!("/proc/self/fd/{}", self.socket.as_raw_fd());
         let mut tries = 0;
@@ -198,6 +204,87 @@ impl Machine for Container {
                 format!("the guest's socket is answered by process {other:?} instead of PID 1"),
             )),
         }
+    }
+}
+
+#[async_trait]
+impl Connect for Reach {
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.connect().await?))
+    }
+}
+
+/// Has the guest let go of every connection to the host.
+async fn quiesce(reach: &Arc<Reach>) -> Result<(), IsolationError> {
+    let connect: Arc<dyn Connect> = Arc::clone(reach) as Arc<dyn Connect>;
+    let guest = Guest::new(connect).within(QUIESCE_MARGIN);
+    match guest.quiesce(QUIESCE_WAIT).await {
+        Ok(()) => Ok(()),
+        Err(GuestError::Refused {
+            code: ErrorCode::Limit,
+            message,
+        }) => Err(IsolationError::Uncapturable {
+            process: "the sandbox's own guest".into(),
+            reason: format!("{message}; try again when they are over"),
+        }),
+        Err(GuestError::TimedOut(limit)) => Err(IsolationError::TimedOut {
+            step: "asking the guest to let go of its connections",
+            seconds: limit.as_secs(),
+        }),
+        Err(error) => Err(IsolationError::failed("quiesce the guest")(
+            io::Error::other(error),
+        )),
+    }
+}
+
+/// Lets the guest take calls again, and the machine stand still again if it did before, however a
+/// capture ends.
+struct Stillness {
+    pidfd: OwnedFd,
+    group: Group,
+    freeze: bool,
+}
+
+impl Drop for Stillness {
+    fn drop(&mut self) {
+        wake(&self.pidfd);
+        if self.freeze
+            && let Err(error) = self.group.freeze()
+        {
+            tracing::warn!(%error, "a machine that was frozen before its capture goes on");
+        }
+    }
+}
+
+/// A guest that is quiet for a capture takes calls again.
+fn wake(pidfd: &OwnedFd) {
+    // One that is gone needs no waking.
+    let _ = pidfd_send_signal(pidfd, Signal::USR1);
+}
+
+impl Container {
+    /// A restored guest takes calls again and looks who it is now.
+    pub async fn introduce(&self) {
+        wake(self.pidfd.get_ref());
+        let connect: Arc<dyn Connect> = Arc::clone(&self.reach) as Arc<dyn Connect>;
+        if let Err(error) = Guest::new(connect).within(REFRESH_LIMIT).refresh().await {
+            tracing::warn!(%error, "a restored guest may still tell its old name and limits");
+        }
+    }
+}
+
+#[async_trait]
+impl Machine for Container {
+    fn record(&self) -> MachineRecord {
+        let detail = serde_json::to_value(&*self.detail()).expect("a plain struct serialises");
+        MachineRecord {
+            tier: TIER.into(),
+            detail,
+        }
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        self.reach.connect().await
     }
 
     async fn exited(&self) {
@@ -329,6 +416,22 @@ impl Machine for Container {
     ) -> Result<Captured, IsolationError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let capturer = Arc::clone(&self.capturer);
+        capturer.program()?;
+        let frozen = self.group.is_asked_to_freeze().unwrap_or(false);
+        if frozen {
+            // The guest has to hear that it is about to be captured.
+            self.thaw()?;
+        }
+        let stillness = Stillness {
+            pidfd: self
+                .pidfd
+                .get_ref()
+                .try_clone()
+                .map_err(IsolationError::failed("keep the pidfd"))?,
+            group: self.group.clone(),
+            freeze: frozen,
+        };
+        quiesce(&self.reach).await?;
         let (group, pid, memory) = (self.group.clone(), self.pid, memory.to_owned());
         let guest = match self.detail().guest.clone() {
             guest if guest.is_empty() => capturer.guest.clone(),
@@ -337,14 +440,17 @@ impl Machine for Container {
         let uid_base = self.detail().uid_base;
         // Goes on to its end also when the caller does not wait for it any more.
         tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let (_turn, mut stillness) = (turn, stillness);
             let subject = Subject {
                 pid,
                 uid_base,
                 group: &group,
                 guest: &guest,
             };
-            capture::capture(&capturer, &subject, &memory, at_rest, afterwards)
+            let captured = capture::capture(&capturer, &subject, &memory, at_rest, afterwards);
+            // A held machine stays as it is; it hears the signal when it is let go.
+            stillness.freeze &= captured.is_err() || afterwards == Afterwards::Continue;
+            captured
         })
         .await
         .unwrap_or_else(|error| {

@@ -424,7 +424,10 @@ impl Isolation for ContainerTier {
 
     async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
         match self.bring_back(restore, false).await? {
-            Some(container) => Ok(Box::new(container)),
+            Some(container) => {
+                container.introduce().await;
+                Ok(Box::new(container))
+            }
             None => Err(IsolationError::failed("restore the memory")(
                 io::Error::other("the copy was ended"),
             )),

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use crate::frame::FrameError;
 use crate::message::{
     ArchiveIn, ArchiveOut, ConnectPort, Done, Empty, ErrorCode, FileInfo, Info, ListDir, MakeDir,
-    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, ReadFile, Remove, ReplyKind,
-    Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
+    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, Quiesce, ReadFile, Remove,
+    ReplyKind, Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
 };
 
 mod bounds;
@@ -157,8 +157,13 @@ impl Guest {
     /// that does not read holds the process up. The first event is `Started`.
     pub async fn start_following(&self, mut start: Start) -> Result<Follow, GuestError> {
         start.follow = true;
+        let of = OutputFrom {
+            id: start.id.clone(),
+            follow: true,
+            ..OutputFrom::default()
+        };
         let call = self.open(Request::Start(start)).await?;
-        Ok(Follow::new(call, 0, 0, true))
+        Ok(Follow::new(self.clone(), of, call, true))
     }
 
     /// Runs a process to its end and collects at most [`EXEC_OUTPUT_MAX`] bytes of each stream.
@@ -168,14 +173,14 @@ impl Guest {
 
     /// Replays a process's output from the given offsets and, with `follow`, goes on until its exit.
     pub async fn follow(&self, from: OutputFrom) -> Result<Follow, GuestError> {
-        let (stdout, stderr) = (from.stdout_from, from.stderr_from);
-        let call = self.open(Request::Output(from)).await?;
-        Ok(Follow::new(call, stdout, stderr, false))
+        let call = self.open(Request::Output(from.clone())).await?;
+        Ok(Follow::new(self.clone(), from, call, false))
     }
 
     pub async fn stdin(&self, id: impl Into<String>) -> Result<StdinWriter, GuestError> {
-        let call = self.open(Request::Stdin(process_ref(id))).await?;
-        Ok(StdinWriter::new(call))
+        let id = id.into();
+        let call = self.open(Request::Stdin(process_ref(id.clone()))).await?;
+        Ok(StdinWriter::new(self.clone(), id, call))
     }
 
     pub async fn signal(&self, signal: Signal) -> Result<(), GuestError> {
@@ -270,7 +275,7 @@ impl Guest {
 
     /// Returns once the watch stands: everything after that moment is told.
     pub async fn watch(&self, watch: Watch) -> Result<Watcher, GuestError> {
-        Watcher::start(self.open(Request::Watch(watch)).await?).await
+        Watcher::start(self.clone(), watch).await
     }
 
     pub async fn ports(&self) -> Result<Vec<Port>, GuestError> {
@@ -291,6 +296,32 @@ impl Guest {
             ReplyKind::Metrics(metrics) => Ok(metrics),
             _ => Err(GuestError::Unexpected("wanted metrics")),
         }
+    }
+
+    /// Asks the guest to let go of every connection, so that it can be captured. Returns once it has;
+    /// it then takes no call until it is sent SIGUSR1.
+    pub async fn quiesce(&self, wait: Duration) -> Result<(), GuestError> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let deadline = wait.saturating_add(self.deadline);
+        timeout(deadline, async {
+            let mut call = self.open(Request::Quiesce(Quiesce { wait_ms })).await?;
+            match call.reply().await? {
+                ReplyKind::Done(_) => {}
+                _ => return Err(GuestError::Unexpected("wanted done")),
+            }
+            // Only its end of the connection counts, and that is closed when ours reads the end.
+            match call.reply().await {
+                Err(GuestError::Frame(FrameError::Closed)) => Ok(()),
+                _ => Err(GuestError::Unexpected("wanted the end")),
+            }
+        })
+        .await
+        .map_err(|_| GuestError::TimedOut(deadline))?
+    }
+
+    /// Tells a restored guest to look who it is now.
+    pub async fn refresh(&self) -> Result<(), GuestError> {
+        self.ask_done(Request::Refresh(Empty {})).await.map(drop)
     }
 
     /// Ends every process inside and the guest itself. Returns when all is flushed.

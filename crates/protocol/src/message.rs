@@ -9,7 +9,7 @@ pub struct Open {
     pub version: u32,
     #[prost(
         oneof = "Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
     )]
     pub request: Option<Request>,
 }
@@ -62,6 +62,12 @@ pub enum Request {
     ConnectPort(ConnectPort),
     #[prost(message, tag = "24")]
     Shutdown(Shutdown),
+    #[prost(message, tag = "25")]
+    Quiesce(Quiesce),
+    /// The sandbox was restored, maybe as a copy under another name and with other limits: make
+    /// true what tells them.
+    #[prost(message, tag = "26")]
+    Refresh(Empty),
 }
 
 /// Later frames of a call, host to guest.
@@ -126,11 +132,29 @@ pub enum ReplyKind {
     Metrics(Metrics),
     /// The guest is about to be captured: every call ends, callers come back by id and offset.
     #[prost(message, tag = "15")]
-    Quiesce(Empty),
+    Quiesce(Quiesced),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Empty {}
+
+/// End every other call, because the sandbox is about to be captured. Streams are told to come back,
+/// short calls finish, long ones are waited for. After `Done` the guest hangs up and takes no new call
+/// until the host sends it SIGUSR1.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Quiesce {
+    /// How long open calls are waited for.
+    #[prost(uint64, tag = "1")]
+    pub wait_ms: u64,
+}
+
+/// How a stream ends when the guest is about to be captured.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Quiesced {
+    /// Bytes of input taken; what was sent beyond must be sent again.
+    #[prost(uint64, tag = "1")]
+    pub taken: u64,
+}
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Done {
@@ -259,6 +283,10 @@ pub struct OutputFrom {
     pub stderr_from: u64,
     #[prost(bool, tag = "4")]
     pub follow: bool,
+    /// Take up the place that a capture interrupted: if it was the foreground follower's, nothing is
+    /// dropped for it again.
+    #[prost(bool, tag = "5")]
+    pub resume: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]

@@ -12,8 +12,8 @@ use bytes::{Bytes, BytesMut};
 use cove_protocol::client::{Connect, FollowEvent, Guest, GuestError, Stream, TEXT_MAX};
 use cove_protocol::frame::{self, FRAME_MAX, FrameError};
 use cove_protocol::message::{
-    Change, ChangeKind, Done, Empty, Error, Exit, FileInfo, Info, ListDir, Listing, Output,
-    OutputFrom, Process, ReadFile, Reply, ReplyKind, Start, Watch,
+    Change, ChangeKind, Done, Error, Exit, FileInfo, Info, ListDir, Listing, Output, OutputFrom,
+    Process, Quiesced, ReadFile, Reply, ReplyKind, Start, Watch,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -98,7 +98,7 @@ async fn output_that_does_not_join_is_refused() {
 
 #[tokio::test]
 async fn an_answer_to_another_question_is_refused() {
-    let guest = saying([ReplyKind::Quiesce(Empty {})]);
+    let guest = saying([ReplyKind::Quiesce(Quiesced { taken: 0 })]);
     assert!(matches!(guest.info().await, Err(GuestError::Quiesced)));
     let guest = saying([ReplyKind::Done(Done::default())]);
     assert!(matches!(guest.info().await, Err(GuestError::Unexpected(_))));

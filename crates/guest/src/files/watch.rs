@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use cove_protocol::message::{Change, ChangeKind, ErrorCode, ReplyKind, Watch};
+use cove_protocol::message::{Change, ChangeKind, ErrorCode, Quiesced, ReplyKind, Watch};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -32,7 +32,11 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ATTRIB);
 
-pub fn serve(conn: &mut Conn, request: &Watch) -> std::result::Result<(), Ended> {
+pub fn serve(
+    conn: &mut Conn,
+    request: &Watch,
+    quiet: Option<OwnedFd>,
+) -> std::result::Result<(), Ended> {
     let path = absolute(&request.path)?;
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
         .doing("cannot watch for changes")?;
@@ -57,8 +61,10 @@ pub fn serve(conn: &mut Conn, request: &Watch) -> std::result::Result<(), Ended>
     }
     tell(conn, ChangeKind::Ready, path, false)?;
     loop {
-        if !wait(conn, &watcher.inotify)? {
-            return Err(Ended::Lost);
+        match wait(conn, &watcher.inotify, quiet.as_ref())? {
+            Event::Changes => {}
+            Event::HungUp => return Err(Ended::Lost),
+            Event::Quiet => return conn.reply(ReplyKind::Quiesce(Quiesced { taken: 0 })),
         }
         let open = watcher.read()?;
         for change in watcher.changes.drain(..) {
@@ -88,13 +94,24 @@ fn change(kind: ChangeKind, path: &Path, directory: bool) -> Change {
     }
 }
 
-/// Waits for changes; false when the caller hung up.
-fn wait(conn: &Conn, inotify: &OwnedFd) -> std::result::Result<bool, Ended> {
+enum Event {
+    Changes,
+    HungUp,
+    /// The sandbox is about to be captured.
+    Quiet,
+}
+
+fn wait(
+    conn: &Conn,
+    inotify: &OwnedFd,
+    quiet: Option<&OwnedFd>,
+) -> std::result::Result<Event, Ended> {
     loop {
-        let mut fds = [
+        let mut fds = vec![
             PollFd::new(inotify, PollFlags::IN),
             PollFd::new(conn.stream(), PollFlags::IN | PollFlags::RDHUP),
         ];
+        fds.extend(quiet.map(|quiet| PollFd::new(quiet, PollFlags::IN)));
         match rustix::event::poll(&mut fds, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
@@ -102,10 +119,13 @@ fn wait(conn: &Conn, inotify: &OwnedFd) -> std::result::Result<bool, Ended> {
         }
         // The caller has nothing to say in this call: whatever it does ends it.
         if !fds[1].revents().is_empty() {
-            return Ok(false);
+            return Ok(Event::HungUp);
         }
         if !fds[0].revents().is_empty() {
-            return Ok(true);
+            return Ok(Event::Changes);
+        }
+        if fds.get(2).is_some_and(|quiet| !quiet.revents().is_empty()) {
+            return Ok(Event::Quiet);
         }
     }
 }
@@ -121,7 +141,7 @@ struct Watcher {
     changes: Vec<Change>,
 }
 
-struct Event {
+struct Notice {
     watch: i32,
     flags: ReadFlags,
     cookie: u32,
@@ -175,7 +195,7 @@ impl Watcher {
             let mut reader = Reader::new(&self.inotify, &mut buffer);
             loop {
                 match reader.next() {
-                    Ok(event) => events.push(Event {
+                    Ok(event) => events.push(Notice {
                         watch: event.wd(),
                         flags: event.events(),
                         cookie: event.cookie(),
@@ -198,7 +218,7 @@ impl Watcher {
         Ok(open)
     }
 
-    fn event(&mut self, event: &Event) -> Result<bool> {
+    fn event(&mut self, event: &Notice) -> Result<bool> {
         if event.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             self.changes
                 .push(change(ChangeKind::Overflow, Path::new(""), false));
@@ -248,7 +268,7 @@ impl Watcher {
 
     /// Something happened to a watched path itself. Directories below the root are told by their
     /// parents already.
-    fn own_event(&mut self, event: &Event, path: &Path, directory: bool) {
+    fn own_event(&mut self, event: &Notice, path: &Path, directory: bool) {
         if self.root != Some(event.watch) {
             return;
         }

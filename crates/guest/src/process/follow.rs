@@ -1,6 +1,7 @@
 //! Output calls: replay from the rings, then live until the exit.
 
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use cove_protocol::frame;
@@ -10,8 +11,11 @@ use tokio::task::spawn_local;
 use super::{CHANNELS, Process};
 use crate::call::{Call, Ended};
 use crate::failure::Failure;
+use crate::quiesce::RETURN_GRACE;
 use crate::state::State;
 
+/// How long a frame under way may take when a capture waits for it.
+const STALL_LIMIT: Duration = Duration::from_secs(1);
 /// Output in one frame.
 const FRAME_DATA: usize = 64 * 1024;
 
@@ -30,8 +34,11 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, from: OutputFrom) -> Resu
             }
         }
     }
-    let viewer = Viewer::new(process, false, false);
-    follow(call, viewer, offsets, from.follow).await
+    let viewer = match from.resume.then(|| process.interrupted.take()).flatten() {
+        Some(interrupted) => Viewer::new(process, true, interrupted.end_with_call),
+        None => Viewer::new(process, false, false),
+    };
+    follow(state, call, viewer, offsets, from.follow).await
 }
 
 pub fn find(state: &State, id: &str) -> Result<Rc<Process>, Failure> {
@@ -48,6 +55,13 @@ pub struct Viewer {
     process: Rc<Process>,
     foreground: bool,
     end_with_call: bool,
+}
+
+/// The foreground viewer's place, kept over a capture until it comes back.
+#[derive(Clone, Copy)]
+pub struct Interrupted {
+    end_with_call: bool,
+    since: Instant,
 }
 
 impl Viewer {
@@ -70,12 +84,28 @@ impl Viewer {
     }
 }
 
+impl Viewer {
+    /// Leaves because of a capture: what the foreground viewer has not taken is kept for it, and its
+    /// process goes on.
+    fn interrupt(mut self, state: &Rc<State>) {
+        if self.foreground {
+            let since = Instant::now();
+            self.process.interrupted.set(Some(Interrupted {
+                end_with_call: self.end_with_call,
+                since,
+            }));
+            let process = Rc::clone(&self.process);
+            spawn_local(wait_for_return(Rc::clone(state), process, since));
+        }
+        (self.foreground, self.end_with_call) = (false, false);
+    }
+}
+
 impl Drop for Viewer {
     fn drop(&mut self) {
         self.process.viewers.set(self.process.viewers.get() - 1);
         if self.foreground {
-            self.process.streams.borrow_mut().foreground = None;
-            self.process.room.notify_waiters();
+            leave_foreground(&self.process);
         }
         if self.end_with_call && self.process.running() {
             spawn_local(Rc::clone(&self.process).terminate());
@@ -83,7 +113,28 @@ impl Drop for Viewer {
     }
 }
 
+pub fn leave_foreground(process: &Process) {
+    process.streams.borrow_mut().foreground = None;
+    process.room.notify_waiters();
+}
+
+async fn wait_for_return(state: Rc<State>, process: Rc<Process>, since: Instant) {
+    state.quiet.over().await;
+    tokio::time::sleep(RETURN_GRACE).await;
+    // One that came back took it, and one that was interrupted again has more time.
+    if let Some(interrupted) = process.interrupted.get()
+        && interrupted.since == since
+    {
+        process.interrupted.set(None);
+        leave_foreground(&process);
+        if interrupted.end_with_call && process.running() {
+            process.terminate().await;
+        }
+    }
+}
+
 pub async fn follow(
+    state: &Rc<State>,
     call: &mut Call,
     viewer: Viewer,
     mut position: [u64; CHANNELS],
@@ -101,8 +152,22 @@ pub async fn follow(
             until = Some([streams.rings[0].end(), streams.rings[1].end()]);
         }
         let mut frames = batch(&process, &mut position, until)?;
+        if state.quiet.is_on() {
+            // What is not told now is asked for again, from where the caller stands.
+            let told = call.quiesced(0).await;
+            viewer.interrupt(state);
+            return Ok(told?);
+        }
         if !frames.is_empty() {
-            call.reply_all(&mut frames).await?;
+            let told = tokio::select! {
+                told = call.reply_all(&mut frames) => told,
+                // A caller that takes nothing must not hold a capture up.
+                () = stalled(state) => {
+                    viewer.interrupt(state);
+                    return Err(Ended::Lost);
+                }
+            };
+            told?;
             viewer.took(position);
             continue;
         }
@@ -116,9 +181,15 @@ pub async fn follow(
         }
         tokio::select! {
             () = changed => {}
+            () = state.quiet.begun() => {}
             () = call.hung_up() => return Err(Ended::Lost),
         }
     }
+}
+
+async fn stalled(state: &State) {
+    state.quiet.begun().await;
+    tokio::time::sleep(STALL_LIMIT).await;
 }
 
 /// Frames with what the rings have beyond `position`, which moves on.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use crate::watched::Watched;
 use bytes::Bytes;
 use cove_protocol::message::{ErrorCode, InputKind, ProcessRef};
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::{Input, Process, follow};
 use crate::call::{Call, Ended};
@@ -21,14 +22,27 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, of: ProcessRef) -> Result
     }
     let mut taken = 0;
     loop {
-        match call.input().await?.kind {
+        let input = tokio::select! {
+            biased;
+            input = call.input() => input?,
+            () = state.quiet.begun() => return leave(call, process, None, taken).await,
+        };
+        match input.kind {
             Some(InputKind::Data(data)) => {
-                let written = tokio::select! {
-                    written = write(&process, &data) => written,
-                    () = call.abandoned() => return Err(Ended::Lost),
-                };
-                written?;
                 taken += data.len() as u64;
+                // On a task of its own, so that it can go on when this call must end.
+                let mut writing = spawn_local(write(Rc::clone(&process), data));
+                let written = tokio::select! {
+                    written = &mut writing => written,
+                    () = call.abandoned() => {
+                        writing.abort();
+                        return Err(Ended::Lost);
+                    }
+                    () = state.quiet.begun() => {
+                        return leave(call, process, Some(writing), taken).await;
+                    }
+                };
+                written.unwrap_or_else(|_| Err(gone()))?;
             }
             Some(InputKind::Flush(_)) => call.done(taken).await?,
             Some(InputKind::End(_)) => {
@@ -41,15 +55,51 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, of: ProcessRef) -> Result
     }
 }
 
+/// Ends the call because of a capture. What the caller has sent already is taken, and reaches the
+/// process when that reads; the caller learns how much it was.
+async fn leave(
+    call: &mut Call,
+    process: Rc<Process>,
+    writing: Option<JoinHandle<Result<(), Failure>>>,
+    mut taken: u64,
+) -> Result<(), Ended> {
+    if call.stop_input().is_err() {
+        return Err(Ended::Lost);
+    }
+    let mut rest = Vec::new();
+    // Ends with the last whole frame; half of one is sent again.
+    while let Ok(input) = call.input().await {
+        match input.kind {
+            Some(InputKind::Data(data)) => {
+                taken += data.len() as u64;
+                rest.push(data);
+            }
+            // Asked again by the caller, who got no answer.
+            _ => break,
+        }
+    }
+    spawn_local(async move {
+        if let Some(writing) = writing {
+            let _ = writing.await;
+        }
+        for data in rest {
+            if write(Rc::clone(&process), data).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(call.quiesced(taken).await?)
+}
+
 /// Writes one piece; pieces of several calls do not mix.
-async fn write(process: &Process, data: &[u8]) -> Result<(), Failure> {
+async fn write(process: Rc<Process>, data: Bytes) -> Result<(), Failure> {
     let input = process.input.lock().await;
     match &*input {
         Input::Closed => Err(gone()),
-        Input::Pipe(pipe) => write_all(pipe, data).await,
+        Input::Pipe(pipe) => write_all(pipe, &data).await,
         Input::Terminal => {
             let terminal = process.terminal.borrow().clone();
-            write_all(&*terminal.ok_or_else(gone)?, data).await
+            write_all(&*terminal.ok_or_else(gone)?, &data).await
         }
     }
 }

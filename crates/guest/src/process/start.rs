@@ -44,7 +44,7 @@ pub async fn serve(
     call.reply(ReplyKind::Started(list::describe(&process)))
         .await?;
     match viewer {
-        Some(viewer) => follow::follow(call, viewer, [0; CHANNELS], true).await,
+        Some(viewer) => follow::follow(state, call, viewer, [0; CHANNELS], true).await,
         None => Ok(()),
     }
 }
@@ -168,6 +168,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         terminal: RefCell::new(wiring.terminal),
         input: Mutex::new(open),
         viewers: Cell::new(0),
+        interrupted: Cell::new(None),
         timed_out: Cell::new(false),
         killed: Cell::new(false),
     });

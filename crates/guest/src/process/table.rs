@@ -51,6 +51,15 @@ impl Table {
         self.by_id.borrow().values().cloned().collect()
     }
 
+    /// Followers that a capture sent away belong to another sandbox now.
+    pub fn let_go_of_followers(&self) {
+        for process in self.all() {
+            if process.interrupted.take().is_some() {
+                super::follow::leave_foreground(&process);
+            }
+        }
+    }
+
     pub fn running(&self) -> Vec<Rc<Process>> {
         self.running.borrow().values().cloned().collect()
     }

@@ -3,3 +3,5 @@
 
 mod basics;
 mod fixture;
+mod programs;
+mod streams;

@@ -16,6 +16,8 @@ pub(super) struct Call {
     pub stream: Box<dyn Stream>,
     pub frames: FrameReader,
     pub deadline: Duration,
+    /// Bytes of input the guest took, once it ended the call because of a capture.
+    pub taken: u64,
     out: BytesMut,
 }
 
@@ -29,6 +31,7 @@ impl Call {
             stream,
             frames: FrameReader::default(),
             deadline,
+            taken: 0,
             out: BytesMut::new(),
         };
         let open = Open {
@@ -48,7 +51,10 @@ impl Call {
                 code: ErrorCode::try_from(error.code).unwrap_or(ErrorCode::Internal),
                 message: error.message,
             }),
-            ReplyKind::Quiesce(_) => Err(GuestError::Quiesced),
+            ReplyKind::Quiesce(quiesced) => {
+                self.taken = quiesced.taken;
+                Err(GuestError::Quiesced)
+            }
             kind => Ok(kind),
         }
     }

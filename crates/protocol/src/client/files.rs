@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::GuestError;
 use super::bounds::LISTING_MAX;
 use super::call::Call;
-use crate::message::{Change, ChangeKind, Done, FileInfo, ReplyKind};
+use super::{Guest, GuestError};
+use crate::message::{Change, ChangeKind, Done, FileInfo, ReplyKind, Request, Watch};
 
 /// The contents of a file, chunk by chunk.
 pub struct FileReader {
@@ -148,26 +148,50 @@ pub(super) async fn collect_listing(mut call: Call, limit: u32) -> Result<DirLis
 
 /// Changes below a watched path.
 pub struct Watcher {
+    guest: Guest,
+    watch: Watch,
     call: Call,
+    /// The call was ended by a capture and has no successor yet.
+    quiesced: bool,
 }
 
 impl Watcher {
-    pub(super) async fn start(mut call: Call) -> Result<Self, GuestError> {
-        match call.reply_soon().await? {
-            ReplyKind::Change(change) if change.kind == ChangeKind::Ready as i32 => {
-                Ok(Self { call })
-            }
-            _ => Err(GuestError::Unexpected("wanted a standing watch")),
-        }
+    pub(super) async fn start(guest: Guest, watch: Watch) -> Result<Self, GuestError> {
+        let call = stand(&guest, &watch).await?;
+        Ok(Self {
+            guest,
+            watch,
+            call,
+            quiesced: false,
+        })
     }
 
     /// The next change; `None` when the watched path itself is gone. Dropping the future loses
-    /// nothing.
+    /// nothing. After a capture of the sandbox the watch stands again, and an overflow tells that
+    /// something may have been missed.
     pub async fn next(&mut self) -> Result<Option<Change>, GuestError> {
-        match self.call.reply().await? {
-            ReplyKind::Change(change) => Ok(Some(change)),
-            ReplyKind::Done(_) => Ok(None),
-            _ => Err(GuestError::Unexpected("wanted a change")),
+        if !self.quiesced {
+            match self.call.reply().await {
+                Ok(ReplyKind::Change(change)) => return Ok(Some(change)),
+                Ok(ReplyKind::Done(_)) => return Ok(None),
+                Ok(_) => return Err(GuestError::Unexpected("wanted a change")),
+                Err(GuestError::Quiesced) => self.quiesced = true,
+                Err(error) => return Err(error),
+            }
         }
+        self.call = stand(&self.guest, &self.watch).await?;
+        self.quiesced = false;
+        Ok(Some(Change {
+            kind: ChangeKind::Overflow as i32,
+            ..Change::default()
+        }))
+    }
+}
+
+async fn stand(guest: &Guest, watch: &Watch) -> Result<Call, GuestError> {
+    let mut call = guest.open(Request::Watch(watch.clone())).await?;
+    match call.reply_soon().await? {
+        ReplyKind::Change(change) if change.kind == ChangeKind::Ready as i32 => Ok(call),
+        _ => Err(GuestError::Unexpected("wanted a standing watch")),
     }
 }

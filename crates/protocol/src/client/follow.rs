@@ -2,9 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::GuestError;
 use super::call::Call;
-use crate::message::{Channel, Exit, Output, Process, ReplyKind};
+use super::{Guest, GuestError};
+use crate::frame::FrameError;
+use crate::message::{Channel, Exit, Output, OutputFrom, Process, ReplyKind, Request};
+
+/// How often in a row a stream is taken up again; captures one right after the other.
+const RESUMES_MAX: u32 = 100;
 
 /// Bytes of each stream that [`super::Guest::exec`] collects; the rest is counted and let go.
 pub const EXEC_OUTPUT_MAX: usize = 16 * 1024 * 1024;
@@ -24,20 +28,30 @@ pub enum FollowEvent {
 }
 
 pub struct Follow {
+    guest: Guest,
+    id: String,
+    live: bool,
     call: Call,
     /// The next offset of stdout and stderr.
     next: [u64; 2],
     wants_started: bool,
     over: bool,
+    /// How often in a row it was taken up again without hearing anything.
+    resumes: u32,
 }
 
 impl Follow {
-    pub(super) fn new(call: Call, stdout: u64, stderr: u64, wants_started: bool) -> Self {
+    pub(super) fn new(guest: Guest, of: OutputFrom, call: Call, wants_started: bool) -> Self {
+        let (stdout, stderr) = (of.stdout_from, of.stderr_from);
         Self {
+            guest,
+            id: of.id,
+            live: of.follow,
             call,
             next: [stdout, stderr],
             wants_started,
             over: false,
+            resumes: 0,
         }
     }
 
@@ -50,7 +64,7 @@ impl Follow {
         let reply = if self.wants_started {
             self.call.reply_soon().await?
         } else {
-            self.call.reply().await?
+            self.reply().await?
         };
         match reply {
             ReplyKind::Started(process) if self.wants_started => {
@@ -68,6 +82,34 @@ impl Follow {
                 Ok(None)
             }
             _ => Err(GuestError::Unexpected("wanted output or exit")),
+        }
+    }
+
+    /// The next reply. A capture of the sandbox ends the call; then it is taken up where it was, so
+    /// that nobody who follows notices.
+    async fn reply(&mut self) -> Result<ReplyKind, GuestError> {
+        loop {
+            match self.call.reply().await {
+                // A guest that was captured while a frame was under way cannot say so.
+                Err(GuestError::Quiesced | GuestError::Frame(FrameError::Closed))
+                    if self.resumes < RESUMES_MAX =>
+                {
+                    self.resumes += 1;
+                    let request = OutputFrom {
+                        id: self.id.clone(),
+                        stdout_from: self.next[0],
+                        stderr_from: self.next[1],
+                        follow: self.live,
+                        resume: true,
+                    };
+                    self.call = self.guest.open(Request::Output(request)).await?;
+                }
+                Err(error) => return Err(error),
+                Ok(reply) => {
+                    self.resumes = 0;
+                    return Ok(reply);
+                }
+            }
         }
     }
 
