@@ -16,7 +16,15 @@ pub struct Reason {
 }
 
 /// What is known to be beyond CRIU, by what its log says then.
-const KNOWN: [(&str, &str); 9] = [
+const KNOWN: [(&str, &str); 11] = [
+    (
+        "Unseizable",
+        "another process traces it, as a debugger does",
+    ),
+    (
+        "ctty inheritance",
+        "it holds /dev/tty open in a terminal, as a plain sh, less or ssh does; bash does not",
+    ),
     ("io_uring", "it uses io_uring"),
     ("userfaultfd", "it uses userfaultfd"),
     ("is traced by", "it is being traced by another process"),
@@ -48,7 +56,10 @@ pub fn reason(log: &str) -> Option<Reason> {
         .find(|(sign, _)| text.contains(sign))
         .map(|(_, reason)| (*reason).to_owned());
     Some(Reason {
-        pid: lines[..=at].iter().rev().find_map(|line| pid_of(line)),
+        // The line itself, or the task CRIU was busy with, or what it complains about in the end.
+        pid: pid_in(lines[at])
+            .or_else(|| lines[..=at].iter().rev().find_map(|line| pid_of(line)))
+            .or_else(|| lines[at..].iter().find_map(|line| pid_of(line))),
         text: known.unwrap_or_else(|| clean(&text)),
     })
 }
@@ -89,6 +100,14 @@ fn pid_of(line: &str) -> Option<i32> {
     .find_map(|sign| {
         line.find(sign)
             .and_then(|at| number(&line[at + sign.len()..]))
+    })
+}
+
+/// Where the complaint itself names the process.
+fn pid_in(line: &str) -> Option<i32> {
+    ["(ctty pid_real ", "non-zombie "].iter().find_map(|sign| {
+        let (_, rest) = line.split_once(sign)?;
+        rest.split(' ').next()?.parse().ok()
     })
 }
 

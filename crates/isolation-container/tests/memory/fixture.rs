@@ -69,7 +69,8 @@ fn fill(image: &Path) {
         .flatten()
         .map(|entry| entry.path())
         .collect::<Vec<_>>();
-    let mut wanted = vec![python];
+    fs::copy("/bin/bash", image.join("bin/bash")).expect("the host has bash");
+    let mut wanted = vec![python, PathBuf::from("/bin/bash")];
     wanted.extend(sqlite);
     for program in wanted {
         let listed = Command::new("ldd")

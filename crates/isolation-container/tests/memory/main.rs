@@ -3,5 +3,7 @@
 
 mod basics;
 mod fixture;
+mod generations;
 mod programs;
+mod refusals;
 mod streams;

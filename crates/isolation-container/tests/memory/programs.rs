@@ -304,7 +304,7 @@ async fn a_terminal_with_a_shell_and_jobs_survives() {
     let host = Host::open();
     let one = host.boot("one").await;
     let start = Start {
-        argv: vec!["/bin/sh".into(), "-i".into()],
+        argv: vec!["/bin/bash".into(), "--norc".into(), "-i".into()],
         pty: Some(PtySize { cols: 80, rows: 24 }),
         ..shell("")
     };
