@@ -216,7 +216,8 @@ impl RunnerApi for Engine {
 
     async fn host(&self) -> Result<HostReport, RunnerError> {
         let inner = Arc::clone(&self.inner);
-        spawn_blocking(move || doctor::report(&inner))
+        let memory = inner.container.probe_memory().await;
+        spawn_blocking(move || doctor::report(&inner, memory))
             .await
             .map_err(internal)?
     }

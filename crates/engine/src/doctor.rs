@@ -12,7 +12,11 @@ use crate::error::from_pool;
 /// Overlays have idmapped layers since this kernel.
 const KERNEL_NEEDED: (u32, u32) = (5, 19);
 
-pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
+/// `memory` is what a real capture and restore said.
+pub(crate) fn report(
+    inner: &Inner,
+    memory: Result<String, String>,
+) -> Result<HostReport, RunnerError> {
     let space = inner.pool.space().map_err(from_pool)?;
     let (capacity, promised) = (inner.books.capacity(), inner.books.promised());
     let sandboxes = inner.all();
@@ -35,12 +39,20 @@ pub(crate) fn report(inner: &Inner) -> Result<HostReport, RunnerError> {
             usable: true,
             capabilities: tier.capabilities().names(),
         }],
-        findings: findings(inner),
+        findings: findings(inner, memory),
     })
 }
 
-fn findings(inner: &Inner) -> Vec<Finding> {
+fn findings(inner: &Inner, memory: Result<String, String>) -> Vec<Finding> {
     let mut found = host_findings(inner.container.cgroup_version());
+    found.push(match memory {
+        Ok(told) => good("memory snapshots", told),
+        Err(reason) => warning(
+            "memory snapshots",
+            format!("sandboxes cannot be paused to disk or forked with their memory: {reason}"),
+            "run scripts/setup, which provides a CRIU that fits this kernel".into(),
+        ),
+    });
     found.push(good(
         "export key",
         format!(

@@ -1,5 +1,6 @@
 //! Boots, finds and sweeps containers.
 
+mod probe;
 mod revive;
 
 use std::collections::VecDeque;
@@ -71,6 +72,7 @@ struct Shared {
     overlays: Overlays,
     cpus: Arc<CpuBook>,
     capturer: Arc<Capturer>,
+    probed: probe::Probed,
     cpuinfo: Cpuinfo,
     warm: Mutex<VecDeque<Seat>>,
     /// Held while seats are made ahead; one refill at a time.
@@ -123,6 +125,7 @@ impl ContainerTier {
             cgroups,
             cpus: Arc::new(CpuBook::new(cpus)),
             capturer,
+            probed: probe::Probed::default(),
             cpuinfo: Cpuinfo::read().map_err(IsolationError::failed("read cpuinfo"))?,
             warm: Mutex::default(),
             refill: Mutex::default(),

@@ -1,6 +1,7 @@
 //! Memory: captured, restored, forked, with real programs in real sandboxes.
 #![allow(clippy::unwrap_used)]
 
+mod attacks;
 mod basics;
 mod fixture;
 mod generations;
