@@ -100,6 +100,22 @@ impl Namespace {
         self.enter(|| connect(to, port))
     }
 
+    /// From a port of our choice.
+    pub fn connect_from(&self, port: u16, to: Ipv4Addr, to_port: u16) -> io::Result<TcpStream> {
+        self.enter(|| {
+            let socket = rustix::net::socket(
+                rustix::net::AddressFamily::INET,
+                rustix::net::SocketType::STREAM,
+                None,
+            )?;
+            rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+            rustix::net::connect(&socket, &SocketAddrV4::new(to, to_port))?;
+            let stream = TcpStream::from(socket);
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        })
+    }
+
     pub fn udp(&self) -> UdpSocket {
         self.enter(|| udp(0))
     }
@@ -242,6 +258,106 @@ impl Drop for Servers {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Takes a connection's first byte for what is wanted: `u` reads to the end and answers, anything else
+/// is a number of bytes to send, in eight bytes.
+pub struct Transfers {
+    pub port: u16,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Transfers {
+    pub fn serve(namespace: &Namespace, address: Ipv4Addr, port: u16) -> Self {
+        Self::with(namespace, address, port, |mut stream| {
+            let mut order = [0; 9];
+            stream.read_exact(&mut order)?;
+            let bytes = u64::from_be_bytes(order[1..].try_into().expect("eight bytes"));
+            if order[0] == b'u' {
+                io::copy(&mut Read::by_ref(&mut stream).take(bytes), &mut io::sink())?;
+                stream.write_all(b"k")
+            } else {
+                io::copy(&mut io::repeat(b'x').take(bytes), &mut stream).map(drop)
+            }
+        })
+    }
+
+    fn with(
+        namespace: &Namespace,
+        address: Ipv4Addr,
+        port: u16,
+        work: fn(TcpStream) -> io::Result<()>,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let listener =
+            namespace.enter(|| TcpListener::bind((address, port)).expect("the port is free"));
+        listener.set_nonblocking(true).expect("sockets can be");
+        let ended = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Acquire) {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        let _ = stream.set_nonblocking(false);
+                        let _ = stream.set_read_timeout(Some(PATIENCE));
+                        let _ = stream.set_write_timeout(Some(SILENCE * 4));
+                        let _ = work(stream);
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        Self {
+            port,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Moves bytes one way and waits for the end.
+pub fn transfer(mut stream: TcpStream, upload: bool, bytes: usize) {
+    let mut order = vec![if upload { b'u' } else { b'd' }];
+    order.extend((bytes as u64).to_be_bytes());
+    stream.write_all(&order).expect("it is open");
+    if upload {
+        let mut source = io::repeat(b'x').take(bytes as u64);
+        io::copy(&mut source, &mut stream).expect("it is open");
+        stream.read_exact(&mut [0]).expect("it is taken in");
+    } else {
+        let read = io::copy(&mut stream.take(bytes as u64), &mut io::sink());
+        assert_eq!(read.expect("it is open"), bytes as u64);
+    }
+}
+
+/// Talks without being asked, until nobody listens any more.
+pub struct Talker {
+    pub port: u16,
+    _server: Transfers,
+}
+
+impl Talker {
+    pub fn serve(namespace: &Namespace, address: Ipv4Addr, port: u16) -> Self {
+        let server = Transfers::with(namespace, address, port, |mut stream| {
+            loop {
+                stream.write_all(&[b'z'; 1024])?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self {
+            port,
+            _server: server,
         }
     }
 }

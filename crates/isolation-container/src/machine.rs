@@ -53,7 +53,10 @@ pub struct Detail {
     /// The directory name of the guest it runs, which a restore must find again.
     #[serde(default)]
     pub guest: String,
-    pub sandbox: SandboxId,
+    /// Absent in records from before sandboxes had a network.
+    #[serde(default)]
+    pub sandbox: Option<SandboxId>,
+    #[serde(default)]
     pub network: NetworkPolicy,
 }
 
@@ -319,11 +322,11 @@ impl Machine for Container {
 
     fn set_network(&self, policy: &NetworkPolicy) -> Result<(), IsolationError> {
         let mut detail = self.detail();
-        match self.held().as_ref() {
-            Some(held) => held.link.set(&detail.sandbox, policy)?,
-            None => {
+        match (self.held().as_ref(), &detail.sandbox) {
+            (Some(held), Some(sandbox)) => held.link.set(sandbox, policy)?,
+            _ => {
                 return Err(IsolationError::failed("set the network policy")(
-                    io::Error::other("the machine has ended"),
+                    io::Error::other("the machine has no network any more"),
                 ));
             }
         }

@@ -142,6 +142,15 @@ impl ContainerTier {
         self.shared.cgroups.version()
     }
 
+    /// The index of a recorded machine in the network, with its sandbox and policy; `None` when another
+    /// tier wrote the record.
+    pub fn placed(record: &MachineRecord) -> Option<(u32, SandboxId, NetworkPolicy)> {
+        let detail: Detail = serde_json::from_value(record.detail.clone()).ok()?;
+        let index = detail.uid_base / cove_isolation::claims::RANGE_IDS;
+        let sandbox = detail.sandbox.filter(|_| record.tier == TIER)?;
+        Some((index, sandbox, detail.network))
+    }
+
     /// CPUs that sandboxes may use.
     pub fn cpu_count(&self) -> u32 {
         self.shared.cpus.count()
@@ -322,7 +331,7 @@ impl Shared {
             cpu: limits.cpu,
             device: self.config.device,
             guest: self.capturer.guest.clone(),
-            sandbox: boot.id.clone(),
+            sandbox: Some(boot.id.clone()),
             network: boot.network.clone(),
         };
         let pidfd = clean_up
@@ -500,7 +509,7 @@ impl Isolation for ContainerTier {
             // It ended just now.
             Err(_) => return remove_remains(group, range).await,
         };
-        link.adopt(&detail.sandbox, &detail.network)?;
+        link.adopt(&detail.network)?;
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again.
         // An engine that died in the middle of a capture may have left it standing still.

@@ -10,6 +10,7 @@
 
 mod address;
 mod conntrack;
+mod denials;
 mod inside;
 mod link;
 mod netlink;
@@ -19,6 +20,7 @@ mod policy;
 mod ruleset;
 
 pub use address::{Addresses, BadRange, INSIDE, index_of, interface};
+pub use denials::{Denial, Denials};
 pub use link::Counters;
 pub use netlink::NetlinkError;
 pub use network::{Gate, Network, NetworkConfig, NetworkError, forwards, table_name};

@@ -199,6 +199,10 @@ impl Socket {
         Ok(Self { fd, sequence: 1 })
     }
 
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
     /// Sends the batch and returns the first thing the kernel refused.
     ///
     /// The kernel works through a batch before the send returns, so that all answers are there then.

@@ -3,7 +3,7 @@
 //! What every sandbox has is kept in memory, and the kernel's table is made from it: whole when the
 //! engine opens (in one transaction, so that adopted sandboxes never see a gap), in elements later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
@@ -101,6 +101,8 @@ struct State {
     layout: Layout,
     built: bool,
     sandboxes: BTreeMap<u32, Rules>,
+    /// Those the gateway was told of.
+    placed: BTreeSet<u32>,
 }
 
 impl Network {
@@ -134,6 +136,7 @@ impl Network {
                 layout,
                 built: false,
                 sandboxes: BTreeMap::new(),
+                placed: BTreeSet::new(),
             }),
             route: Mutex::new(route),
             config,
@@ -174,16 +177,15 @@ impl Network {
         Ok(())
     }
 
-    /// A sandbox that an earlier engine attached; its rules come into force with [`Network::build`].
-    pub fn adopt(
-        &self,
-        index: u32,
-        sandbox: &SandboxId,
-        policy: &NetworkPolicy,
-    ) -> Result<(), NetworkError> {
+    /// A sandbox that an earlier engine attached; its rules come into force with [`Network::build`]. The
+    /// gateway knows of it already.
+    pub fn adopt(&self, index: u32, policy: &NetworkPolicy) -> Result<(), NetworkError> {
         let rules = Rules::of(policy)?;
-        self.tell_gate(index, sandbox, policy)?;
-        self.state().sandboxes.insert(index, rules);
+        let mut state = self.state();
+        if policy.mode != NetworkMode::None {
+            state.placed.insert(index);
+        }
+        state.sandboxes.insert(index, rules);
         Ok(())
     }
 
@@ -193,10 +195,16 @@ impl Network {
         sandbox: &SandboxId,
         policy: &NetworkPolicy,
     ) -> Result<(), NetworkError> {
+        // One that never reached anything is nothing to it.
+        if policy.mode == NetworkMode::None && !self.state().placed.contains(&index) {
+            return Ok(());
+        }
         match self.gate.get() {
-            Some(gate) => gate
-                .place(self.config.addresses.outer(index), sandbox, policy)
-                .map_err(NetworkError::Gateway),
+            Some(gate) => {
+                self.state().placed.insert(index);
+                gate.place(self.config.addresses.outer(index), sandbox, policy)
+                    .map_err(NetworkError::Gateway)
+            }
             None if policy.mode == NetworkMode::Allowlist => Err(NetworkError::NoGateway),
             None => Ok(()),
         }
@@ -308,7 +316,8 @@ impl Network {
     /// Takes a sandbox's rules away. Its interface goes with its namespace.
     pub fn release(&self, index: u32) -> Result<(), NetworkError> {
         let old = self.state().set(index, None)?;
-        if let Some(gate) = self.gate.get() {
+        let placed = self.state().placed.remove(&index);
+        if let Some(gate) = self.gate.get().filter(|_| placed) {
             gate.remove(self.config.addresses.outer(index));
         }
         // One that could reach nothing has no connections.

@@ -188,7 +188,7 @@ impl Shared {
             cpu: limits.cpu,
             device: self.config.device,
             guest,
-            sandbox: copy.id.clone(),
+            sandbox: Some(copy.id.clone()),
             network: copy.network.clone(),
         };
         let container = Container::new(

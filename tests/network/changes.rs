@@ -1,0 +1,180 @@
+//! Policies that change under open connections, rules that are made again or taken away.
+
+use std::io::{Read, Write};
+
+use cove_model::{NetworkMode, NetworkPolicy};
+
+use crate::bare::Bare;
+use crate::world::*;
+
+#[test]
+fn connections_that_a_new_policy_forbids_are_cut_both_ways() {
+    let bare = Bare::new();
+    let sandbox = bare.open_sandbox();
+    sandbox.set(NetworkMode::Open, &["10.9.8.7"]);
+    let mut public = sandbox.inside.connect(PUBLIC, ECHO).expect("it is open");
+    let mut private = sandbox.inside.connect(PRIVATE, ECHO).expect("it is listed");
+    exchange(&mut public, "before").unwrap();
+    exchange(&mut private, "before").unwrap();
+    let talker = Talker::serve(&bare.world.internet, PRIVATE, 901);
+    let mut listening = sandbox
+        .inside
+        .connect(PRIVATE, talker.port)
+        .expect("it is listed");
+    let mut byte = [0];
+    listening.read_exact(&mut byte).expect("it talks");
+
+    sandbox.set(NetworkMode::Open, &[]);
+    assert!(exchange(&mut private, "after").is_err());
+    // What allowed ones carry goes on.
+    assert_eq!(
+        exchange(&mut public, "after").unwrap(),
+        format!("{HOST} after")
+    );
+    // What the other side still says does not come in: at most what was on its way before.
+    listening
+        .set_read_timeout(Some(SILENCE))
+        .expect("a timeout can be set");
+    let mut rest = [0; 65_536];
+    let mut quiet = false;
+    for _ in 0..1000 {
+        match listening.read(&mut rest) {
+            Ok(read) if read > 0 => {}
+            _ => {
+                quiet = true;
+                break;
+            }
+        }
+    }
+    assert!(quiet, "a forbidden connection still brings bytes");
+
+    sandbox.set(NetworkMode::None, &[]);
+    assert!(exchange(&mut public, "after").is_err());
+}
+
+#[test]
+fn a_change_is_in_force_when_it_returns() {
+    let bare = Bare::new();
+    let sandbox = bare.open_sandbox();
+    for _ in 0..20 {
+        sandbox.set(NetworkMode::None, &[]);
+        assert!(sandbox.inside.connect(PUBLIC, ECHO).is_err());
+        sandbox.set(NetworkMode::Open, &[]);
+        sandbox.inside.connect(PUBLIC, ECHO).expect("it is open");
+    }
+}
+
+#[test]
+fn making_all_rules_again_neither_cuts_nor_opens_anything() {
+    let bare = Bare::new();
+    let (open, closed) = (bare.open_sandbox(), bare.sandbox());
+    let mut stream = open.inside.connect(PUBLIC, ECHO).expect("it is open");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            bare.world.host.enter(|| {
+                for _ in 0..100 {
+                    bare.network.build().expect("the rules are made again");
+                }
+            });
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            assert!(
+                closed.inside.connect(PUBLIC, ECHO).is_err(),
+                "open for a moment"
+            );
+            exchange(&mut stream, "x").expect("it goes on");
+        }
+    });
+}
+
+#[test]
+fn flushing_the_hosts_rules_does_not_open_sandboxes() {
+    let bare = Bare::new();
+    let (open, closed) = (bare.open_sandbox(), bare.sandbox());
+    let (flushed, said) = bare.world.host.program("nft flush ruleset");
+    assert!(flushed, "{said}");
+    assert!(closed.inside.connect(PUBLIC, ECHO).is_err());
+    let mut stream = open
+        .inside
+        .connect(PUBLIC, ECHO)
+        .expect("our table was spared");
+    exchange(&mut stream, "x").unwrap();
+}
+
+#[test]
+fn sandboxes_whose_rules_are_gone_reach_nothing() {
+    let Bare { network, world } = Bare::new();
+    let table = cove_network::table_name("0badcafe");
+    let inside = Namespace::new("box");
+    let id = cove_model::SandboxId::random();
+    let open = NetworkPolicy {
+        mode: NetworkMode::Open,
+        ..NetworkPolicy::default()
+    };
+    world.host.enter(|| {
+        network
+            .attach(60_000, inside.fd())
+            .expect("a sandbox is attached");
+        network
+            .set(60_000, inside.fd(), &id, &open)
+            .expect("the policy is set");
+    });
+    let mut stream = inside.connect(PUBLIC, ECHO).expect("it is open");
+    let host = world.host.connect(HOST, ECHO);
+    host.expect("the host's own service runs");
+    // The engine dies; while nobody owns the table, somebody deletes it.
+    drop(network);
+    exchange(&mut stream, "x").expect("sandboxes live on without the engine");
+    let (deleted, said) = world
+        .host
+        .program(&format!("nft delete table inet {table}"));
+    assert!(deleted, "{said}");
+    stream
+        .set_read_timeout(Some(SILENCE))
+        .expect("a timeout can be set");
+    let _ = stream.write_all(b"y\n");
+    assert!(
+        stream.read(&mut [0; 64]).is_err(),
+        "bytes still come through"
+    );
+    for address in [PUBLIC, PRIVATE, HOST] {
+        let reached = inside.enter(|| {
+            std::net::TcpStream::connect_timeout(&(address, ECHO).into(), SILENCE).is_ok()
+        });
+        assert!(!reached, "{address} can be reached without rules");
+    }
+    // The next engine puts everything back.
+    world.host.enter(|| {
+        let network = Bare::open();
+        network.adopt(60_000, &open).expect("it is adopted");
+        network.build().expect("the rules are made");
+        let mut stream = inside.connect(PUBLIC, ECHO).expect("it is open again");
+        exchange(&mut stream, "x").unwrap();
+    });
+}
+
+#[test]
+fn a_removed_sandbox_leaves_no_rules_and_its_index_can_be_used_again() {
+    let bare = Bare::new();
+    for _ in 0..10 {
+        let inside = Namespace::new("box");
+        bare.world.host.enter(|| {
+            bare.network
+                .attach(61_000, inside.fd())
+                .expect("a sandbox is attached");
+        });
+        assert!(inside.connect(PUBLIC, ECHO).is_err());
+        bare.world
+            .host
+            .enter(|| bare.network.release(61_000).expect("its rules go"));
+        // Without rules it reaches nothing either, as long as its interface lives.
+        let reached = inside.enter(|| {
+            std::net::TcpStream::connect_timeout(&(PUBLIC, ECHO).into(), SILENCE).is_ok()
+        });
+        assert!(!reached);
+    }
+    let (_, rules) = bare.world.host.program("nft list table inet cove-0badcafe");
+    assert!(!rules.contains("cv61000"), "{rules}");
+}
