@@ -2,7 +2,7 @@
 
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SandboxSpec};
 use cove_protocol::client::Guest;
-use cove_runner::{CreateRequest, RunnerApi};
+use cove_runner::{CreateRequest, EgressEntry, EgressQuery, EgressVerdict, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World as Engine, exec, guest, output, small_spec};
 
 use crate::world::*;
@@ -68,6 +68,184 @@ async fn ask(guest: &Guest, address: std::net::Ipv4Addr) -> Result<String, Strin
     } else {
         Ok(text(&result.stdout))
     }
+}
+
+fn listed(entries: &[&str]) -> NetworkPolicy {
+    NetworkPolicy {
+        mode: NetworkMode::Allowlist,
+        allow: Some(entries.iter().map(|entry| (*entry).to_owned()).collect()),
+        ..NetworkPolicy::default()
+    }
+}
+
+impl Stage {
+    /// The sandbox's log once it has an entry that `wanted` says yes to.
+    async fn logged(&self, id: &SandboxId, wanted: impl Fn(&EgressEntry) -> bool) -> EgressEntry {
+        let client = self.engine.client();
+        let mut after = 0;
+        let mut seen = Vec::new();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while std::time::Instant::now() < deadline {
+            let query = EgressQuery {
+                sandbox: id.clone(),
+                after,
+                limit: 100,
+                wait_ms: 500,
+                verdict: None,
+            };
+            let batch = client.egress(query).await.expect("a log");
+            seen.extend(batch.entries);
+            if let Some(entry) = seen.iter().find(|entry| wanted(entry)) {
+                return entry.clone();
+            }
+            after = batch.next;
+        }
+        panic!("no such line came, but {seen:#?}");
+    }
+
+    fn gateway_pid(&self) -> u32 {
+        let file = self.engine.setup.data_dir().join("gateway/process");
+        let text = std::fs::read_to_string(file).expect("the gateway runs");
+        text.split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok())
+            .expect("a pid")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged() {
+    let mut stage = Stage::new().await;
+    let (id, guest) = stage.sandbox(listed(&["1.2.3.4:7"])).await;
+    assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
+    assert!(ask(&guest, OTHER_PUBLIC).await.is_err());
+    assert!(ask(&guest, HOST).await.is_err());
+    assert!(ask(&guest, METADATA).await.is_err());
+    let to = |address: std::net::Ipv4Addr, verdict| {
+        move |entry: &EgressEntry| entry.address == Some(address.into()) && entry.verdict == verdict
+    };
+    let carried = stage.logged(&id, to(PUBLIC, EgressVerdict::Allowed)).await;
+    assert_eq!(carried.port, Some(ECHO));
+    stage
+        .logged(&id, to(OTHER_PUBLIC, EgressVerdict::Denied))
+        .await;
+    // What only the packet filter sees is in the same log.
+    let asked = exec(&guest, &format!("nslookup example.org {OTHER_PUBLIC}")).await;
+    assert_ne!(asked.exit.code, 0, "another resolver answered");
+    stage
+        .logged(&id, |entry| {
+            entry.protocol == cove_runner::EgressProtocol::Udp && entry.port == Some(53)
+        })
+        .await;
+
+    // Another engine takes the gateway over; streams go on.
+    let pid = stage.gateway_pid();
+    stage.engine.restart();
+    assert_eq!(stage.gateway_pid(), pid, "the gateway was replaced");
+    assert!(ask(&guest, PUBLIC).await.is_ok());
+    assert!(ask(&guest, OTHER_PUBLIC).await.is_err());
+
+    // Killed, it comes back with every policy; until then all is refused.
+    cove_tests::engine_host::signal(pid, rustix::process::Signal::KILL);
+    cove_tests::engine_host::eventually("the gateway is back", || async {
+        assert!(ask(&guest, OTHER_PUBLIC).await.is_err());
+        ask(&guest, PUBLIC).await.ok()
+    })
+    .await;
+    stage.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_policies_change_nothing() {
+    let stage = Stage::new().await;
+    let (id, guest) = stage.sandbox(mode(NetworkMode::Open)).await;
+    let client = stage.engine.client();
+    for bad in [
+        NetworkPolicy {
+            mode: NetworkMode::Allowlist,
+            ..NetworkPolicy::default()
+        },
+        listed(&["exa mple.com"]),
+        listed(&["preset:there-is-none"]),
+        NetworkPolicy {
+            bandwidth_up_mbit: Some(0),
+            ..mode(NetworkMode::Open)
+        },
+    ] {
+        let refused = client.set_network(&id, bad.clone()).await;
+        assert!(refused.is_err(), "{bad:?}");
+        let view = client.get(&id).await.expect("it is there");
+        assert_eq!(view.spec.network, mode(NetworkMode::Open), "{bad:?}");
+        assert!(ask(&guest, PUBLIC).await.is_ok(), "{bad:?}");
+    }
+    let gone = client
+        .set_network(&SandboxId::random(), mode(NetworkMode::None))
+        .await;
+    assert!(
+        matches!(gone, Err(RunnerError::NotFound { .. })),
+        "{gone:?}"
+    );
+    stage.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_inside_cannot_touch_interfaces_routes_or_raw_packets() {
+    let stage = Stage::new().await;
+    let (_, guest) = stage.sandbox(mode(NetworkMode::Open)).await;
+    for attempt in [
+        "ip link set eth0 down",
+        "ip link set eth0 address 02:00:00:00:00:09",
+        "ip addr add 198.18.112.7/32 dev eth0",
+        "ip addr del 198.19.0.2/30 dev eth0",
+        "ip route add 10.0.0.0/8 dev eth0",
+        "ip route del default",
+        "ip link add x0 type veth",
+        "ip link add b0 type bridge",
+        "ip tuntap add t0 mode tun",
+        "ip rule add table 9",
+        "arping -c 1 -I eth0 198.19.0.1",
+        "echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6",
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        "nc -w 2 ::ffff:10.9.8.7 7",
+        "nc -w 2 fe80::1%eth0 7",
+        "nc -w 2 2001:db8::1 7",
+        "nc -w 2 0x0a090807 7",
+        "nc -w 2 012.011.010.07 7",
+        "nc -w 2 167905287 7",
+    ] {
+        let result = exec(&guest, &format!("{attempt} < /dev/null")).await;
+        assert_ne!(result.exit.code, 0, "'{attempt}' worked");
+    }
+    assert!(
+        ask(&guest, PUBLIC).await.is_ok(),
+        "and its network is as before"
+    );
+    stage.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn churn_and_kills_leave_no_interface_rule_or_route() {
+    let mut stage = Stage::new().await;
+    for round in 0..3 {
+        let mut made = Vec::new();
+        for number in 0..8 {
+            let policy = match number % 3 {
+                0 => mode(NetworkMode::None),
+                1 => mode(NetworkMode::Open),
+                _ => listed(&["1.2.3.4:7"]),
+            };
+            made.push(stage.sandbox(policy).await);
+        }
+        if round == 1 {
+            stage.engine.restart();
+        }
+        let client = stage.engine.client();
+        for (number, (id, guest)) in made.iter().enumerate() {
+            assert_eq!(ask(guest, PUBLIC).await.is_ok(), number % 3 != 0);
+            client.delete(id).await.expect("it is deleted");
+        }
+    }
+    stage.finish();
 }
 
 #[tokio::test(flavor = "multi_thread")]

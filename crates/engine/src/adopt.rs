@@ -24,6 +24,7 @@ impl Engine {
             path: inner.config.data_dir.join("records"),
             source,
         })?;
+        self.adopt_gateway(&records).await;
         for record in records {
             let half_made = record.state == State::Creating
                 && record.started_at.is_none()
@@ -60,7 +61,11 @@ impl Engine {
             found => found,
         };
         let machine = match found {
-            Adopted::Running(machine) => Some(Arc::<dyn Machine>::from(machine)),
+            Adopted::Running(machine) => {
+                let machine = Arc::<dyn Machine>::from(machine);
+                inner.catch_up_network(&mut record, &machine).await;
+                Some(machine)
+            }
             Adopted::Gone(usage) => {
                 record.machine = None;
                 record.grown_mb = None;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
-    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView, Imported,
-    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest,
-    SnapshotView,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
+    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    SandboxView, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -138,6 +138,10 @@ impl RunnerApi for Engine {
         policy: NetworkPolicy,
     ) -> Result<SandboxView, RunnerError> {
         self.set_sandbox_network(id, policy).await
+    }
+
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        self.egress_of(query).await
     }
 
     async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {

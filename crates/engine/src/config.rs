@@ -26,6 +26,8 @@ pub struct EngineConfig {
     pub overcommit: Overcommit,
     /// The addresses of this host's sandboxes; the same for all engines of the host.
     pub network_range: Addresses,
+    /// Named lists of allowed names besides those that are shipped.
+    pub network_presets: Option<PathBuf>,
     /// Put before image references that name no registry; without it they are refused.
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
@@ -66,6 +68,7 @@ impl EngineConfig {
             criu: None,
             overcommit: Overcommit::default(),
             network_range: Addresses::default(),
+            network_presets: None,
             default_registry: None,
             plain_registries: Vec::new(),
             trusted_keys: Vec::new(),

@@ -106,6 +106,11 @@ impl Inner {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&sandbox.id);
+        if let Some(gateway) = self.gatekeeper.get().and_then(|keeper| keeper.running())
+            && let Err(error) = gateway.forget(&sandbox.id).await
+        {
+            tracing::warn!(sandbox = %sandbox.id, error = crate::error::chain(&error), "its egress log stays until it is full");
+        }
         sandbox
             .run_promise
             .lock()

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_image::{ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::SandboxId;
-use cove_network::{Network, NetworkConfig};
+use cove_network::{Denials, Network, NetworkConfig};
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::{RunnerError, Sample};
@@ -23,6 +23,7 @@ use crate::books::{Books, Capacity, total_memory};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
 use crate::events::Events;
+use crate::gateway::{self, Gatekeeper};
 use crate::guard::Guard;
 use crate::images::Images;
 use crate::record::Records;
@@ -43,6 +44,10 @@ pub(crate) struct Inner {
     pub container: ContainerTier,
     /// Why sandboxes of this host can reach nothing, when that is so.
     pub network: Result<Arc<Network>, String>,
+    /// Set when there is a network.
+    pub gatekeeper: OnceLock<Arc<Gatekeeper>>,
+    /// Refused packets, until somebody listens.
+    denials: Mutex<Option<Denials>>,
     pub ranges: Arc<UidRanges>,
     /// Held for as long as images may be unpacked.
     _unpack_range: UidRange,
@@ -70,6 +75,15 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(inner),
         };
+        let denials = engine
+            .inner
+            .denials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(denials) = denials {
+            gateway::hear(&engine.inner, denials);
+        }
         engine.adopt_all().await?;
         engine.sweep().await?;
         engine.finish_rollbacks().await;
@@ -80,6 +94,9 @@ impl Engine {
     /// Lets go of the host: what runs, runs on. With nothing left, claims on the host go too.
     pub async fn close(&self) {
         self.inner.guard.stop().await;
+        if self.inner.all().is_empty() {
+            self.stop_gateway().await;
+        }
         self.inner.container.close().await;
         if self.inner.all().is_empty() {
             let _ = self.inner.ranges.release();
@@ -193,16 +210,14 @@ impl Inner {
             .take()
             .map_err(at("claim uids in", &config.host_dir))?
             .ok_or(EngineError::NoUidRange)?;
-        let network = Network::open(NetworkConfig {
-            instance: instance.clone(),
-            addresses: config.network_range,
-        })
-        .map(Arc::new)
-        .map_err(|error| {
-            let reason = std::io::Error::from(error).to_string();
-            tracing::warn!(reason, "sandboxes have no network");
-            reason
-        });
+        let gatekeeper = OnceLock::new();
+        let mut denials = None;
+        let network =
+            open_network(&config, &instance, &gatekeeper, &mut denials).map_err(|error| {
+                let reason = error.to_string();
+                tracing::warn!(reason, "sandboxes have no network");
+                reason
+            });
         let container = ContainerTier::open(
             ContainerConfig {
                 network: network.as_ref().ok().cloned(),
@@ -258,6 +273,8 @@ impl Inner {
             guard: Guard::default(),
             container,
             network,
+            gatekeeper,
+            denials: Mutex::new(denials),
             ranges,
             pool,
             config,
@@ -330,6 +347,28 @@ impl Inner {
                 + usage.network_received_bytes,
         })
     }
+}
+
+/// The network, and what decides about names and keeps the log. With any part missing there is none.
+fn open_network(
+    config: &EngineConfig,
+    instance: &str,
+    gatekeeper: &OnceLock<Arc<Gatekeeper>>,
+    denials: &mut Option<Denials>,
+) -> std::io::Result<Arc<Network>> {
+    let network = Network::open(NetworkConfig {
+        instance: instance.to_owned(),
+        addresses: config.network_range,
+    })?;
+    let presets = config.network_presets.clone();
+    let (keeper, ports) = Gatekeeper::open(&network, &config.data_dir, instance, presets)?;
+    *denials = Denials::open(instance)
+        .inspect_err(|error| tracing::warn!(%error, "refused packets are not logged"))
+        .ok();
+    network.set_listeners(Some(ports), denials.as_ref().map(Denials::group))?;
+    network.set_gate(Arc::clone(&keeper) as Arc<dyn cove_network::Gate>);
+    let _ = gatekeeper.set(keeper);
+    Ok(Arc::new(network))
 }
 
 pub(crate) struct GuestConnector {

@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod events;
 mod files;
+mod gateway;
 mod guard;
 mod images;
 mod instance;

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use cove_isolation::Machine;
+use cove_isolation_container::ContainerTier;
 use cove_model::{EventKind, NetworkMode, NetworkPolicy, SandboxId};
 use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
-use crate::error::{from_isolation, internal};
-use crate::record::Durability;
+use crate::error::{chain, from_isolation, internal};
+use crate::record::{Durability, Record};
 
 impl Engine {
     pub(crate) async fn set_sandbox_network(
@@ -46,6 +48,31 @@ impl Engine {
 }
 
 impl Inner {
+    /// An engine may have died between writing a policy down and putting it in force. Where that fails
+    /// now, the machine has no network at all rather than an old one.
+    pub(crate) async fn catch_up_network(&self, record: &mut Record, machine: &Arc<dyn Machine>) {
+        let placed = record.machine.as_ref().and_then(ContainerTier::placed);
+        let wanted = record.spec.network.clone();
+        if placed.is_none_or(|(_, _, policy)| policy == wanted) {
+            return;
+        }
+        let changed = Arc::clone(machine);
+        let set = spawn_blocking(move || {
+            changed.set_network(&wanted).or_else(|error| {
+                tracing::error!(
+                    error = chain(&error),
+                    "a policy cannot be put in force; the sandbox is cut off"
+                );
+                changed.set_network(&NetworkPolicy::default())
+            })
+        })
+        .await;
+        match set {
+            Ok(Ok(())) => record.machine = Some(machine.record()),
+            other => tracing::error!(?other, "a sandbox keeps the network policy it had"),
+        }
+    }
+
     /// Refuses what cannot be enforced here.
     pub(crate) fn check_network(&self, policy: &NetworkPolicy) -> Result<(), RunnerError> {
         policy.check().map_err(|error| RunnerError::Invalid {

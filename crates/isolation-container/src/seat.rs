@@ -83,10 +83,10 @@ impl Link {
     }
 
     /// Takes note of a sandbox that an earlier engine attached.
-    pub fn adopt(&self, policy: &NetworkPolicy) -> Result<(), IsolationError> {
+    pub fn adopt(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
         match &self.network {
             Some(network) => network
-                .adopt(self.index, policy)
+                .adopt(self.index, id, policy)
                 .map_err(|error| IsolationError::failed("take over the network")(error.into())),
             None => Ok(()),
         }

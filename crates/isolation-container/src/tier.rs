@@ -509,7 +509,9 @@ impl Isolation for ContainerTier {
             // It ended just now.
             Err(_) => return remove_remains(group, range).await,
         };
-        link.adopt(&detail.network)?;
+        if let Some(sandbox) = &detail.sandbox {
+            link.adopt(sandbox, &detail.network)?;
+        }
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again.
         // An engine that died in the middle of a capture may have left it standing still.

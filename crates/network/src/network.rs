@@ -103,6 +103,7 @@ struct State {
     sandboxes: BTreeMap<u32, Rules>,
     /// Those the gateway was told of.
     placed: BTreeSet<u32>,
+    owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
 }
 
 impl Network {
@@ -137,6 +138,7 @@ impl Network {
                 built: false,
                 sandboxes: BTreeMap::new(),
                 placed: BTreeSet::new(),
+                owners: BTreeMap::new(),
             }),
             route: Mutex::new(route),
             config,
@@ -179,12 +181,20 @@ impl Network {
 
     /// A sandbox that an earlier engine attached; its rules come into force with [`Network::build`]. The
     /// gateway knows of it already.
-    pub fn adopt(&self, index: u32, policy: &NetworkPolicy) -> Result<(), NetworkError> {
+    pub fn adopt(
+        &self,
+        index: u32,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), NetworkError> {
         let rules = Rules::of(policy)?;
         let mut state = self.state();
         if policy.mode != NetworkMode::None {
             state.placed.insert(index);
         }
+        state
+            .owners
+            .insert(index, (sandbox.clone(), policy.clone()));
         state.sandboxes.insert(index, rules);
         Ok(())
     }
@@ -257,7 +267,31 @@ impl Network {
             return Err(NetworkError::NotAttached);
         }
         self.tell_gate(index, sandbox, policy)?;
-        self.set_rules(index, namespace, rules)
+        self.set_rules(index, namespace, rules)?;
+        let owner = (sandbox.clone(), policy.clone());
+        self.state().owners.insert(index, owner);
+        Ok(())
+    }
+
+    /// Makes sure that the gateway knows a sandbox, so that it can keep a log for it, and tells its
+    /// policy. `None` when nobody has that index.
+    pub fn introduce(&self, index: u32) -> Result<Option<NetworkPolicy>, NetworkError> {
+        let (owner, placed) = {
+            let state = self.state();
+            (
+                state.owners.get(&index).cloned(),
+                state.placed.contains(&index),
+            )
+        };
+        let Some((sandbox, policy)) = owner else {
+            return Ok(None);
+        };
+        if let Some(gate) = self.gate.get().filter(|_| !placed) {
+            gate.place(self.config.addresses.outer(index), &sandbox, &policy)
+                .map_err(NetworkError::Gateway)?;
+            self.state().placed.insert(index);
+        }
+        Ok(Some(policy))
     }
 
     fn set_rules(
@@ -316,7 +350,11 @@ impl Network {
     /// Takes a sandbox's rules away. Its interface goes with its namespace.
     pub fn release(&self, index: u32) -> Result<(), NetworkError> {
         let old = self.state().set(index, None)?;
-        let placed = self.state().placed.remove(&index);
+        let placed = {
+            let mut state = self.state();
+            state.owners.remove(&index);
+            state.placed.remove(&index)
+        };
         if let Some(gate) = self.gate.get().filter(|_| placed) {
             gate.remove(self.config.addresses.outer(index));
         }

@@ -27,7 +27,7 @@ pub struct Traces {
     pub parents: Vec<PathBuf>,
     /// Groups of sandboxes and seats by name, with every directory each has.
     pub groups: BTreeMap<String, Vec<PathBuf>>,
-    /// Processes in any of those groups, zombies not counted.
+    /// Processes in any of those groups, zombies not counted, and the gateway.
     pub processes: BTreeSet<i32>,
     /// Blocks of uid ranges claimed in the engine's name.
     pub claims: Vec<PathBuf>,
@@ -103,6 +103,15 @@ impl Traces {
         }
         traces.find_network(instance);
         let data = dir.join("data");
+        let gateway = fs::read_to_string(data.join("gateway/process")).unwrap_or_default();
+        let gateway = gateway
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse::<i32>().ok());
+        traces.processes.extend(gateway.filter(|pid| {
+            fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.starts_with(b"cove-gateway"))
+        }));
         traces.records = names(&data.join("records")).into_iter().collect();
         traces.volumes = names(&data.join("pool/sandboxes")).into_iter().collect();
         traces.snapshots = names(&data.join("pool/snapshots")).into_iter().collect();

@@ -200,11 +200,7 @@ const FIGURES: &[(&str, &str, &str)] = &[
     ("idle_server_mb", "MiB", "memory of the server with them"),
 ];
 
-async fn measure<S: Subject>(
-    subject: &S,
-    args: &BenchArgs,
-    json: bool,
-) -> Result<Value, CliError> {
+async fn measure<S: Subject>(subject: &S, args: &BenchArgs, json: bool) -> Result<Value, CliError> {
     let mut progress = Progress::new(json);
     progress.show("one after the other");
     let latency = one_by_one(subject, args.count.max(1)).await?;

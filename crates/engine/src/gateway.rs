@@ -1,0 +1,317 @@
+//! The gateway of this engine: started when a sandbox first may reach something or is refused something,
+//! adopted when an earlier engine left it running, told of every sandbox and every refusal.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, PackageHosts, Presets};
+use cove_isolation_container::ContainerTier;
+use cove_model::network::Cidr;
+use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
+use cove_network::{Denial, Denials, Gate, Network, Ports};
+use cove_runner::{
+    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, RunnerError,
+};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
+use tokio::task::block_in_place;
+
+use crate::engine::{Engine, Inner};
+use crate::error::{chain, internal};
+use crate::record::Record;
+
+/// The gateway's uid: below all ranges of sandboxes and above what hosts hand out, by the instance.
+const UID_BASE: u32 = 0x6fff_0000;
+/// How often a pair of ports is tried.
+const PORT_TRIES: u32 = 16;
+/// How long the thread that hears of refusals waits before it looks whether the engine still is.
+const HEARING: Duration = Duration::from_millis(500);
+/// The longest a caller may wait for entries in one call.
+const EGRESS_WAIT_MAX_MS: u64 = 60_000;
+
+pub struct Gatekeeper {
+    config: GatewayConfig,
+    runtime: Handle,
+    running: OnceCell<Gateway>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptPorts {
+    dns: u16,
+    tcp: u16,
+}
+
+impl Gatekeeper {
+    /// Chooses where it will listen, the same in every life of the engine. Starts nothing.
+    pub fn open(
+        network: &Network,
+        data_dir: &Path,
+        instance: &str,
+        presets: Option<PathBuf>,
+    ) -> io::Result<(Arc<Self>, Ports)> {
+        let addresses = network.addresses();
+        let address = addresses.gateway();
+        let directory = data_dir.join("gateway");
+        let ports = ports(&directory.with_extension("ports"), address)?;
+        let (range, prefix) = addresses.range();
+        let number = u32::from_str_radix(instance, 16).unwrap_or(0);
+        let uid = UID_BASE | (number & 0xffff);
+        let config = GatewayConfig {
+            program: cove_embedded::GATEWAY,
+            directory,
+            instance: instance.to_owned(),
+            uid,
+            gid: uid,
+            dns: SocketAddrV4::new(address, ports.dns),
+            proxy: SocketAddrV4::new(address, ports.tcp),
+            resolvers: Vec::new(),
+            resolv_conf: "/etc/resolv.conf".into(),
+            presets: Presets {
+                file: presets,
+                packages: PackageHosts::default(),
+            },
+            reserved: vec![Cidr::new(range, prefix)],
+            limits: Default::default(),
+        };
+        let gatekeeper = Self {
+            config,
+            runtime: Handle::current(),
+            running: OnceCell::new(),
+        };
+        Ok((Arc::new(gatekeeper), ports))
+    }
+
+    /// Whether an earlier engine left one behind.
+    pub fn was_left_running(&self) -> bool {
+        self.config.directory.join("control.sock").exists()
+    }
+
+    pub async fn start(
+        &self,
+        placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>,
+    ) -> Result<&Gateway, GatewayError> {
+        self.running
+            .get_or_try_init(|| Gateway::start(self.config.clone(), placed))
+            .await
+    }
+
+    pub fn running(&self) -> Option<&Gateway> {
+        self.running.get()
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Result<T, GatewayError>>) -> io::Result<T> {
+        block_in_place(|| self.runtime.block_on(work))
+            .map_err(|error| io::Error::other(chain(&error)))
+    }
+}
+
+impl Gate for Gatekeeper {
+    fn place(
+        &self,
+        outer: Ipv4Addr,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> io::Result<()> {
+        self.wait(async {
+            let gateway = self.start(Vec::new()).await?;
+            gateway.set_policy(outer, sandbox, policy).await
+        })
+    }
+
+    fn remove(&self, outer: Ipv4Addr) {
+        let Some(gateway) = self.running() else {
+            return;
+        };
+        if let Err(error) = self.wait(gateway.remove(outer)) {
+            // The next sandbox at that address is told of before it runs.
+            tracing::warn!(%error, %outer, "the gateway still knows a sandbox that is gone");
+        }
+    }
+}
+
+/// Ports from the file, or new ones that are free now.
+fn ports(file: &Path, address: Ipv4Addr) -> io::Result<Ports> {
+    if let Some(kept) = fs::read(file)
+        .ok()
+        .and_then(|text| serde_json::from_slice::<KeptPorts>(&text).ok())
+    {
+        return Ok(Ports {
+            dns: kept.dns,
+            tcp: kept.tcp,
+        });
+    }
+    for _ in 0..PORT_TRIES {
+        let tcp = TcpListener::bind((address, 0))?;
+        let datagrams = UdpSocket::bind((address, 0))?;
+        let ports = KeptPorts {
+            dns: datagrams.local_addr()?.port(),
+            tcp: tcp.local_addr()?.port(),
+        };
+        if TcpListener::bind((address, ports.dns)).is_err() {
+            continue;
+        }
+        fs::write(file, serde_json::to_vec(&ports)?)?;
+        return Ok(Ports {
+            dns: ports.dns,
+            tcp: ports.tcp,
+        });
+    }
+    Err(io::Error::other("no two ports are free for the gateway"))
+}
+
+impl Engine {
+    /// Takes over a gateway that runs, with the policies of everything that may run.
+    pub(crate) async fn adopt_gateway(&self, records: &[Record]) {
+        let Ok(network) = &self.inner.network else {
+            return;
+        };
+        let Some(gatekeeper) = self.inner.gatekeeper.get() else {
+            return;
+        };
+        let placed: Vec<_> = records
+            .iter()
+            .filter_map(|record| {
+                let (index, sandbox, _) = ContainerTier::placed(record.machine.as_ref()?)?;
+                let outer = network.addresses().outer(index);
+                Some((outer, sandbox, record.spec.network.clone()))
+            })
+            .collect();
+        let wanted = placed
+            .iter()
+            .any(|(_, _, policy)| policy.mode != NetworkMode::None);
+        if (wanted || gatekeeper.was_left_running())
+            && let Err(error) = gatekeeper.start(placed).await
+        {
+            tracing::error!(
+                error = chain(&error),
+                "the gateway cannot be taken over; what goes through it is refused"
+            );
+        }
+    }
+
+    /// Ends the gateway of an engine that leaves nothing running.
+    pub(crate) async fn stop_gateway(&self) {
+        if let Some(gateway) = self
+            .inner
+            .gatekeeper
+            .get()
+            .and_then(|keeper| keeper.running())
+            && let Err(error) = gateway.stop().await
+        {
+            tracing::warn!(error = chain(&error), "the gateway runs on");
+        }
+    }
+
+    pub(crate) async fn egress_of(
+        &self,
+        mut query: EgressQuery,
+    ) -> Result<EgressBatch, RunnerError> {
+        self.inner.find(&query.sandbox)?;
+        query.wait_ms = query.wait_ms.min(EGRESS_WAIT_MAX_MS);
+        let running = self
+            .inner
+            .gatekeeper
+            .get()
+            .and_then(|keeper| keeper.running());
+        let Some(gateway) = running else {
+            // Nothing was ever decided.
+            tokio::time::sleep(Duration::from_millis(query.wait_ms)).await;
+            return Ok(EgressBatch {
+                entries: Vec::new(),
+                next: query.after,
+                lost: false,
+            });
+        };
+        gateway
+            .egress(query)
+            .await
+            .map_err(|error| internal(chain(&error)))
+    }
+}
+
+/// Hears of refused packets until the engine is gone and hands them to the gateway's log.
+pub(crate) fn hear(inner: &Arc<Inner>, denials: Denials) {
+    let weak = Arc::downgrade(inner);
+    let spawned = std::thread::Builder::new()
+        .name("cove-denials".into())
+        .spawn(move || listen(&weak, &denials));
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "refused packets are not logged");
+    }
+}
+
+fn listen(inner: &Weak<Inner>, denials: &Denials) {
+    loop {
+        let heard = match denials.wait(HEARING) {
+            Ok(heard) => heard,
+            Err(error) => {
+                tracing::warn!(%error, "refused packets are not logged any more");
+                return;
+            }
+        };
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        if !heard.is_empty()
+            && let Err(error) = inner.tell(&heard)
+        {
+            tracing::debug!(%error, "refused packets were not logged");
+        }
+    }
+}
+
+impl Inner {
+    fn tell(&self, heard: &[Denial]) -> io::Result<()> {
+        let (Ok(network), Some(gatekeeper)) = (&self.network, self.gatekeeper.get()) else {
+            return Ok(());
+        };
+        let mut policies = BTreeMap::new();
+        let mut entries = Vec::new();
+        for denial in heard {
+            let policy = policies
+                .entry(denial.index)
+                .or_insert_with(|| network.introduce(denial.index).ok().flatten());
+            if let Some(policy) = policy {
+                let outer = network.addresses().outer(denial.index);
+                entries.push((outer, entry(denial, outer, policy.mode)));
+            }
+        }
+        match gatekeeper.running() {
+            Some(gateway) if !entries.is_empty() => gatekeeper.wait(gateway.append(entries)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn entry(denial: &Denial, outer: Ipv4Addr, mode: NetworkMode) -> EgressEntry {
+    let rule = match mode {
+        _ if denial.source != outer => format!("forged source address {}", denial.source),
+        NetworkMode::None => "the sandbox has no network".to_owned(),
+        NetworkMode::Allowlist => "not in the allow list".to_owned(),
+        NetworkMode::Open => "not on the internet, and not in the allow list".to_owned(),
+    };
+    EgressEntry {
+        sequence: 0,
+        at: OffsetDateTime::now_utc(),
+        protocol: match denial.protocol {
+            6 => EgressProtocol::Tcp,
+            17 => EgressProtocol::Udp,
+            1 => EgressProtocol::Icmp,
+            _ => EgressProtocol::Other,
+        },
+        name: None,
+        address: Some(denial.to.into()),
+        port: denial.port,
+        verdict: EgressVerdict::Denied,
+        rule,
+        sent_bytes: 0,
+        received_bytes: 0,
+    }
+}
