@@ -10,12 +10,12 @@
 //! that knows all of them before it reads its first packet.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_model::network::Cidr;
 use cove_model::{NetworkPolicy, SandboxId};
@@ -39,6 +39,8 @@ pub use presets::{PresetError, Presets};
 
 /// How long an ordinary call may take; it takes well under a millisecond.
 const CALL: Duration = Duration::from_secs(5);
+/// Between tries to reach a process that is being replaced.
+const RETRY: Duration = Duration::from_millis(10);
 /// What a call may take beyond the wait it asks for.
 const SLACK: Duration = Duration::from_secs(5);
 
@@ -114,7 +116,7 @@ impl Gateway {
         let build = process::build_of(config.program);
         let mut table = BTreeMap::new();
         for (address, sandbox, policy) in placed {
-            let policy = config.presets.expand(&policy).await?;
+            let policy = expand(&config.presets, &policy).await?;
             let placed = Placed {
                 address,
                 sandbox,
@@ -135,7 +137,7 @@ impl Gateway {
 
     /// A policy with its presets filled in: what [`Gateway::set_policy`] will put in force.
     pub async fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
-        Ok(self.0.config.presets.expand(policy).await?)
+        expand(&self.0.config.presets, policy).await
     }
 
     /// In force when this returns; connections that it forbids are being cut.
@@ -163,6 +165,29 @@ impl Gateway {
         };
         self.0.table().insert(address, placed.clone());
         self.0.tell(Call::Place(placed)).await
+    }
+
+    /// [`Gateway::set_policy`] for threads that may wait. The runtime the gateway was started on must
+    /// be running: it is what replaces a process that died.
+    pub fn set_policy_blocking(
+        &self,
+        address: Ipv4Addr,
+        sandbox: &SandboxId,
+        policy: &NetworkPolicy,
+    ) -> Result<(), GatewayError> {
+        let placed = Placed {
+            address,
+            sandbox: sandbox.clone(),
+            policy: self.0.config.presets.expand(policy)?,
+        };
+        self.0.table().insert(address, placed.clone());
+        self.0.tell_blocking(|| Call::Place(placed.clone()))
+    }
+
+    /// [`Gateway::remove`] for threads that may wait.
+    pub fn remove_blocking(&self, address: Ipv4Addr) -> Result<(), GatewayError> {
+        self.0.table().remove(&address);
+        self.0.tell_blocking(|| Call::Remove { address })
     }
 
     /// Nobody sits at that address any more; its connections are cut. The log stays.
@@ -264,6 +289,36 @@ impl Inner {
             .map_err(GatewayError::Silent)
     }
 
+    /// Tries until it is heard: the process that replaces one that died has the table, so a call
+    /// that comes twice does no harm.
+    fn tell_blocking(&self, call: impl Fn() -> Call) -> Result<(), GatewayError> {
+        let deadline = Instant::now() + CALL;
+        loop {
+            let error = match self.call_blocking(call()) {
+                Ok(reply) => return expect_done(reply),
+                Err(error) => error,
+            };
+            if Instant::now() > deadline {
+                return Err(GatewayError::Silent(error));
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn call_blocking(&self, call: Call) -> io::Result<Reply> {
+        let (path, _directory) = process::control_path(&self.config.directory)?;
+        let mut stream = std::os::unix::net::UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(CALL))?;
+        stream.set_write_timeout(Some(CALL))?;
+        let request = Request {
+            version: VERSION,
+            instance: self.config.instance.clone(),
+            call,
+        };
+        stream.write_all(&control::encode(&request)?)?;
+        control::read_blocking(&mut stream)
+    }
+
     async fn connect(&self) -> io::Result<UnixStream> {
         let (path, _directory) = process::control_path(&self.config.directory)?;
         UnixStream::connect(path).await
@@ -317,6 +372,18 @@ impl Inner {
             self.config.resolvers.clone()
         }
     }
+}
+
+/// Presets are files and perhaps tools; without one there is nothing to wait for.
+async fn expand(presets: &Presets, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
+    let named = |entry: &String| entry.starts_with("preset:");
+    if !policy.allow.iter().flatten().any(named) {
+        return Ok(presets.expand(policy)?);
+    }
+    let (presets, policy) = (presets.clone(), policy.clone());
+    let expanded = tokio::task::spawn_blocking(move || presets.expand(&policy)).await;
+    let expanded = expanded.map_err(|error| GatewayError::Silent(io::Error::other(error)))?;
+    Ok(expanded?)
 }
 
 fn expect_done(reply: Reply) -> Result<(), GatewayError> {

@@ -2,24 +2,29 @@
 //!
 //! Read from their configuration each time a policy asks for them: apt's sources, pip's, npm's and
 //! cargo's settings. A manager with no setting of its own uses one built into it; pip and npm can
-//! be asked for theirs, and cargo leaves its name in its cache.
+//! be asked for theirs, which takes long and is remembered a while, and cargo leaves its name in
+//! its cache.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cove_model::network::{Cidr, Name, Pattern, PortRange, Rule, Target};
-use tokio::process::Command;
-use tokio::time::timeout;
 
 /// Settings longer than this are not settings.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Files looked at in one directory.
 const FILES_MAX: usize = 256;
-/// How long a package manager may take to tell what it uses.
+/// How long a package manager may take to tell what it uses, and how long that is believed.
 const TOOL: Duration = Duration::from_secs(10);
+const TOLD_FOR: Duration = Duration::from_secs(600);
+/// How often it is looked at meanwhile.
+const TOOL_LOOK: Duration = Duration::from_millis(20);
 /// Nobody: asking needs no privileges.
 const TOOL_UID: u32 = 65_534;
 
@@ -32,7 +37,11 @@ pub struct PackageHosts {
     pub home: Option<PathBuf>,
     /// Whether pip and npm may be run to tell what is built into them.
     pub ask_tools: bool,
+    /// What they told last.
+    pub told: Told,
 }
+
+type Told = Arc<Mutex<Option<(Instant, String)>>>;
 
 impl Default for PackageHosts {
     fn default() -> Self {
@@ -40,22 +49,42 @@ impl Default for PackageHosts {
             root: PathBuf::from("/"),
             home: None,
             ask_tools: true,
+            told: Told::default(),
         }
     }
 }
 
 impl PackageHosts {
-    pub async fn rules(&self) -> Vec<Rule> {
+    /// May take seconds the first time, when tools are asked.
+    pub fn rules(&self) -> Vec<Rule> {
         let mut found = Found::default();
         self.apt(&mut found);
-        if !self.pip(&mut found) && self.ask_tools {
-            found.words(&ask("python3", &["-c", PIP_ASK]).await);
-        }
-        if !self.npm(&mut found) && self.ask_tools {
-            found.words(&ask("npm", &["config", "get", "registry"]).await);
+        let own_pip = self.pip(&mut found);
+        let own_npm = self.npm(&mut found);
+        if self.ask_tools && !(own_pip && own_npm) {
+            found.words(&self.tools(own_pip, own_npm));
         }
         self.cargo(&mut found);
         found.rules()
+    }
+
+    fn tools(&self, own_pip: bool, own_npm: bool) -> String {
+        // Held while they run, so that they run once for all who ask.
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, text)) = &*told
+            && at.elapsed() < TOLD_FOR
+        {
+            return text.clone();
+        }
+        let mut text = String::new();
+        if !own_pip {
+            text += &ask("python3", &["-c", PIP_ASK]);
+        }
+        if !own_npm {
+            text += &ask("npm", &["config", "get", "registry"]);
+        }
+        *told = Some((Instant::now(), text.clone()));
+        text
     }
 
     fn apt(&self, found: &mut Found) {
@@ -151,7 +180,7 @@ impl PackageHosts {
 const PIP_ASK: &str = "from pip._internal.models.index import PyPI as p\n\
     print(p.simple_url, 'https://' + p.file_storage_domain)";
 
-async fn ask(program: &str, arguments: &[&str]) -> String {
+fn ask(program: &str, arguments: &[&str]) -> String {
     let asked = Command::new(program)
         .args(arguments)
         .current_dir("/")
@@ -159,16 +188,35 @@ async fn ask(program: &str, arguments: &[&str]) -> String {
         .uid(TOOL_UID)
         .gid(TOOL_UID)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .output();
+        .spawn();
     // A host without that package manager has no registry of it either.
-    match timeout(TOOL, asked).await {
-        Ok(Ok(output)) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).into_owned()
+    asked.map_or_else(|_| String::new(), answer_of)
+}
+
+/// What it prints fits into a pipe, so it can be read after its end.
+fn answer_of(mut child: Child) -> String {
+    let deadline = Instant::now() + TOOL;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status.success(),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(TOOL_LOOK),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break false;
+            }
         }
-        _ => String::new(),
+    };
+    let mut text = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        let read = stdout.take(FILE_BYTES_MAX).read_to_end(&mut text);
+        if !status || read.is_err() {
+            text.clear();
+        }
     }
+    String::from_utf8_lossy(&text).into_owned() + "\n"
 }
 
 fn files_in(directory: &Path) -> Vec<PathBuf> {
@@ -258,8 +306,8 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    #[tokio::test]
-    async fn every_package_managers_settings_are_read() {
+    #[test]
+    fn every_package_managers_settings_are_read() {
         let root = tempfile::tempdir().unwrap();
         let at = root.path();
         write(
@@ -301,8 +349,9 @@ mod tests {
             root: at.to_owned(),
             home: Some(at.join("home")),
             ask_tools: false,
+            ..PackageHosts::default()
         };
-        let rules: Vec<String> = hosts.rules().await.iter().map(Rule::to_string).collect();
+        let rules: Vec<String> = hosts.rules().iter().map(Rule::to_string).collect();
         let expected = [
             "apt1.example",
             "apt2.example",
@@ -319,14 +368,15 @@ mod tests {
         assert_eq!(rules, expected);
     }
 
-    #[tokio::test]
-    async fn a_host_without_settings_has_none() {
+    #[test]
+    fn a_host_without_settings_has_none() {
         let root = tempfile::tempdir().unwrap();
         let hosts = PackageHosts {
             root: root.path().to_owned(),
             home: None,
             ask_tools: false,
+            ..PackageHosts::default()
         };
-        assert!(hosts.rules().await.is_empty());
+        assert!(hosts.rules().is_empty());
     }
 }

@@ -52,8 +52,8 @@ pub enum PresetError {
 type Lists = BTreeMap<String, Vec<Rule>>;
 
 impl Presets {
-    /// The policy with every preset replaced by its rules.
-    pub async fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, PresetError> {
+    /// The policy with every preset replaced by its rules. Reads files, and may ask tools.
+    pub fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, PresetError> {
         let entries = policy.entries()?;
         let mut allowed = Vec::new();
         let mut lists = None;
@@ -74,7 +74,7 @@ impl Presets {
                 .cloned()
                 .unwrap_or_default();
             if name == PACKAGES {
-                rules.extend(self.packages.rules().await);
+                rules.extend(self.packages.rules());
                 if rules.is_empty() {
                     return Err(PresetError::NoPackages);
                 }
@@ -172,30 +172,31 @@ mod tests {
                 root: PathBuf::from("/nonexistent"),
                 home: None,
                 ask_tools: false,
+                ..PackageHosts::default()
             },
         }
     }
 
-    #[tokio::test]
-    async fn shipped_presets_are_there() {
+    #[test]
+    fn shipped_presets_are_there() {
         for name in ["github", "anthropic", "openai"] {
             let entry = format!("preset:{name}");
-            let policy = bare().expand(&policy(&[&entry])).await.unwrap();
+            let policy = bare().expand(&policy(&[&entry])).unwrap();
             assert!(!policy.allowed.is_empty());
             assert!(policy.allowed[0].to_string().starts_with(&entry));
         }
     }
 
-    #[tokio::test]
-    async fn unknown_and_empty_presets_are_told() {
-        let error = bare().expand(&policy(&["preset:nope"])).await.unwrap_err();
+    #[test]
+    fn unknown_and_empty_presets_are_told() {
+        let error = bare().expand(&policy(&["preset:nope"])).unwrap_err();
         assert!(error.to_string().contains("github"), "{error}");
-        let error = bare().expand(&policy(&["preset:packages"])).await;
+        let error = bare().expand(&policy(&["preset:packages"]));
         assert!(matches!(error, Err(PresetError::NoPackages)));
     }
 
-    #[tokio::test]
-    async fn the_operators_file_adds_to_the_shipped_one() {
+    #[test]
+    fn the_operators_file_adds_to_the_shipped_one() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(
             file.path(),
@@ -208,7 +209,6 @@ mod tests {
         };
         let policy = presets
             .expand(&policy(&["preset:github", "preset:ours"]))
-            .await
             .unwrap();
         let rules: Vec<String> = policy
             .allowed
@@ -219,8 +219,8 @@ mod tests {
         assert!(rules.contains(&"*.corp.example:8443".into()));
     }
 
-    #[tokio::test]
-    async fn a_mistake_in_the_file_is_told_with_its_line() {
+    #[test]
+    fn a_mistake_in_the_file_is_told_with_its_line() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let presets = Presets {
             file: Some(file.path().to_owned()),
@@ -232,7 +232,7 @@ mod tests {
             ("[A b]\n", 1),
         ] {
             fs::write(file.path(), text).unwrap();
-            let error = presets.expand(&policy(&["preset:github"])).await;
+            let error = presets.expand(&policy(&["preset:github"]));
             assert!(
                 matches!(error, Err(PresetError::Line { line: told, .. }) if told == line),
                 "{text:?}: {error:?}"

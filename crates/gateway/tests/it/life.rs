@@ -170,6 +170,22 @@ fn the_process_is_nobody_with_nothing() {
 }
 
 #[test]
+fn a_policy_set_while_the_process_is_being_replaced_is_in_force_when_that_returns() {
+    let world = World::new(&["good.example"]);
+    let target = rustix::process::Pid::from_raw(pid(&world) as i32).unwrap();
+    rustix::process::kill_process(target, rustix::process::Signal::KILL).unwrap();
+    let (gateway, id) = (world.gateway().clone(), world.id.clone());
+    world.host.run(move || {
+        let policy = allowing(&["evil.example"]);
+        gateway.set_policy_blocking(SANDBOX, &id, &policy).unwrap();
+    });
+    world.inside(|| {
+        assert_eq!(ask("evil.example").code, NO_ERROR);
+        assert_eq!(ask("good.example").code, REFUSED);
+    });
+}
+
+#[test]
 fn a_bad_policy_changes_nothing() {
     let world = World::new(&["good.example"]);
     let id = world.id.clone();

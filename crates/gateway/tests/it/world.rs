@@ -155,6 +155,7 @@ impl World {
                     root: PathBuf::from("/nonexistent"),
                     home: None,
                     ask_tools: false,
+                    ..PackageHosts::default()
                 },
             },
             reserved: vec!["10.200.0.0/24".parse().unwrap()],
