@@ -146,6 +146,8 @@ pub enum Command {
         #[arg(long, value_name = "ID")]
         after: Option<u64>,
     },
+    /// Show what a sandbox's network policy allowed and denied
+    Egress(crate::cmd::egress::EgressArgs),
     /// Show who changed what
     Audit {
         #[arg(long, default_value_t = 50)]

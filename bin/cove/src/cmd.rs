@@ -8,6 +8,7 @@ pub mod access;
 pub mod bench;
 pub mod copy;
 pub mod doctor;
+pub mod egress;
 pub mod exec;
 pub mod images;
 pub mod look;
@@ -60,6 +61,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             follow,
             after,
         } => done(look::events(&client, sandbox.as_deref(), follow, after, json).await),
+        Command::Egress(args) => done(egress::run(&client, &args, json).await),
         Command::Audit { limit } => done(look::audit(&client, limit, json).await),
         Command::Stats { sandboxes } => done(look::stats(&client, sandboxes, json).await),
         Command::Image(command) => images::run(&client, command, json).await,

@@ -229,7 +229,6 @@ pub const PLANNED: &[(Verb, &str, &str)] = &[
     (Verb::Post, "/v1/sandboxes/{id}/fork", "forking"),
     (Verb::Post, "/v1/sandboxes/{id}/rollback", "rolling back"),
     (Verb::Get, "/v1/sandboxes/{id}/timeline", "the timeline"),
-    (Verb::Get, "/v1/sandboxes/{id}/egress", "the egress log"),
     (
         Verb::Post,
         "/v1/sandboxes/{id}/ports/{port}/share",
@@ -276,6 +275,7 @@ operations! {
     StopSandbox = "sandbox.stop",
     SandboxMetrics = "sandbox.metrics",
     SandboxEvents = "sandbox.events",
+    SandboxEgress = "sandbox.egress",
     Exec = "exec",
     StartProcess = "process.start",
     ListProcesses = "process.list",

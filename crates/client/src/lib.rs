@@ -7,6 +7,7 @@
 mod attach;
 mod body;
 mod connection;
+mod egress;
 mod error;
 mod files;
 mod processes;

@@ -22,6 +22,7 @@ mod activity;
 mod audit;
 mod background;
 pub mod config;
+pub mod egress;
 pub mod error;
 pub mod events;
 pub mod guest;

@@ -10,9 +10,11 @@ use tokio::sync::Semaphore;
 
 use crate::Clock;
 
+mod egress;
 mod guest;
 mod runner;
 
+pub use egress::EgressLogs;
 pub use guest::ScriptedGuest;
 pub use runner::{GuestKind, MemoryRunner};
 

@@ -116,7 +116,11 @@ impl Gateway {
         let build = process::build_of(config.program);
         let mut table = BTreeMap::new();
         for (address, sandbox, policy) in placed {
-            let policy = expand(&config.presets, &policy).await?;
+            // One list that cannot be read any more must not leave all others without a gateway.
+            let policy = expand(&config.presets, &policy).await.unwrap_or_else(|error| {
+                tracing::error!(%error, %sandbox, "a policy cannot be put in force; the sandbox reaches nothing");
+                Policy::default()
+            });
             let placed = Placed {
                 address,
                 sandbox,

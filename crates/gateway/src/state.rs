@@ -182,7 +182,7 @@ impl World {
         let log = self.log_to_use(&new.sandbox);
         let sandbox = Sandbox::new(new, log, &self.limits);
         if let Some(old) = placed.insert(sandbox.address, Arc::new(sandbox)) {
-            self.rest(&old.id);
+            self.rest(&placed, &old.id);
         }
     }
 
@@ -190,7 +190,7 @@ impl World {
         let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(sandbox) = placed.remove(&address) {
             sandbox.cut_all();
-            self.rest(&sandbox.id);
+            self.rest(&placed, &sandbox.id);
         }
     }
 
@@ -219,7 +219,11 @@ impl World {
         logs.by_sandbox.entry(id.clone()).or_default().clone()
     }
 
-    fn rest(&self, id: &SandboxId) {
+    /// The log of a sandbox that lost its address, unless it has moved to another.
+    fn rest(&self, placed: &HashMap<Ipv4Addr, Arc<Sandbox>>, id: &SandboxId) {
+        if placed.values().any(|sandbox| sandbox.id == *id) {
+            return;
+        }
         let mut logs = lock(&self.logs);
         if !logs.resting.contains(id) {
             logs.resting.push_back(id.clone());
@@ -521,6 +525,22 @@ mod tests {
         assert!(world.log(&id).is_some());
         world.forget(&id);
         assert!(world.log(&id).is_none());
+    }
+
+    #[test]
+    fn a_sandbox_that_moves_takes_its_log_along() {
+        let world = World::new(Limits::default(), Vec::new());
+        let id = SandboxId::random();
+        place(&world, &id, &[]);
+        let log = world.log(&id).unwrap();
+        world.place(Placed {
+            address: Ipv4Addr::new(10, 9, 0, 2),
+            sandbox: id.clone(),
+            policy: policy(&[]),
+        });
+        world.remove(HOME);
+        world.forget(&id);
+        assert!(Arc::ptr_eq(&log, &world.log(&id).unwrap()));
     }
 
     #[test]

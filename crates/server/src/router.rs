@@ -13,7 +13,7 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
+    attach, egress, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
 };
 use crate::state::App;
 
@@ -57,6 +57,7 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::StopSandbox => on(verb, sandboxes::stop),
         Op::SandboxMetrics => on(verb, sandboxes::metrics),
         Op::SandboxEvents => on(verb, events::of_sandbox),
+        Op::SandboxEgress => on(verb, egress::of_sandbox),
         Op::Exec => on(verb, exec::exec),
         Op::StartProcess => on(verb, exec::start),
         Op::ListProcesses => on(verb, processes::list),

@@ -2,6 +2,7 @@
 
 use super::Operation as Op;
 use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
+use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{NoQuery, Page, PageQuery, file, host, image, process, sandbox, tenancy};
@@ -116,6 +117,15 @@ pub const ROUTES: &[Route] = &[
     .query::<EventsQuery>()
     .reply::<Page<Event>>(200)
     .or_stream::<Event>(SSE),
+    get(
+        Op::SandboxEgress,
+        "/v1/sandboxes/{id}/egress",
+        Read,
+        "What a sandbox's network policy decided",
+    )
+    .query::<EgressQuery>()
+    .reply::<EgressList>(200)
+    .or_stream::<EgressLine>(NDJSON),
     post(
         Op::Exec,
         "/v1/sandboxes/{id}/exec",

@@ -8,13 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_model::{Event, EventKind, ImageId, ResourcesPatch, SandboxId, State, lifecycle};
 use cove_runner::{
-    CreateRequest, EventBatch, GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState,
-    RunnerApi, RunnerError, Sample, SandboxView, TierReport,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
+    ImageSource, ImageView, JobState, RunnerApi, RunnerError, Sample, SandboxView, TierReport,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 
-use super::{Call, Fault, ScriptedGuest, unreachable};
+use super::{Call, EgressLogs, Fault, ScriptedGuest, unreachable};
 use crate::Clock;
 
 /// What connections to guests meet.
@@ -52,6 +52,7 @@ pub struct MemoryRunner {
     world: Mutex<World>,
     changed: Notify,
     clock: Arc<dyn Clock>,
+    pub egress: EgressLogs,
 }
 
 impl MemoryRunner {
@@ -61,6 +62,7 @@ impl MemoryRunner {
             world: Mutex::default(),
             changed: Notify::new(),
             clock,
+            egress: EgressLogs::default(),
         };
         runner.add_named_image("debian");
         Arc::new(runner)
@@ -445,6 +447,10 @@ impl RunnerApi for MemoryRunner {
         }
         let _ = tokio::time::timeout(Duration::from_millis(wait_ms), changed).await;
         Ok(batch())
+    }
+
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        Ok(self.egress.read(query).await)
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

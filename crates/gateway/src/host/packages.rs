@@ -33,7 +33,7 @@ const TOOL_UID: u32 = 65_534;
 pub struct PackageHosts {
     /// `/`, but for tests.
     pub root: PathBuf,
-    /// The home whose settings count, the operator's.
+    /// The home whose settings count, the operator's; root's unless told.
     pub home: Option<PathBuf>,
     /// Whether pip and npm may be run to tell what is built into them.
     pub ask_tools: bool,
@@ -47,7 +47,7 @@ impl Default for PackageHosts {
     fn default() -> Self {
         Self {
             root: PathBuf::from("/"),
-            home: None,
+            home: Some(PathBuf::from("/root")),
             ask_tools: true,
             told: Told::default(),
         }

@@ -85,12 +85,14 @@ pub fn connect_from(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> io::Result<TcpSt
     Ok(stream)
 }
 
-pub fn connect(to: Ipv4Addr, port: u16) -> TcpStream {
-    connect_from(SANDBOX, to, port).unwrap()
+/// A reset can come so early that it is the connecting that fails.
+pub fn connect(to: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    connect_from(SANDBOX, to, port)
 }
 
-/// Sends, closes for writing, and reads all there is. An error is how a denial ends.
-pub fn exchange(mut stream: TcpStream, bytes: &[u8]) -> io::Result<String> {
+/// Sends, and reads the first line of what comes back. An error is how a denial ends.
+pub fn exchange(stream: io::Result<TcpStream>, bytes: &[u8]) -> io::Result<String> {
+    let mut stream = stream?;
     stream.write_all(bytes)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];

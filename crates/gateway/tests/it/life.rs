@@ -17,7 +17,7 @@ fn pid(world: &World) -> u32 {
 
 fn open(world: &World) -> TcpStream {
     world.inside(|| {
-        let mut stream = connect(GOOD, 443);
+        let mut stream = connect(GOOD, 443).unwrap();
         stream.write_all(&hello("good.example")).unwrap();
         let mut skipped = vec![0; format!("from {GOOD}:443\n").len() + hello("good.example").len()];
         stream.read_exact(&mut skipped).unwrap();

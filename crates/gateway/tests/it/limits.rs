@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use cove_gateway::limits::Limits;
 
 use crate::client::{connect, connect_from, exchange, hello, is_cut};
-use crate::world::{GOOD, SANDBOX, World};
+use crate::world::{GOOD, IDLE, SANDBOX, World};
 
 #[test]
 fn half_open_connections_are_few_and_short() {
@@ -16,9 +16,9 @@ fn half_open_connections_are_few_and_short() {
     };
     let world = World::with(&["good.example"], limits);
     world.inside(|| {
-        let mut silent: Vec<_> = (0..8).map(|_| connect(GOOD, 443)).collect();
-        let mut one_more = connect(GOOD, 443);
-        assert!(is_cut(&one_more.read(&mut [0; 8])));
+        let mut silent: Vec<_> = (0..8).map(|_| connect(GOOD, 443).unwrap()).collect();
+        let one_more = connect(GOOD, 443).and_then(|mut stream| stream.read(&mut [0; 8]));
+        assert!(is_cut(&one_more));
         // A hello that drips is as slow as none.
         let _ = silent[0].write_all(&hello("good.example")[..10]);
         for stream in &mut silent {
@@ -43,13 +43,13 @@ fn slow_requests_are_ended() {
     };
     let world = World::with(&["good.example"], limits);
     world.inside(|| {
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: good").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
         // The second request on a connection has no more time than the first.
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\nGET")
             .unwrap();
@@ -67,7 +67,7 @@ fn endless_heads_and_hellos_are_ended() {
         (443, &[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xff]),
     ] {
         world.inside(|| {
-            let mut stream = connect(GOOD, port);
+            let mut stream = connect(GOOD, port).unwrap();
             stream.write_all(start).unwrap();
             let block = [b'a'; 4096];
             let mut sent = 0;
@@ -95,15 +95,47 @@ fn connections_are_bounded_and_come_back_when_they_end() {
             let mut line = vec![0; format!("from {GOOD}:22\n").len()];
             stream.read_exact(&mut line)
         };
-        let mut held: Vec<_> = (0..4).map(|_| connect(GOOD, 22)).collect();
+        let mut held: Vec<_> = (0..4).map(|_| connect(GOOD, 22).unwrap()).collect();
         for stream in &mut held {
             greet(stream).unwrap();
         }
-        assert!(greet(&mut connect(GOOD, 22)).is_err());
+        assert!(
+            connect(GOOD, 22)
+                .and_then(|mut stream| greet(&mut stream))
+                .is_err()
+        );
         drop(held.pop());
         crate::world::wait_for("a free place", || {
             let mut stream = connect_from(SANDBOX, GOOD, 22).ok()?;
             greet(&mut stream).ok()
         });
     });
+}
+
+#[test]
+fn three_thousand_idle_connections_fit_into_a_hundred_megabytes() {
+    const CONNECTIONS: usize = 3000;
+    const MEGABYTES: u64 = 100;
+    let world = World::new(&["good.example:7000"]);
+    let held: Vec<_> = world.inside(|| {
+        (0..CONNECTIONS)
+            .map(|_| {
+                let mut stream = connect(GOOD, IDLE).unwrap();
+                // One byte through it, so that it is known to be carried.
+                stream.read_exact(&mut [0]).unwrap();
+                stream
+            })
+            .collect()
+    });
+    let hello =
+        world.on_host(async |gateway: cove_gateway::host::Gateway| gateway.hello().await.unwrap());
+    assert_eq!(hello.connections, CONNECTIONS);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", hello.pid)).unwrap();
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    let kilobytes: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    println!("{} connections: {kilobytes} kB", held.len());
+    assert!(kilobytes < MEGABYTES * 1024, "{kilobytes} kB");
 }

@@ -7,7 +7,9 @@ use cove_runner::EgressVerdict;
 use crate::client::{
     connect, connect_from, exchange, extension, hello, hello_of, is_cut, is_denied, server_name,
 };
-use crate::world::{EVIL, GATEWAY, GOOD, HOST, NEIGHBOUR, PRIVATE, STRANGER, World, wait_for};
+use crate::world::{
+    EVIL, GATEWAY, GOOD, HOST, NEIGHBOUR, PRIVATE, SINK, STRANGER, World, wait_for,
+};
 
 #[test]
 fn an_allowed_name_is_dialled_by_us_and_carried_both_ways() {
@@ -15,7 +17,7 @@ fn an_allowed_name_is_dialled_by_us_and_carried_both_ways() {
     let sent = hello("good.example");
     let length = sent.len() as u64;
     world.inside(|| {
-        let mut stream = connect(GOOD, 443);
+        let mut stream = connect(GOOD, 443).unwrap();
         stream.write_all(&sent).unwrap();
         let mut line = vec![0; format!("from {GOOD}:443\n").len()];
         stream.read_exact(&mut line).unwrap();
@@ -103,14 +105,14 @@ fn a_hello_cut_into_pieces_is_put_together() {
     for (name, expected) in [("good.example", true), ("evil.example", false)] {
         let bytes = hello_of(&[server_name(name.as_bytes())], 3);
         let answer = world.inside(|| {
-            let mut stream = connect(EVIL, 443);
+            let mut stream = connect(EVIL, 443).unwrap();
             stream.set_nodelay(true).unwrap();
             for byte in &bytes[..bytes.len() - 1] {
                 if stream.write_all(&[*byte]).is_err() {
                     break;
                 }
             }
-            exchange(stream, &bytes[bytes.len() - 1..])
+            exchange(Ok(stream), &bytes[bytes.len() - 1..])
         });
         let carried = answer
             .as_ref()
@@ -183,7 +185,7 @@ fn strangers_and_those_who_dial_the_gateway_itself_are_reset() {
         (crate::world::SANDBOX, GATEWAY, 4443),
     ] {
         let answer =
-            world.inside(|| exchange(connect_from(from, to, port)?, &hello("good.example")));
+            world.inside(|| exchange(connect_from(from, to, port), &hello("good.example")));
         assert!(is_denied(&answer), "{from} {to}: {answer:?}");
     }
     assert!(!world.seen.connected(GOOD));
@@ -194,7 +196,7 @@ fn a_policy_change_cuts_what_it_forbids_and_leaves_the_rest() {
     let world = World::new(&["good.example", "also.good.example"]);
     let (mut kept, mut ended) = world.inside(|| {
         let open = |name: &str| {
-            let mut stream = connect(GOOD, 443);
+            let mut stream = connect(GOOD, 443).unwrap();
             stream.write_all(&hello(name)).unwrap();
             let mut line = vec![0; format!("from {GOOD}:443\n").len()];
             stream.read_exact(&mut line).unwrap();
@@ -219,7 +221,7 @@ fn many_bytes_arrive_as_they_were() {
     const BYTES: usize = 8 << 20;
     let world = World::new(&["good.example"]);
     let sum = world.inside(|| {
-        let mut stream = connect(GOOD, 443);
+        let mut stream = connect(GOOD, 443).unwrap();
         stream.write_all(&hello("good.example")).unwrap();
         let mut skipped = vec![0; format!("from {GOOD}:443\n").len() + hello("good.example").len()];
         stream.read_exact(&mut skipped).unwrap();
@@ -239,4 +241,18 @@ fn many_bytes_arrive_as_they_were() {
             .all(|(at, byte)| *byte == (at % 251) as u8)
     });
     assert!(sum);
+}
+
+#[test]
+fn an_end_of_sending_is_passed_on_and_the_answer_still_comes() {
+    let world = World::new(&["sink.example"]);
+    let answer = world.inside(|| {
+        let mut stream = connect(SINK, 443).unwrap();
+        stream.write_all(&hello("sink.example")).unwrap();
+        stream.write_all(&[7; 100_000]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    });
+    assert_eq!(answer.unwrap(), "done\n");
 }

@@ -30,7 +30,7 @@ fn an_allowed_host_is_dialled_by_us_whatever_address_was_meant() {
     let world = World::new(&["good.example"]);
     for address in [GOOD, EVIL] {
         let answer = world.inside(|| {
-            let mut stream = connect(address, 80);
+            let mut stream = connect(address, 80).unwrap();
             stream.write_all(&get("good.example")).unwrap();
             read_answer(&mut stream)
         });
@@ -46,7 +46,7 @@ fn an_allowed_host_is_dialled_by_us_whatever_address_was_meant() {
 fn a_denied_host_is_told_why_in_words() {
     let world = World::new(&["good.example"]);
     let answer = world.inside(|| {
-        let mut stream = connect(EVIL, 80);
+        let mut stream = connect(EVIL, 80).unwrap();
         stream.write_all(&get("evil.example")).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -94,7 +94,7 @@ fn further_requests_must_be_for_the_same_host() {
     let world = World::new(&["good.example", "also.good.example"]);
     for other in ["evil.example", "also.good.example"] {
         world.inside(|| {
-            let mut stream = connect(GOOD, 80);
+            let mut stream = connect(GOOD, 80).unwrap();
             for _ in 0..2 {
                 stream.write_all(&get("good.example")).unwrap();
                 assert!(read_answer(&mut stream).contains(" 200 OK"));
@@ -116,14 +116,14 @@ fn further_requests_must_be_for_the_same_host() {
 fn a_request_hidden_behind_another_is_found() {
     let world = World::new(&["good.example"]);
     world.inside(|| {
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         let both = [get("good.example"), get("evil.example")].concat();
         stream.write_all(&both).unwrap();
         // What the first was answered with may still arrive before the end.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         assert!(!String::from_utf8_lossy(&rest).contains("evil"));
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         let hidden = format!(
             "POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{}",
             String::from_utf8(get("evil.example")).unwrap()
@@ -145,7 +145,7 @@ fn bodies_are_carried_by_length_and_in_chunks() {
     const BYTES: usize = 1 << 20;
     let world = World::new(&["good.example"]);
     world.inside(|| {
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         for _ in 0..2 {
             let head = format!(
                 "POST /a HTTP/1.1\r\nHost: good.example\r\nContent-Length: {BYTES}\r\n\r\n"
@@ -174,7 +174,7 @@ fn a_websocket_takes_over_only_when_the_server_agrees() {
         )
     };
     world.inside(|| {
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         stream.write_all(ask("/socket").as_bytes()).unwrap();
         assert!(read_answer(&mut stream).starts_with("HTTP/1.1 101 "));
         stream.write_all(b"\x81\x05anything").unwrap();
@@ -182,7 +182,7 @@ fn a_websocket_takes_over_only_when_the_server_agrees() {
         stream.read_exact(&mut echoed).unwrap();
         assert_eq!(&echoed, b"\x81\x05anything");
         // A server that does not agree reads on as before, and so do we.
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         stream.write_all(ask("/plain").as_bytes()).unwrap();
         assert!(read_answer(&mut stream).contains(" 200 OK"));
         stream.write_all(&get("evil.example")).unwrap();
@@ -208,7 +208,7 @@ fn a_name_without_an_address_is_a_bad_gateway() {
 fn a_policy_change_cuts_kept_connections() {
     let world = World::new(&["good.example"]);
     let mut stream = world.inside(|| {
-        let mut stream = connect(GOOD, 80);
+        let mut stream = connect(GOOD, 80).unwrap();
         stream.write_all(&get("good.example")).unwrap();
         read_answer(&mut stream);
         stream

@@ -26,6 +26,8 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 pub const GOOD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 pub const EVIL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 20);
 pub const DATABASE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 30);
+/// Throws away what it is sent, on port 443.
+pub const SINK: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 40);
 pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 53);
 pub const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
 /// The host's own address towards the internet.
@@ -34,6 +36,8 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 pub const SANDBOX: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 /// The address of another sandbox, in the same namespace for simplicity.
 pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 3);
+/// A port of the good server whose connections are held and not spoken on.
+pub const IDLE: u16 = 7000;
 /// An address at which nobody was placed.
 pub const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 9);
 
@@ -69,7 +73,7 @@ impl Namespace {
         })
     }
 
-    fn command(&self, program: &str, arguments: &[&str], input: &str) {
+    pub fn command(&self, program: &str, arguments: &[&str], input: &str) {
         let mut child = Command::new("nsenter")
             .arg(format!("--net={}", self.path()))
             .arg(program)
@@ -106,7 +110,7 @@ impl Seen {
 type Zone = Arc<Mutex<BTreeMap<String, Vec<Ipv4Addr>>>>;
 
 pub struct World {
-    internet: Namespace,
+    pub internet: Namespace,
     pub host: Arc<Namespace>,
     pub sandbox: Namespace,
     pub seen: Arc<Seen>,
@@ -179,6 +183,7 @@ impl World {
             ("also.good.example", GOOD),
             ("evil.example", EVIL),
             ("db.example", DATABASE),
+            ("sink.example", SINK),
             ("internal.example", PRIVATE),
             ("rebind.example", Ipv4Addr::LOCALHOST),
             ("metadata.example", Ipv4Addr::new(169, 254, 169, 254)),
@@ -282,6 +287,18 @@ impl World {
             for (address, port) in [(DATABASE, 5432), (EVIL, 5432), (GOOD, 22), (PRIVATE, 5432)] {
                 listen(&stop, &seen, address, port, first);
             }
+            listen(&stop, &seen, SINK, 443, sink);
+            listen(&stop, &seen, SINK, 5432, first);
+            let held = Mutex::new(Vec::new());
+            let listener = TcpListener::bind((GOOD, IDLE)).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            background(&stop, move || match listener.accept() {
+                Ok((mut stream, _)) => {
+                    stream.write_all(b"!").unwrap();
+                    held.lock().unwrap().push(stream);
+                }
+                Err(_) => std::thread::park_timeout(Duration::from_millis(1)),
+            });
         });
         // Services of the host itself, which nobody may reach.
         let (seen, stop) = (self.seen.clone(), self.stop.clone());
@@ -339,7 +356,7 @@ fn wire_up(internet: &Namespace, host: &Namespace, sandbox: &Namespace) {
     );
     host.command("ip", &["-batch", "-"], &links);
     let mut addresses = String::from("link set lo up\nlink set inet0 up\n");
-    for address in [GOOD, EVIL, DATABASE, RESOLVER] {
+    for address in [GOOD, EVIL, DATABASE, SINK, RESOLVER] {
         addresses += &format!("addr add {address}/24 dev inet0\n");
     }
     addresses += &format!("addr add {PRIVATE}/24 dev inet0\n");
@@ -454,6 +471,13 @@ fn second(mut stream: TcpStream, _: &Seen) {
     {
         echo(stream);
     }
+}
+
+/// A server that reads to the end, and then says so.
+fn sink(mut stream: TcpStream, _: &Seen) {
+    let mut buffer = vec![0; 1 << 18];
+    while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+    let _ = stream.write_all(b"done\n");
 }
 
 fn echo(mut stream: TcpStream) {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bodies;
+mod egress;
 mod harness;
 mod hostile;
 mod live;

@@ -1,0 +1,116 @@
+//! What a sandbox's network policy decided, as a list or line by line as it happens.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use cove_api::egress::{
+    EgressEntry, EgressLine, EgressList, EgressProtocol, EgressQuery, EgressVerdict,
+};
+use cove_api::route::NDJSON;
+use cove_control::egress::EgressFilter;
+
+use super::{Answer, ok};
+use crate::extract::{Caller, Names, Query, accepts};
+use crate::failure::Failure;
+use crate::state::App;
+use crate::streaming::ndjson;
+
+const LIMIT: u32 = 100;
+const LIMIT_MAX: u32 = 1000;
+/// How long the host is asked to wait for the next entry, over and over.
+const WAIT_MS: u64 = 20_000;
+
+pub async fn of_sandbox(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<EgressQuery>,
+    Names(id): Names<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let limit = query.limit.unwrap_or(LIMIT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Failure::invalid("limit must be between 1 and 1000"));
+    }
+    let filter = EgressFilter {
+        verdict: query.verdict.map(verdict_asked),
+        protocol: query.protocol.map(protocol_asked),
+        name: query.name,
+    };
+    let after = query.after.unwrap_or(0);
+    let mut reader = app
+        .control
+        .egress(&caller.principal, &id, after, filter)
+        .await?;
+    if !query.follow && !accepts(&headers, NDJSON) {
+        let batch = reader.next(limit, 0).await?;
+        return ok(EgressList {
+            items: batch.entries.into_iter().map(entry).collect(),
+            next: batch.next,
+            lost: batch.lost,
+        });
+    }
+    // The first reading is done before the answer begins, so that an error is one.
+    let first = reader.next(LIMIT_MAX, 0).await?;
+    let state = (reader, lines(first), app.draining.clone());
+    let lines = futures_util::stream::unfold(state, |(mut reader, mut ready, until)| async move {
+        loop {
+            if let Some(line) = ready.pop_front() {
+                return Some((line, (reader, ready, until)));
+            }
+            let batch = tokio::select! {
+                batch = reader.next(LIMIT_MAX, WAIT_MS) => batch.ok()?,
+                () = until.cancelled() => return None,
+            };
+            ready = lines(batch);
+        }
+    });
+    Ok(ndjson(&app, lines))
+}
+
+fn lines(batch: cove_runner::EgressBatch) -> std::collections::VecDeque<EgressLine> {
+    let lost = batch.lost.then_some(EgressLine::Lost);
+    let entries = batch.entries.into_iter().map(entry).map(EgressLine::Entry);
+    lost.into_iter().chain(entries).collect()
+}
+
+fn entry(entry: cove_runner::EgressEntry) -> EgressEntry {
+    use cove_runner::EgressProtocol as Protocol;
+    EgressEntry {
+        id: entry.sequence,
+        at: entry.at.into(),
+        protocol: match entry.protocol {
+            Protocol::Dns => EgressProtocol::Dns,
+            Protocol::Tcp => EgressProtocol::Tcp,
+            Protocol::Udp => EgressProtocol::Udp,
+            Protocol::Icmp => EgressProtocol::Icmp,
+            Protocol::Other => EgressProtocol::Other,
+        },
+        name: entry.name,
+        address: entry.address.map(|address| address.to_string()),
+        port: entry.port,
+        verdict: match entry.verdict {
+            cove_runner::EgressVerdict::Allowed => EgressVerdict::Allowed,
+            cove_runner::EgressVerdict::Denied => EgressVerdict::Denied,
+        },
+        rule: entry.rule,
+        sent_bytes: entry.sent_bytes,
+        received_bytes: entry.received_bytes,
+    }
+}
+
+fn verdict_asked(verdict: EgressVerdict) -> cove_runner::EgressVerdict {
+    match verdict {
+        EgressVerdict::Allowed => cove_runner::EgressVerdict::Allowed,
+        EgressVerdict::Denied => cove_runner::EgressVerdict::Denied,
+    }
+}
+
+fn protocol_asked(protocol: EgressProtocol) -> cove_runner::EgressProtocol {
+    use cove_runner::EgressProtocol as Protocol;
+    match protocol {
+        EgressProtocol::Dns => Protocol::Dns,
+        EgressProtocol::Tcp => Protocol::Tcp,
+        EgressProtocol::Udp => Protocol::Udp,
+        EgressProtocol::Icmp => Protocol::Icmp,
+        EgressProtocol::Other => Protocol::Other,
+    }
+}
