@@ -266,9 +266,14 @@ fn wake(pidfd: &OwnedFd) {
 }
 
 impl Container {
+    /// An engine that died in the middle of a capture may have left the guest quiet.
+    pub fn wake(&self) {
+        wake(self.pidfd.get_ref());
+    }
+
     /// A restored guest takes calls again and looks who it is now.
     pub async fn introduce(&self) {
-        wake(self.pidfd.get_ref());
+        self.wake();
         let connect: Arc<dyn Connect> = Arc::clone(&self.reach) as Arc<dyn Connect>;
         if let Err(error) = Guest::new(connect).within(REFRESH_LIMIT).refresh().await {
             tracing::warn!(%error, "a restored guest may still tell its old name and limits");

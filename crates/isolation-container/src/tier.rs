@@ -516,6 +516,7 @@ impl Isolation for ContainerTier {
         // The engine says where memory stands when it puts the limits in force again.
         // An engine that died in the middle of a capture may have left it standing still.
         let _ = group.thaw();
+        let _ = group.hurry(false);
         let container = Container::new(
             detail,
             pidfd,
@@ -525,6 +526,7 @@ impl Isolation for ContainerTier {
             MemoryLimit::NO_MARK,
             Arc::clone(&shared.capturer),
         )?;
+        container.wake();
         Ok(Adopted::Running(Box::new(container)))
     }
 

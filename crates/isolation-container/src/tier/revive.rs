@@ -104,6 +104,7 @@ impl Shared {
             only_prove,
             ..
         } = copy;
+        check_size(memory, limits)?;
         let range = self
             .maker
             .ranges
@@ -121,7 +122,7 @@ impl Shared {
         let cpus = CpuHold::take(&self.cpus, limits);
         let limit = |error| IsolationError::failed("set the limits")(error);
         // While CRIU works in the group it needs room besides the sandbox, and all of the CPU.
-        let roomy = limits.memory_mb + CRIU_MEMORY_MB;
+        let roomy = limits.memory_ceiling_mb() + CRIU_MEMORY_MB;
         group
             .set_memory(MemoryLimit {
                 now_bytes: roomy << 20,
@@ -171,6 +172,11 @@ impl Shared {
         let Some(restored) = restored else {
             return Ok(None);
         };
+        // CRIU is gone from the group, and what it took with it.
+        memory_within(&group, limits, 0)?;
+        group
+            .hold_memory(MemoryLimit::of(limits, limits.memory_mb))
+            .map_err(limit)?;
         let start_time = machine::start_time(restored.pid)
             .map_err(IsolationError::failed("look at PID 1"))?
             .ok_or_else(|| {
@@ -213,23 +219,64 @@ impl Shared {
         cpus: &[u32],
     ) -> Result<(), IsolationError> {
         let limit = |error| IsolationError::failed("set the limits")(error);
-        let usage = group.usage().map_err(limit)?;
-        let needed = usage
-            .memory_bytes
-            .saturating_sub(usage.memory_reclaimable_bytes);
-        // CRIU is still in the group; it is gone before the sandbox needs its room.
-        if needed > (limits.memory_mb + CRIU_MEMORY_MB) << 20 {
-            return Err(IsolationError::LimitBelowUse {
-                field: "memory_mb",
-                used: needed.div_ceil(1 << 20),
-                wanted: limits.memory_mb,
-            });
-        }
-        group
-            .set_memory(MemoryLimit::of(limits, limits.memory_mb))
-            .map_err(limit)?;
+        // CRIU is still in the group: until it is gone the limit is held at what is in use.
+        let needed = memory_within(group, limits, CRIU_MEMORY_MB)?;
+        let mut memory = MemoryLimit::of(limits, limits.memory_mb);
+        memory.ceiling_bytes = memory.ceiling_bytes.max(needed);
+        group.hold_memory(memory).map_err(limit)?;
         group.set_cpu(limits.cpu, cpus).map_err(limit)?;
         group.set_pids(limits.pids).map_err(limit)?;
+        if let Some(device) = self.config.device
+            && (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
+        {
+            let bytes = |mb: Option<u64>| mb.map(|mb| mb << 20);
+            let (read, write) = (bytes(limits.io_read_mb_s), bytes(limits.io_write_mb_s));
+            // Version 1 takes processes into this group one by one; none of them can fork now.
+            for pid in group.processes() {
+                group.set_io(device, read, write, pid).map_err(limit)?;
+            }
+        }
         Ok(())
     }
+}
+
+/// Refuses memory that cannot fit before anything is made for it.
+fn check_size(memory: &Path, limits: &Resources) -> Result<(), IsolationError> {
+    let bytes: u64 = std::fs::read_dir(memory)
+        .map_err(IsolationError::failed("open the captured memory"))?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("pages-"))
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum();
+    if bytes > limits.memory_ceiling_mb() << 20 {
+        return Err(IsolationError::LimitBelowUse {
+            field: "memory_mb",
+            used: bytes.div_ceil(1 << 20),
+            wanted: limits.memory_ceiling_mb(),
+        });
+    }
+    Ok(())
+}
+
+/// What the group uses and cannot give back, when the limits have room for it.
+fn memory_within(
+    group: &Group,
+    limits: &Resources,
+    besides_mb: u64,
+) -> Result<u64, IsolationError> {
+    let usage = group
+        .usage()
+        .map_err(IsolationError::failed("read the cgroup"))?;
+    let needed = usage
+        .memory_bytes
+        .saturating_sub(usage.memory_reclaimable_bytes);
+    if needed > (limits.memory_ceiling_mb() + besides_mb) << 20 {
+        return Err(IsolationError::LimitBelowUse {
+            field: "memory_mb",
+            used: needed.div_ceil(1 << 20),
+            wanted: limits.memory_ceiling_mb(),
+        });
+    }
+    Ok(needed)
 }

@@ -19,6 +19,7 @@ use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
 use cove_protocol::message::Start;
 use tempfile::TempDir;
 
+const MEMORY_MB: u64 = 512;
 /// Anything a test waits for; far above what even a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
@@ -140,7 +141,7 @@ impl Host {
         self.dir.path().join(format!("{name}-{}", number()))
     }
 
-    fn boot_of(&self, volume: &Path, hostname: &str) -> Boot {
+    fn boot_of(&self, volume: &Path, hostname: &str, memory_mb: u64) -> Boot {
         let root = Root {
             image: image().to_owned(),
             volume: volume.to_owned(),
@@ -149,7 +150,7 @@ impl Host {
             id: SandboxId::random(),
             hostname: hostname.into(),
             limits: Resources {
-                memory_mb: 512,
+                memory_mb,
                 pids: 512,
                 ..Resources::default()
             },
@@ -162,7 +163,7 @@ impl Host {
     pub async fn boot(&self, hostname: &str) -> Sandbox {
         let volume = self.path("volume");
         fs::create_dir(&volume).expect("a directory can be made");
-        let boot = self.boot_of(&volume, hostname);
+        let boot = self.boot_of(&volume, hostname, MEMORY_MB);
         let machine = self.tier.boot(boot).await.expect("a sandbox boots");
         Sandbox::new(machine, volume)
     }
@@ -198,14 +199,19 @@ impl Host {
     }
 
     /// A restore from a copy of the snapshot's volume, so that it can be restored again.
-    fn restore_of(&self, snapshot: &Snapshot, hostname: &str) -> (Restore, PathBuf) {
+    fn restore_of(
+        &self,
+        snapshot: &Snapshot,
+        hostname: &str,
+        memory_mb: u64,
+    ) -> (Restore, PathBuf) {
         let volume = self.path("volume");
         run(Command::new("cp")
             .arg("-a")
             .arg(&snapshot.volume)
             .arg(&volume));
         let restore = Restore {
-            boot: self.boot_of(&volume, hostname),
+            boot: self.boot_of(&volume, hostname, memory_mb),
             memory: snapshot.memory.clone(),
         };
         (restore, volume)
@@ -222,12 +228,21 @@ impl Host {
         snapshot: &Snapshot,
         hostname: &str,
     ) -> Result<Sandbox, IsolationError> {
-        let (restore, volume) = self.restore_of(snapshot, hostname);
+        self.try_restore_within(snapshot, hostname, MEMORY_MB).await
+    }
+
+    pub async fn try_restore_within(
+        &self,
+        snapshot: &Snapshot,
+        hostname: &str,
+        memory_mb: u64,
+    ) -> Result<Sandbox, IsolationError> {
+        let (restore, volume) = self.restore_of(snapshot, hostname, memory_mb);
         Ok(Sandbox::new(self.tier.restore(restore).await?, volume))
     }
 
     pub async fn prove(&self, snapshot: &Snapshot) -> Result<(), IsolationError> {
-        let (restore, _) = self.restore_of(snapshot, "proof");
+        let (restore, _) = self.restore_of(snapshot, "proof", MEMORY_MB);
         self.tier.prove(restore).await
     }
 

@@ -5,6 +5,8 @@ mod attacks;
 mod basics;
 mod fixture;
 mod generations;
+mod limits;
+mod outside;
 mod programs;
 mod refusals;
 mod streams;
