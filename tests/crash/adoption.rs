@@ -17,6 +17,7 @@ async fn attach(guest: &Guest, id: &str, from: u64) -> Follow {
             stdout_from: from,
             stderr_from: 0,
             follow: true,
+            resume: false,
         })
         .await
         .unwrap()

@@ -62,6 +62,7 @@ pub async fn attach(
         stdout_from: query.stdout_from,
         stderr_from: query.stderr_from,
         follow: true,
+        resume: false,
     };
     let follow = access.guest().follow(from).await.map_err(process_failure)?;
     let session = Session {

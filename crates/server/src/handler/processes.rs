@@ -92,6 +92,7 @@ pub async fn output(
         stdout_from: query.stdout_from,
         stderr_from: query.stderr_from,
         follow: query.follow,
+        resume: false,
     };
     let follow = access.guest().follow(from).await.map_err(process_failure)?;
     let ending = Ending {
