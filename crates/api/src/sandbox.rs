@@ -140,6 +140,9 @@ pub struct PatchSandbox {
     pub lifecycle: Option<Lifecycle>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesChange>,
+    /// Replaces the whole policy; connections that it forbids are cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// Refuse with `stale` when the sandbox has another generation by now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_generation: Option<u64>,

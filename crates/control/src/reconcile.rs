@@ -98,6 +98,7 @@ fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
     record.state == view.state
         && (view.state == wanted || view.state == State::Failed)
         && *limits == view.limits
+        && record.spec.network == view.spec.network
         && honours(&view.limits, &record.spec.resources)
         && record.facts.image.is_some()
 }
@@ -208,7 +209,7 @@ impl Control {
         }
     }
 
-    /// The host knows better: writes down how it is, and repeats a resize it never heard of.
+    /// The host knows better: writes down how it is, and repeats a change it never heard of.
     async fn follow(
         &self,
         record: &SandboxRecord,
@@ -231,6 +232,19 @@ impl Control {
                 Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, sandbox = %record.id, "the host refuses the limits on record");
+                    view
+                }
+            }
+        } else {
+            view
+        };
+        let view = if view.spec.network != record.spec.network {
+            let policy = record.spec.network.clone();
+            match self.runner().set_network(&record.id, policy).await {
+                Ok(view) => view,
+                Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the network policy on record");
                     view
                 }
             }

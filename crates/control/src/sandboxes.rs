@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use cove_model::{
-    IdlePolicy, ImageId, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec, State,
+    IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
+    State,
 };
 use cove_runner::SandboxView;
 use cove_store::{
@@ -100,6 +101,8 @@ pub struct SandboxPatch {
     /// Replaces the whole policy.
     pub lifecycle: Option<IdlePolicy>,
     pub resources: Option<ResourcesPatch>,
+    /// Replaces the whole policy.
+    pub network: Option<NetworkPolicy>,
     /// Refuse with `stale` when the sandbox has changed since this generation.
     pub expected_generation: Option<u64>,
 }

@@ -8,6 +8,7 @@ use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
 
 use crate::engine::Inner;
 use crate::error::from_pool;
+use crate::network;
 
 /// Overlays have idmapped layers since this kernel.
 const KERNEL_NEEDED: (u32, u32) = (5, 19);
@@ -45,6 +46,7 @@ pub(crate) fn report(
 
 fn findings(inner: &Inner, memory: Result<String, String>) -> Vec<Finding> {
     let mut found = host_findings(inner.container.cgroup_version());
+    found.extend(network::findings(inner));
     found.push(match memory {
         Ok(told) => good("memory snapshots", told),
         Err(reason) => warning(
@@ -197,7 +199,7 @@ fn open_files() -> Finding {
     }
 }
 
-fn good(name: &str, message: String) -> Finding {
+pub(crate) fn good(name: &str, message: String) -> Finding {
     Finding {
         name: name.into(),
         level: Level::Ok,
@@ -206,7 +208,7 @@ fn good(name: &str, message: String) -> Finding {
     }
 }
 
-fn warning(name: &str, message: String, fix: String) -> Finding {
+pub(crate) fn warning(name: &str, message: String, fix: String) -> Finding {
     Finding {
         name: name.into(),
         level: Level::Warning,
@@ -215,7 +217,7 @@ fn warning(name: &str, message: String, fix: String) -> Finding {
     }
 }
 
-fn bad(name: &str, message: String, fix: String) -> Finding {
+pub(crate) fn bad(name: &str, message: String, fix: String) -> Finding {
     Finding {
         name: name.into(),
         level: Level::Error,

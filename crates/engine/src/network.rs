@@ -5,9 +5,11 @@ use std::sync::Arc;
 use cove_isolation::Machine;
 use cove_isolation_container::ContainerTier;
 use cove_model::{EventKind, NetworkMode, NetworkPolicy, SandboxId};
-use cove_runner::{RunnerError, SandboxView};
+use cove_network::probe;
+use cove_runner::{Finding, RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
+use crate::doctor::{bad, good, warning};
 use crate::engine::{Engine, Inner};
 use crate::error::{chain, from_isolation, internal};
 use crate::record::{Durability, Record};
@@ -92,4 +94,63 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// What of the host helps or hinders its sandboxes' network.
+pub(crate) fn findings(inner: &Inner) -> Vec<Finding> {
+    let network = match &inner.network {
+        Ok(network) => network,
+        Err(reason) => {
+            return vec![bad(
+                "network",
+                format!("sandboxes reach nothing: {reason}"),
+                "run as root on a kernel with nf_tables, veth and conntrack, with loopback up; where addresses overlap set network_range".into(),
+            )];
+        }
+    };
+    let mut found = vec![good(
+        "network",
+        format!(
+            "interfaces and packet filter work; sandboxes use {}",
+            network.addresses()
+        ),
+    )];
+    found.push(if cove_network::forwards() {
+        good("forwarding", "net.ipv4.ip_forward is on".into())
+    } else {
+        warning(
+            "forwarding",
+            "net.ipv4.ip_forward is off and will be turned on for the first sandbox with mode 'open'"
+                .into(),
+            "sysctl -w net.ipv4.ip_forward=1, and in /etc/sysctl.d to keep it".into(),
+        )
+    });
+    if probe::loose_source_check() {
+        found.push(warning(
+            "source check",
+            "net.ipv4.conf.all.rp_filter is 2: should the packet filter's table be deleted while no engine runs, nothing else stops sandboxes"
+                .into(),
+            "sysctl -w net.ipv4.conf.all.rp_filter=1 (or 0: each interface has its own)".into(),
+        ));
+    }
+    found.push(match probe::barriers() {
+        Ok(barriers) if barriers.is_empty() => {
+            good("firewall", "no other table drops what it does not know".into())
+        }
+        Ok(barriers) => {
+            let names: Vec<String> = barriers.iter().map(|barrier| barrier.name.clone()).collect();
+            warning(
+                "firewall",
+                format!("these chains drop what they do not know, sandboxes' packets too: {}", names.join(", ")),
+                "accept interfaces cv* there: for iptables -I FORWARD -i cv+ -j ACCEPT, -I FORWARD -o cv+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT and -I INPUT -i cv+ -j ACCEPT; the table of Cove decides first and last"
+                    .into(),
+            )
+        }
+        Err(error) => warning(
+            "firewall",
+            format!("other tables cannot be listed: {}", chain(&error)),
+            "run as root".into(),
+        ),
+    });
+    found
 }

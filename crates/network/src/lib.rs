@@ -17,6 +17,7 @@ mod netlink;
 mod network;
 mod nft;
 mod policy;
+pub mod probe;
 mod ruleset;
 
 pub use address::{Addresses, BadRange, INSIDE, index_of, interface};

@@ -58,9 +58,8 @@ pub struct CreateOptions {
     /// The isolation tier
     #[arg(long)]
     pub isolation: Option<String>,
-    /// What it may reach
-    #[arg(long, value_enum)]
-    pub network: Option<NetworkArg>,
+    #[command(flatten)]
+    pub network: NetworkOptions,
     /// Stop it when idle for this long, like 30m
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub stop_after: Option<u64>,
@@ -75,10 +74,51 @@ pub struct CreateOptions {
     pub no_new_privs: bool,
 }
 
+#[derive(Debug, Clone, Args)]
+pub struct NetworkOptions {
+    /// What it may reach; nothing when not said, what --allow lists when that is given
+    #[arg(long, value_enum)]
+    pub network: Option<NetworkArg>,
+    /// A name, *.name, address or network it may reach, with :PORT or :FIRST-LAST; or preset:NAME
+    #[arg(long, value_name = "ENTRY")]
+    pub allow: Vec<String>,
+    /// What it may send, in megabits per second
+    #[arg(long, value_name = "MBIT")]
+    pub bandwidth_up: Option<u32>,
+    /// What it may receive, in megabits per second
+    #[arg(long, value_name = "MBIT")]
+    pub bandwidth_down: Option<u32>,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum NetworkArg {
     None,
+    Allowlist,
     Open,
+}
+
+impl NetworkOptions {
+    /// Absent when nothing was said.
+    pub fn request(&self) -> Option<Network> {
+        let limited = self.bandwidth_up.is_some() || self.bandwidth_down.is_some();
+        if self.network.is_none() && self.allow.is_empty() && !limited {
+            return None;
+        }
+        let mode = match self.network {
+            Some(NetworkArg::None) => Reach::None,
+            Some(NetworkArg::Allowlist) => Reach::Allowlist,
+            Some(NetworkArg::Open) => Reach::Open,
+            None if self.allow.is_empty() => Reach::None,
+            None => Reach::Allowlist,
+        };
+        let listed = mode == Reach::Allowlist || !self.allow.is_empty();
+        Some(Network {
+            mode,
+            allow: listed.then(|| self.allow.clone()),
+            bandwidth_up_mbit: self.bandwidth_up,
+            bandwidth_down_mbit: self.bandwidth_down,
+        })
+    }
 }
 
 impl CreateOptions {
@@ -104,13 +144,7 @@ impl CreateOptions {
             isolation: self.isolation.clone(),
             resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
             env: self.env.iter().cloned().collect(),
-            network: self.network.map(|network| Network {
-                mode: match network {
-                    NetworkArg::None => Reach::None,
-                    NetworkArg::Open => Reach::Open,
-                },
-                ..Network::default()
-            }),
+            network: self.network.request(),
             lifecycle: Some(lifecycle).filter(|asked| *asked != Lifecycle::default()),
             labels: self.label.iter().cloned().collect(),
             user: self.user.clone(),
@@ -171,6 +205,9 @@ pub struct UpdateArgs {
     /// Never stop or delete it by itself
     #[arg(long, conflicts_with_all = ["stop_after", "delete_after", "max_lifetime"])]
     pub keep: bool,
+    /// Together these replace the whole network policy, at once
+    #[command(flatten)]
+    pub network: NetworkOptions,
 }
 
 impl UpdateArgs {
@@ -196,6 +233,7 @@ impl UpdateArgs {
             labels: (self.no_labels || !labels.is_empty()).then_some(labels),
             lifecycle: (self.keep || lifecycle != Lifecycle::default()).then_some(lifecycle),
             resources: Some(resources).filter(|asked| *asked != ResourcesChange::default()),
+            network: self.network.request(),
             expected_generation: None,
         }
     }

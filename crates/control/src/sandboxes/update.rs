@@ -212,11 +212,9 @@ impl Control {
             ),
             _ => error.into(),
         })?;
-        let Some(resources) = patch.resources.filter(|patch| !patch.is_empty()) else {
-            return Ok(changed.into());
-        };
-        match self.runner().resize(&record.id, resources).await {
-            Ok(view) => Ok(self.write_observed(&changed, &view).await?.into()),
+        match self.ask_host(&record, &new, &patch).await {
+            Ok(None) => Ok(changed.into()),
+            Ok(Some(view)) => Ok(self.write_observed(&changed, &view).await?.into()),
             Err(error @ RunnerError::Unreachable { .. }) => {
                 // The wish stays; the reconcile that follows asks for it again.
                 self.0.stale.mark(&record.id);
@@ -236,6 +234,35 @@ impl Control {
             }
         }
     }
+
+    /// Both parts of a change that the host has a say in; `None` when it has none. What it refuses it
+    /// refuses whole.
+    async fn ask_host(
+        &self,
+        record: &SandboxRecord,
+        new: &SandboxSpec,
+        patch: &SandboxPatch,
+    ) -> Result<Option<SandboxView>, RunnerError> {
+        let mut view = None;
+        let reach_changes = new.network != record.spec.network;
+        if reach_changes {
+            let policy = new.network.clone();
+            view = Some(self.runner().set_network(&record.id, policy).await?);
+        }
+        let Some(resources) = patch.resources.clone().filter(|patch| !patch.is_empty()) else {
+            return Ok(view);
+        };
+        match self.runner().resize(&record.id, resources).await {
+            Ok(view) => Ok(Some(view)),
+            Err(error) => {
+                if reach_changes && !matches!(error, RunnerError::Unreachable { .. }) {
+                    let old = record.spec.network.clone();
+                    self.runner().set_network(&record.id, old).await?;
+                }
+                Err(error)
+            }
+        }
+    }
 }
 
 fn patched(old: &SandboxSpec, patch: &SandboxPatch) -> Result<SandboxSpec, ControlError> {
@@ -252,6 +279,7 @@ fn patched(old: &SandboxSpec, patch: &SandboxPatch) -> Result<SandboxSpec, Contr
             .lifecycle
             .clone()
             .unwrap_or_else(|| old.lifecycle.clone()),
+        network: patch.network.clone().unwrap_or_else(|| old.network.clone()),
         resources,
         ..old.clone()
     })

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{Event, EventKind, ImageId, ResourcesPatch, SandboxId, State, lifecycle};
+use cove_model::{
+    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, State, lifecycle,
+};
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
     ImageSource, ImageView, JobState, RunnerApi, RunnerError, Sample, SandboxView, TierReport,
@@ -389,6 +391,19 @@ impl RunnerApi for MemoryRunner {
         if let Some(one) = self.world().sandboxes.get_mut(id) {
             // The spec stays what the sandbox was made with, as on a real host.
             one.view.limits = new;
+        }
+        answer(lost, self.find(id))
+    }
+
+    async fn set_network(
+        &self,
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resize, Some(id)).await?;
+        self.find(id)?;
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            one.view.spec.network = policy;
         }
         answer(lost, self.find(id))
     }

@@ -194,6 +194,10 @@ async fn patches_change_what_they_name_and_resize_the_host() {
             memory_mb: Some(2048),
             ..ResourcesPatch::default()
         }),
+        network: Some(cove_model::NetworkPolicy {
+            mode: cove_model::NetworkMode::Open,
+            ..cove_model::NetworkPolicy::default()
+        }),
         expected_generation: Some(made.generation),
     };
     let changed = plane
@@ -202,6 +206,7 @@ async fn patches_change_what_they_name_and_resize_the_host() {
         .await
         .unwrap();
     assert_eq!(changed.spec.name.as_deref(), Some("renamed"));
+    assert_eq!(changed.spec.network.mode, cove_model::NetworkMode::Open);
     assert_eq!(
         (changed.spec.labels, changed.spec.lifecycle),
         (labels, lifecycle)

@@ -113,6 +113,7 @@ pub async fn patch(
         labels: body.labels,
         lifecycle: body.lifecycle.map(Into::into),
         resources: body.resources.map(Into::into),
+        network: body.network.map(Into::into),
         expected_generation: body.expected_generation,
     };
     ok(convert::sandbox(
