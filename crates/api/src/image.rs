@@ -22,6 +22,8 @@ pub enum AddImage {
     },
     /// Bootstrap the default Debian image.
     Debian {},
+    /// Bootstrap the image `code-interpreter`: the default one with numpy, pandas, matplotlib and Node.
+    CodeInterpreter {},
     /// A directory or tarball on the host itself; needs the scope `admin`.
     Local {
         #[schemars(length(min = 1, max = 512))]

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 
 use cove_model::OrgId;
-use cove_model::spec::DEFAULT_IMAGE;
+use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
 use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, RunnerError};
 use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope};
 
@@ -24,6 +24,9 @@ pub(crate) fn no_image(given: &str) -> ControlError {
     ControlError::not_found("image", given)
         .hint("see `cove image ls`; `cove image pull` fetches one")
 }
+
+/// Everybody's, however they came onto the host.
+const BUILT_IN: [&str; 2] = [DEFAULT_IMAGE, INTERPRETER_IMAGE];
 
 /// Registries leave the tag out when it is this one.
 const DEFAULT_TAG: &str = ":latest";
@@ -88,7 +91,7 @@ impl Control {
         match own_first {
             Some(grant) => Ok(grant.image.to_string()),
             // Everybody's, however it came onto the host.
-            None if given == DEFAULT_IMAGE => Ok(given.to_owned()),
+            None if BUILT_IN.contains(&given) => Ok(given.to_owned()),
             None => Err(no_image(given)),
         }
     }
@@ -105,7 +108,7 @@ impl Control {
         // are their words for it.
         let mut uses = self.image_uses(&principal.org).await?;
         for view in &mut images {
-            view.names.retain(|name| name == DEFAULT_IMAGE);
+            view.names.retain(|name| BUILT_IN.contains(&name.as_str()));
             let words = grants.iter().filter(|grant| grant.image == view.id);
             view.names.extend(words.map(|grant| grant.name.clone()));
             view.names.sort();
@@ -159,6 +162,7 @@ impl Control {
             let name = match &source {
                 ImageSource::Registry { reference, .. } => reference.clone(),
                 ImageSource::Debian => DEFAULT_IMAGE.into(),
+                ImageSource::CodeInterpreter => INTERPRETER_IMAGE.into(),
                 ImageSource::Local { name, .. } => name.clone(),
             };
             let outcome = control.try_add_image(&principal, source, &name).await;
@@ -180,7 +184,8 @@ impl Control {
         if matches!(source, ImageSource::Local { .. }) {
             principal.require_operator()?;
         }
-        let shared = principal.home || matches!(source, ImageSource::Debian);
+        let shared =
+            principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
         let job = self.runner().add_image(source).await?;
         self.follow_job(principal, job, name, shared).await
     }

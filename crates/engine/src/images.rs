@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cove_image::{Image, ImageError, ImageStore, Progress, RegistryAuth, Source};
+use cove_image::{Image, ImageError, ImageStore, Progress, Recipe, RegistryAuth, Source};
 use cove_model::SnapshotId;
 use cove_runner::{ImageJob, ImageSource, ImageView, JobState, RunnerError};
 
@@ -62,6 +62,7 @@ impl Images {
         let name = match &source {
             ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => cove_model::spec::DEFAULT_IMAGE.to_owned(),
+            ImageSource::CodeInterpreter => cove_model::spec::INTERPRETER_IMAGE.to_owned(),
             ImageSource::Local { name, .. } => name.clone(),
         };
         let store = self.store.clone();
@@ -169,6 +170,9 @@ async fn run(
             store.pull(&reference, auth, progress).await
         }
         ImageSource::Debian => store.bootstrap_debian(progress).await,
+        ImageSource::CodeInterpreter => {
+            store.bootstrap(&Recipe::code_interpreter(), progress).await
+        }
         ImageSource::Local { name, path } => {
             let unreadable = |error| RunnerError::Invalid {
                 message: format!("cannot read {path}: {error}"),

@@ -22,6 +22,8 @@ pub const SECONDS_MAX: u64 = 10 * 366 * 86_400;
 pub const DEFAULT_ISOLATION: &str = "container";
 /// The image that runs when none is asked for.
 pub const DEFAULT_IMAGE: &str = "debian";
+/// The built-in image for the code interpreter: the default one with numpy, pandas, matplotlib and Node.
+pub const INTERPRETER_IMAGE: &str = "code-interpreter";
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SpecError {

@@ -203,6 +203,8 @@ pub enum ImageSource {
     },
     /// Bootstrap the default Debian image.
     Debian,
+    /// Bootstrap the code interpreter's image.
+    CodeInterpreter,
     /// A directory or tarball on the runner's own machine (operators only).
     Local { name: String, path: String },
 }

@@ -22,6 +22,8 @@ pub enum ImageCommand {
     },
     /// Bootstrap the default Debian image
     BuildDebian,
+    /// Bootstrap the image for code: numpy, pandas, matplotlib and a current Node
+    BuildCodeInterpreter,
     /// Import a directory or tarball of the server's own machine
     Import { name: String, path: PathBuf },
     /// Remove images

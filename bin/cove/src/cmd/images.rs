@@ -35,6 +35,9 @@ pub async fn run(client: &Client, command: ImageCommand, json: bool) -> Result<u
             .await?;
         }
         ImageCommand::BuildDebian => add(client, &AddImage::Debian {}, json).await?,
+        ImageCommand::BuildCodeInterpreter => {
+            add(client, &AddImage::CodeInterpreter {}, json).await?;
+        }
         ImageCommand::Import { name, path } => {
             let path = std::path::absolute(&path)
                 .map_err(|source| CliError::io("the path cannot be made absolute", source))?;

@@ -29,6 +29,7 @@ pub fn explain_image(error: ClientError, image: &str) -> CliError {
         } if detail.code == cove_api::ErrorCode::NotFound => {
             detail.hint = Some(match image {
                 "debian" => "`cove image build-debian` makes it".into(),
+                "code-interpreter" => "`cove image build-code-interpreter` makes it".into(),
                 image => format!("`cove image pull {image}` fetches it"),
             });
             ClientError::Refused {

@@ -478,6 +478,7 @@ impl RunnerApi for MemoryRunner {
         let name = match &source {
             ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => "debian".into(),
+            ImageSource::CodeInterpreter => "code-interpreter".into(),
             ImageSource::Local { name, .. } => name.clone(),
         };
         if !self

@@ -161,6 +161,7 @@ async fn build(
     for (name, text) in [
         ("build.sh", &script.build[..]),
         ("customise.sh", script.customise),
+        ("node.sh", script.node.unwrap_or("")),
         ("host.sources", &script.sources),
     ] {
         let path = work.0.join(name);

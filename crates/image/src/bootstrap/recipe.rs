@@ -37,7 +37,19 @@ const MAX_WORD_BYTES: usize = 64;
 pub struct Recipe {
     name: String,
     extra: Vec<String>,
+    /// A current Node besides.
+    node: bool,
 }
+
+/// What code of an agent expects to find, and a font for its figures.
+const INTERPRETER: &[&str] = &[
+    "fonts-dejavu-core",
+    "python3-matplotlib",
+    "python3-numpy",
+    "python3-pandas",
+    "python3-pil",
+    "python3-requests",
+];
 
 impl Recipe {
     /// The default image.
@@ -45,6 +57,16 @@ impl Recipe {
         Self {
             name: super::NAME.to_owned(),
             extra: Vec::new(),
+            node: false,
+        }
+    }
+
+    /// The default image with what the code interpreter is at its best with.
+    pub fn code_interpreter() -> Self {
+        Self {
+            name: INTERPRETER_NAME.to_owned(),
+            extra: INTERPRETER.iter().map(|word| (*word).to_owned()).collect(),
+            node: true,
         }
     }
 
@@ -55,7 +77,7 @@ impl Recipe {
             what,
             word: word.to_owned(),
         };
-        if !is_plain(name) || name == super::NAME {
+        if !is_plain(name) || name == super::NAME || name == INTERPRETER_NAME {
             return Err(bad("a recipe's name", name));
         }
         if let Some(word) = extra.iter().find(|word| !is_plain(word)) {
@@ -70,6 +92,7 @@ impl Recipe {
         Ok(Self {
             name: name.to_owned(),
             extra,
+            node: false,
         })
     }
 
@@ -98,6 +121,8 @@ fn is_plain(word: &str) -> bool {
 }
 
 const SCRIPT: &str = include_str!("customise.sh");
+const NODE_SCRIPT: &str = include_str!("node.sh");
+const INTERPRETER_NAME: &str = cove_model::spec::INTERPRETER_IMAGE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tool {
@@ -162,6 +187,11 @@ pub(super) fn build_script(
     let keyrings = keyrings.join(" ");
     let customise =
         format!("sh {work_text}/customise.sh \"$1\" {work_text}/host.sources {keyrings}");
+    // Before the tree forgets how to reach the network.
+    let customise = match recipe.node {
+        true => format!("sh {work_text}/node.sh \"$1\" && {customise}"),
+        false => customise,
+    };
     let suite = quote(&host.suite);
     let extra = recipe.extra.iter().map(String::as_str);
     let packages: Vec<&str> = PACKAGES.iter().copied().chain(extra).collect();
@@ -220,6 +250,7 @@ pub(super) fn build_script(
     Script {
         build,
         customise: SCRIPT,
+        node: recipe.node.then_some(NODE_SCRIPT),
         sources: host.deb822(),
     }
 }
@@ -231,7 +262,9 @@ pub(super) const VERSION_LENGTH: usize = 12;
 /// is another image in the cache.
 pub(super) fn version(recipe: &Recipe, host: &Host, arch: &str) -> String {
     let script = build_script(Tool::Mmdebstrap, recipe, host, arch, &[], Path::new("/"));
-    let all = [script.build.as_str(), script.customise, &script.sources].join("\0");
+    let mut parts = vec![script.build.as_str(), script.customise, &script.sources];
+    parts.extend(script.node);
+    let all = parts.join("\0");
     hex_digest(all.as_bytes())[..VERSION_LENGTH].to_owned()
 }
 
@@ -239,6 +272,7 @@ pub(super) fn version(recipe: &Recipe, host: &Host, arch: &str) -> String {
 pub(super) struct Script {
     pub build: String,
     pub customise: &'static str,
+    pub node: Option<&'static str>,
     pub sources: String,
 }
 

@@ -228,6 +228,7 @@ impl RunnerApi for Fake {
         match source {
             ImageSource::Registry { reference, .. } => Ok(job(&reference)),
             ImageSource::Debian => Ok(job("debian")),
+            ImageSource::CodeInterpreter => Ok(job("code-interpreter")),
             ImageSource::Local { .. } => Err(RunnerError::Unsupported {
                 message: "no".into(),
             }),

@@ -98,6 +98,7 @@ fn source(body: AddImage) -> Result<ImageSource, Failure> {
             })
         }
         AddImage::Debian {} => Ok(ImageSource::Debian),
+        AddImage::CodeInterpreter {} => Ok(ImageSource::CodeInterpreter),
         AddImage::Local { name, path } => {
             text("name", &name, 512)?;
             cove_model::spec::check_absolute("path", &path)
