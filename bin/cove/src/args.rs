@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod access;
+pub mod code;
 pub mod sandbox;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand};
+pub use code::CodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
 
@@ -80,6 +82,9 @@ pub enum Command {
     Show { sandbox: String },
     /// Run a command in a sandbox
     Exec(ExecArgs),
+    /// Run code that keeps its variables from run to run
+    #[command(subcommand)]
+    Code(CodeCommand),
     /// Open a terminal in a sandbox
     Shell(ShellArgs),
     /// Copy files and directories into and out of a sandbox

@@ -6,6 +6,7 @@ use crate::report::CliError;
 
 pub mod access;
 pub mod bench;
+pub mod code;
 pub mod copy;
 pub mod doctor;
 pub mod egress;
@@ -39,6 +40,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Rm { sandboxes } => done(sandboxes::remove(&client, &sandboxes).await),
         Command::Update(args) => done(sandboxes::update(&client, &args, json).await),
         Command::Exec(args) => exec::run(&client, &args, json).await.map_err(running),
+        Command::Code(command) => code::run(&client, command, json).await,
         Command::Shell(args) => shell::run(&client, &args).await.map_err(running),
         Command::Run(args) => run::run(&client, &args).await.map_err(running),
         Command::Cp(args) => done(copy::run(&client, &args, json).await),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod code;
 pub mod egress;
 pub mod error;
 pub mod event;

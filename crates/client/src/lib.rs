@@ -6,6 +6,7 @@
 
 mod attach;
 mod body;
+mod code;
 mod connection;
 mod egress;
 mod error;

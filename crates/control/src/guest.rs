@@ -54,6 +54,10 @@ pub enum GuestAction {
     PortList,
     PortConnect,
     Metrics,
+    CodeContext,
+    CodeRun,
+    CodeInterrupt,
+    CodeList,
 }
 
 impl GuestAction {
@@ -73,10 +77,14 @@ impl GuestAction {
             Self::FileAttributes => "file.attributes",
             Self::ArchiveWrite => "archive.write",
             Self::PortConnect => "port.connect",
+            Self::CodeContext => "code.context",
+            Self::CodeRun => "code.run",
+            Self::CodeInterrupt => "code.interrupt",
             Self::ProcessRead
             | Self::FileRead
             | Self::FileWatch
             | Self::PortList
+            | Self::CodeList
             | Self::Metrics => return None,
         })
     }

@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 mod activity;
 mod audit;
 mod background;
+pub mod code;
 pub mod config;
 pub mod egress;
 pub mod error;
@@ -39,6 +40,10 @@ pub mod sandboxes;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use code::{
+    CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
+    CodeRun, Language,
+};
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, Sample};
@@ -69,6 +74,8 @@ struct Inner {
     /// Set by [`Control::prepare`].
     home: OnceLock<OrgId>,
     locks: locks::Locks,
+    /// Runs of code and input of contexts, one at a time each.
+    contexts: locks::Locks<String>,
     keyring: keys::Keyring,
     activity: activity::Activity,
     audit: audit::AuditLog,
@@ -96,6 +103,7 @@ impl Control {
             clock,
             home: OnceLock::new(),
             locks: locks::Locks::default(),
+            contexts: locks::Locks::default(),
             keyring: keys::Keyring::default(),
             activity: activity::Activity::default(),
             latest_event: watch::Sender::new(0),

@@ -1,6 +1,7 @@
-//! One change at a time per sandbox, within this process.
+//! One change at a time per sandbox (or whatever the key names), within this process.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cove_model::SandboxId;
@@ -9,22 +10,29 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 /// Entries kept before those nobody holds are thrown out.
 const TIDY_ABOVE: usize = 256;
 
-#[derive(Default)]
-pub struct Locks(Mutex<Table>);
+pub struct Locks<K = SandboxId>(Mutex<Table<K>>);
 
-#[derive(Default)]
-struct Table {
-    held: HashMap<SandboxId, Weak<AsyncMutex<()>>>,
+struct Table<K> {
+    held: HashMap<K, Weak<AsyncMutex<()>>>,
     tidy_at: usize,
 }
 
-impl Locks {
+impl<K> Default for Locks<K> {
+    fn default() -> Self {
+        Self(Mutex::new(Table {
+            held: HashMap::new(),
+            tidy_at: 0,
+        }))
+    }
+}
+
+impl<K: Eq + Hash + Clone> Locks<K> {
     /// Waits for its turn. Whoever holds the guard may ask the host and write the row.
-    pub async fn lock(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
+    pub async fn lock(&self, id: &K) -> OwnedMutexGuard<()> {
         self.entry(id).lock_owned().await
     }
 
-    fn entry(&self, id: &SandboxId) -> Arc<AsyncMutex<()>> {
+    fn entry(&self, id: &K) -> Arc<AsyncMutex<()>> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = table.held.get(id).and_then(Weak::upgrade) {
             return lock;

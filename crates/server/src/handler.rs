@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 
 pub mod attach;
+pub mod code;
 pub mod egress;
 pub mod events;
 pub mod exec;

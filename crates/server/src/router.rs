@@ -13,7 +13,7 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, egress, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
+    attach, code, egress, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
 };
 use crate::state::App;
 
@@ -79,6 +79,11 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::MoveFile => on(verb, tree::rename),
         Op::ChangeMode => on(verb, tree::chmod),
         Op::ListPorts => on(verb, processes::ports),
+        Op::CreateCodeContext => on(verb, code::create),
+        Op::ListCodeContexts => on(verb, code::list),
+        Op::RemoveCodeContext => on(verb, code::remove),
+        Op::InterruptCode => on(verb, code::interrupt),
+        Op::RunCode => on(verb, code::run),
         Op::ListImages => on(verb, images::list),
         Op::AddImage => on(verb, images::add),
         Op::GetImage => on(verb, images::get),

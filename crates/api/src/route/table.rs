@@ -5,7 +5,7 @@ use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
 use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
-use crate::{NoQuery, Page, PageQuery, file, host, image, process, sandbox, tenancy};
+use crate::{NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, tenancy};
 
 const fn get(
     op: Op,
@@ -288,6 +288,42 @@ pub const ROUTES: &[Route] = &[
         "Ports somebody inside listens on",
     )
     .reply::<Page<host::Port>>(200),
+    post(
+        Op::CreateCodeContext,
+        "/v1/sandboxes/{id}/code/contexts",
+        Use,
+        "Start a context that keeps what code defines",
+    )
+    .body::<code::CreateCodeContext>()
+    .reply::<code::CodeContext>(201),
+    get(
+        Op::ListCodeContexts,
+        "/v1/sandboxes/{id}/code/contexts",
+        Use,
+        "List contexts that run",
+    )
+    .reply::<Page<code::CodeContext>>(200),
+    delete(
+        Op::RemoveCodeContext,
+        "/v1/sandboxes/{id}/code/contexts/{context}",
+        Use,
+        "End a context",
+    ),
+    post(
+        Op::InterruptCode,
+        "/v1/sandboxes/{id}/code/contexts/{context}/interrupt",
+        Use,
+        "Interrupt the code a context runs",
+    ),
+    post(
+        Op::RunCode,
+        "/v1/sandboxes/{id}/code/run",
+        Use,
+        "Run code in a context and wait for its end, or follow it live",
+    )
+    .exec_body::<code::RunCode>()
+    .reply::<code::CodeResult>(200)
+    .or_stream::<code::CodeEvent>(NDJSON),
     get(Op::ListImages, "/v1/images", Read, "List images").reply::<Page<image::Image>>(200),
     post(
         Op::AddImage,

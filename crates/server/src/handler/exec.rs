@@ -289,7 +289,7 @@ fn stdin(text: Option<String>, base64: Option<String>) -> Result<Option<Bytes>, 
     }
 }
 
-fn timeout(timeout_ms: Option<u64>) -> Result<Option<u64>, Failure> {
+pub fn timeout(timeout_ms: Option<u64>) -> Result<Option<u64>, Failure> {
     match timeout_ms {
         Some(0) => Err(Failure::invalid("timeout_ms must be at least 1")),
         Some(ms) if ms > TIMEOUT_MAX_MS => Err(Failure::invalid(format!(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors, types
 from ._sync.client import Client
+from ._sync.code import Code, CodeContext
 from ._sync.files import Files
 from ._sync.process import Process, Stream, Terminal
 from ._sync.sandbox import Sandbox
@@ -22,6 +23,7 @@ from .errors import (
     AlreadyExistsError,
     ApiError,
     AuthenticationError,
+    CodeFailed,
     CommandFailed,
     ConfigurationError,
     ConflictError,
@@ -51,6 +53,10 @@ from .errors import (
     WaitTimeout,
 )
 from .types import (
+    CodeContextInfo,
+    CodeError,
+    CodeOutput,
+    CodeResult,
     Event,
     FileChange,
     FileInfo,
@@ -66,6 +72,7 @@ from .types import (
 
 if TYPE_CHECKING:
     from ._async.client import AsyncClient
+    from ._async.code import AsyncCode, AsyncCodeContext
     from ._async.files import AsyncFiles
     from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
     from ._async.sandbox import AsyncSandbox
@@ -75,6 +82,8 @@ __version__ = "0.1.0"
 # Loaded when first asked for: asyncio takes longer to import than all the rest.
 _LATER = {
     "AsyncClient": "client",
+    "AsyncCode": "code",
+    "AsyncCodeContext": "code",
     "AsyncFiles": "files",
     "AsyncProcess": "process",
     "AsyncSandbox": "sandbox",
@@ -95,6 +104,8 @@ __all__ = [
     "AlreadyExistsError",
     "ApiError",
     "AsyncClient",
+    "AsyncCode",
+    "AsyncCodeContext",
     "AsyncFiles",
     "AsyncProcess",
     "AsyncSandbox",
@@ -102,6 +113,13 @@ __all__ = [
     "AsyncTerminal",
     "AuthenticationError",
     "Client",
+    "Code",
+    "CodeContext",
+    "CodeContextInfo",
+    "CodeError",
+    "CodeFailed",
+    "CodeOutput",
+    "CodeResult",
     "CommandFailed",
     "ConfigurationError",
     "ConflictError",

@@ -19,7 +19,7 @@ import builtins
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from .types import Result
+    from .types import CodeResult, Result
 
 
 class CoveError(Exception):
@@ -58,6 +58,23 @@ class CommandFailed(CoveError):
             how = f"exited with {result.exit_code}"
         tail = (result.stderr or result.stdout).strip()[-2000:]
         super().__init__(f"the command {how}" + (f":\n{tail}" if tail else ""))
+
+
+class CodeFailed(CoveError):
+    """Code threw something or ran out of time, and success was asked for.
+
+    ``result`` is all that is known about it.
+    """
+
+    def __init__(self, result: CodeResult) -> None:
+        self.result = result
+        if result.error is not None:
+            how = str(result.error)
+        elif result.timed_out:
+            how = "the code ran out of time"
+        else:
+            how = f"the code exited with {result.exit_code}"
+        super().__init__(how)
 
 
 class ForkFailed(CoveError):

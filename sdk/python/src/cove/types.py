@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, Optional, TypeVar, Union
 
-from .errors import CommandFailed, ProtocolError
+from .errors import CodeFailed, CommandFailed, ProtocolError
 
 T = TypeVar("T")
 
@@ -34,6 +34,9 @@ State = Literal[
 #: ``none``: nothing but itself. ``allowlist``: what is listed. ``open``: the internet, but never the
 #: host, its neighbours or private ranges.
 NetworkMode = Literal["none", "allowlist", "open"]
+
+#: What the code interpreter speaks. TypeScript runs in JavaScript's contexts.
+Language = Literal["python", "javascript", "typescript", "bash"]
 
 Command = Union[str, "list[str]", "tuple[str, ...]"]
 
@@ -300,3 +303,111 @@ class Image:
     source: str
     in_use_by: int = 0
     digest: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class CodeOutput:
+    """Something code showed, in all the forms it has: media type to text, or to JSON."""
+
+    data: Mapping[str, Any]
+    #: The value of the code's last expression.
+    main: bool = False
+
+    @property
+    def text(self) -> Optional[str]:
+        return self._form("text/plain")
+
+    @property
+    def html(self) -> Optional[str]:
+        return self._form("text/html")
+
+    @property
+    def json(self) -> Any:
+        return self.data.get("application/json")
+
+    @property
+    def png(self) -> Optional[bytes]:
+        """A picture, as the bytes of its file."""
+        return self.file("image/png")
+
+    def file(self, form: str) -> Optional[bytes]:
+        """A form that is bytes: ``image/jpeg``, ``application/pdf``."""
+        import base64
+
+        found = self._form(form)
+        return None if found is None else base64.b64decode(found)
+
+    def _form(self, name: str) -> Optional[str]:
+        found = self.data.get(name)
+        return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True)
+class CodeError:
+    """What code threw."""
+
+    name: str
+    value: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return self.traceback.strip() or f"{self.name}: {self.value}"
+
+
+@dataclass(frozen=True)
+class CodeResult:
+    """What a run of code said, showed and threw."""
+
+    context: str
+    stdout: str = ""
+    stderr: str = ""
+    results: tuple[CodeOutput, ...] = ()
+    error: Optional[CodeError] = None
+    #: Of a shell's last command.
+    exit_code: Optional[int] = None
+    timed_out: bool = False
+    #: The context's process ended with the run, and what it kept is gone.
+    context_ended: bool = False
+    truncated: bool = False
+    duration: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was thrown, the time sufficed, and a shell ended with 0."""
+        return self.error is None and not self.timed_out and not self.exit_code
+
+    @property
+    def main(self) -> Optional[CodeOutput]:
+        """The value of the last expression."""
+        return next((result for result in self.results if result.main), None)
+
+    @property
+    def text(self) -> Optional[str]:
+        """The value of the last expression, as text."""
+        return None if self.main is None else self.main.text
+
+    @property
+    def png(self) -> Optional[bytes]:
+        """The first picture."""
+        return next((result.png for result in self.results if result.png is not None), None)
+
+    def check(self) -> CodeResult:
+        """Itself, or :class:`~cove.CodeFailed` when it did not end well."""
+        if not self.ok:
+            raise CodeFailed(self)
+        return self
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True)
+class CodeContextInfo:
+    """A context that runs."""
+
+    id: str
+    language: Language
+    cwd: str
+    user: str
+    started_at: datetime
+    default: bool = False

@@ -21,6 +21,7 @@ from .._wire import (
 from ..types import Command, Event, Metrics, Port, ProcessInfo, Result, SandboxInfo, State, decode
 from . import _io
 from .client import AsyncClient
+from .code import AsyncCode
 from .files import AsyncFiles
 from .process import AsyncProcess, AsyncStream, AsyncTerminal
 
@@ -52,6 +53,8 @@ class AsyncSandbox:
 
     files: AsyncFiles
     """Its files: :class:`AsyncFiles`."""
+    code: AsyncCode
+    """Its code interpreter: :class:`AsyncCode`."""
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class AsyncSandbox:
         self._keep = keep
         self._deleted = False
         self.files = AsyncFiles(self)
+        self.code = AsyncCode(self)
 
     @classmethod
     def _of(cls, client: Optional[AsyncClient], info: SandboxInfo, *, keep: bool = True) -> AsyncSandbox:

@@ -22,6 +22,7 @@ from .._wire import (
 from ..types import Command, Event, Metrics, Port, ProcessInfo, Result, SandboxInfo, State, decode
 from . import _io
 from .client import Client
+from .code import Code
 from .files import Files
 from .process import Process, Stream, Terminal
 
@@ -53,6 +54,8 @@ class Sandbox:
 
     files: Files
     """Its files: :class:`Files`."""
+    code: Code
+    """Its code interpreter: :class:`Code`."""
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Sandbox:
         self._keep = keep
         self._deleted = False
         self.files = Files(self)
+        self.code = Code(self)
 
     @classmethod
     def _of(cls, client: Optional[Client], info: SandboxInfo, *, keep: bool = True) -> Sandbox:

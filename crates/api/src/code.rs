@@ -1,0 +1,181 @@
+//! The code interpreter on the wire: contexts, and runs of code answered in one piece or live.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Timestamp;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeLanguage {
+    #[default]
+    Python,
+    Javascript,
+    /// Runs in JavaScript's contexts.
+    Typescript,
+    Bash,
+}
+
+/// Body of `POST …/code/contexts`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CreateCodeContext {
+    pub language: CodeLanguage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub cwd: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Name or number, with `:group` if wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub user: Option<String>,
+}
+
+/// Something that keeps what code defined, from run to run. It is a process of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CodeContext {
+    /// Of its process, too.
+    pub id: String,
+    pub language: CodeLanguage,
+    /// The one that runs use which name none.
+    pub default: bool,
+    pub cwd: String,
+    pub user: String,
+    pub started_at: Timestamp,
+}
+
+/// Body of `POST …/code/run`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunCode {
+    #[schemars(length(max = 4_194_304))]
+    pub code: String,
+    /// That of the context unless told; Python where neither is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<CodeLanguage>,
+    /// Id of a context; the language's default one, made when first needed, unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub context: Option<String>,
+    /// At its end the code is interrupted; what the context keeps is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Something to show, in all the forms it has.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct CodeOutput {
+    /// Media type to text, to base64 where the form is bytes (`image/png`), to JSON where it is that.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
+    pub data: BTreeMap<String, Form>,
+    /// The value of the code's last expression.
+    pub main: bool,
+}
+
+/// One form of a result: JSON kept as the text it came in, because parsed a guest's JSON could take many
+/// times its size.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub struct Form(pub Box<RawValue>);
+
+impl<'de> Deserialize<'de> for Form {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Inside a tagged event the text is no longer at hand.
+        let value = serde_json::Value::deserialize(deserializer)?;
+        serde_json::value::to_raw_value(&value)
+            .map(Self)
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl Form {
+    /// Its text, when it is text.
+    pub fn text(&self) -> Option<String> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+}
+
+/// What the code threw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CodeError {
+    pub name: String,
+    pub value: String,
+    pub traceback: String,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CodeEnd {
+    /// The context it ran in.
+    pub context: String,
+    /// Of a shell's last command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    pub timed_out: bool,
+    /// The context's process ended with the run, and what it kept is gone.
+    pub context_ended: bool,
+    /// Some output or result was too much, and is not here.
+    pub truncated: bool,
+    pub duration_ms: u64,
+}
+
+/// The one-piece answer to a run.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct CodeResult {
+    #[serde(flatten)]
+    pub end: CodeEnd,
+    pub stdout: String,
+    pub stderr: String,
+    pub results: Vec<CodeOutput>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CodeError>,
+}
+
+/// One line of a live answer to a run.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum CodeEvent {
+    /// The code is on its way to this context.
+    Started {
+        context: CodeContext,
+    },
+    Stdout {
+        text: String,
+    },
+    Stderr {
+        text: String,
+    },
+    Result {
+        result: Box<CodeOutput>,
+    },
+    Error {
+        error: CodeError,
+    },
+    End(CodeEnd),
+    /// The stream ended before the code did.
+    Failed {
+        error: crate::ErrorDetail,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_with_results_come_back_whole() {
+        let line = r#"{"type":"result","result":{"data":{"application/json":{"a":[1,null]},"text/plain":"x"},"main":true}}"#;
+        let event: CodeEvent = serde_json::from_str(line).unwrap();
+        assert_eq!(serde_json::to_string(&event).unwrap(), line);
+        let CodeEvent::Result { result } = event else {
+            panic!("another event came back");
+        };
+        assert_eq!(result.data["text/plain"].text().as_deref(), Some("x"));
+        assert_eq!(result.data["application/json"].text(), None);
+    }
+}

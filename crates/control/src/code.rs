@@ -1,0 +1,405 @@
+//! The code interpreter: contexts that keep what code defined, and runs of code in them.
+//!
+//! A context is a process of the guest like any other, with a small driver program in it that is
+//! handed over its standard input when it starts; nothing is written to the sandbox's disk and the
+//! control plane keeps nothing about it. Its id is the process's id and its language stands in the
+//! process's tag, so contexts survive whatever processes survive: a restart of the server, a pause,
+//! a fork.
+//!
+//! [`driver`] says how a language's driver starts, [`frames`] and [`transcript`] take its output
+//! apart, [`run`] is one run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cove_model::ProcessId;
+use cove_protocol::client::{Guest, GuestError};
+use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, Process, Signal};
+use cove_store::Scope;
+use tokio::time::timeout;
+
+use crate::Control;
+use crate::error::{ControlError, ErrorCode};
+use crate::guest::{CommandLine, CommandRequest, GuestAccess, GuestAction};
+use crate::principal::Principal;
+
+pub mod driver;
+mod frames;
+mod run;
+mod transcript;
+
+pub use driver::Language;
+pub use run::{CodeOutcome, CodeRun};
+pub use transcript::{CodeError, CodeEvent, CodeOutput};
+
+use driver::Driver;
+
+/// Contexts of one sandbox that run at once.
+pub const CONTEXTS_MAX: usize = 64;
+/// Bytes of code in one run.
+pub const CODE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Output of each stream that a context keeps for a run's caller to read.
+const RING_BYTES: u64 = 1024 * 1024;
+/// How long a run waits for the one before it in the same context.
+const TURN_WAIT: Duration = Duration::from_secs(60);
+/// How long a context may take to take in what it is told.
+const INPUT_WAIT: Duration = Duration::from_secs(20);
+/// A shell's exit code for a program that is not there.
+const NO_PROGRAM: i32 = 127;
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+/// A context that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeContext {
+    /// Of its process, too.
+    pub id: String,
+    pub language: Language,
+    /// The one that runs use which name none.
+    pub default: bool,
+    pub cwd: String,
+    pub user: String,
+    pub started_unix_ms: i64,
+}
+
+/// A context to make.
+#[derive(Debug, Clone, Default)]
+pub struct CodeContextRequest {
+    pub language: Language,
+    pub cwd: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub user: Option<String>,
+}
+
+/// Code to run.
+#[derive(Debug, Clone, Default)]
+pub struct CodeRequest {
+    pub code: String,
+    /// That of the context unless told; Python where neither is.
+    pub language: Option<Language>,
+    /// The default one of the language unless told.
+    pub context: Option<String>,
+    pub timeout_ms: Option<u64>,
+}
+
+impl Control {
+    /// Needs `use`. Starts a context.
+    pub async fn create_code_context(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: CodeContextRequest,
+    ) -> Result<CodeContext, ControlError> {
+        let access = self
+            .guest(principal, which, GuestAction::CodeContext)
+            .await?;
+        self.start_context(&access, request, false).await
+    }
+
+    /// Needs `use`. Those that run.
+    pub async fn code_contexts(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<Vec<CodeContext>, ControlError> {
+        let access = self.guest(principal, which, GuestAction::CodeList).await?;
+        contexts(access.guest()).await
+    }
+
+    /// Needs `use`. Ends a context and what it started.
+    pub async fn remove_code_context(
+        &self,
+        principal: &Principal,
+        which: &str,
+        context: &str,
+    ) -> Result<(), ControlError> {
+        let access = self
+            .guest(principal, which, GuestAction::CodeContext)
+            .await?;
+        let found = find(access.guest(), context).await?;
+        Ok(send_signal(access.guest(), &found.id, SIGKILL).await?)
+    }
+
+    /// Needs `use`. Ends the code a context runs now, not the context.
+    pub async fn interrupt_code(
+        &self,
+        principal: &Principal,
+        which: &str,
+        context: &str,
+    ) -> Result<(), ControlError> {
+        let access = self
+            .guest(principal, which, GuestAction::CodeInterrupt)
+            .await?;
+        let found = find(access.guest(), context).await?;
+        self.interrupt(&access, &found).await
+    }
+
+    /// Needs `use`. Runs code in a context; dropping the run leaves the code to its end.
+    pub async fn run_code(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: CodeRequest,
+    ) -> Result<CodeRun, ControlError> {
+        principal.require(Scope::Use)?;
+        check(&request)?;
+        let access = self.guest(principal, which, GuestAction::CodeRun).await?;
+        let context = self.context_of(&access, &request).await?;
+        let language = request.language.unwrap_or(context.language);
+        let turn = timeout(
+            TURN_WAIT,
+            self.0.contexts.lock(&key(&access, &context.id, "run")),
+        )
+        .await
+        .map_err(|_| busy())?;
+        let guest = access.guest();
+        // What the context said before is not this run's.
+        let before = guest.process(context.id.clone()).await?;
+        let from = OutputFrom {
+            id: context.id.clone(),
+            stdout_from: before.stdout_bytes,
+            stderr_from: before.stderr_bytes,
+            follow: true,
+            resume: false,
+        };
+        let follow = guest.follow(from).await?;
+        let run = format!("{:016x}", rand::random::<u64>());
+        let mut line = format!("run {run} {} {}\n", language.as_str(), request.code.len());
+        line.push_str(&request.code);
+        let written = self.hand_over(&access, &context.id, line.into());
+        Ok(CodeRun::new(
+            self.clone(),
+            access,
+            context,
+            run::Begun {
+                run,
+                follow,
+                written,
+                turn,
+                timeout: request.timeout_ms.map(Duration::from_millis),
+            },
+        ))
+    }
+
+    /// The context a run names, or the default one, made when there is none.
+    async fn context_of(
+        &self,
+        access: &GuestAccess,
+        request: &CodeRequest,
+    ) -> Result<CodeContext, ControlError> {
+        let guest = access.guest();
+        if let Some(wanted) = &request.context {
+            let found = find(guest, wanted).await?;
+            let language = request.language.unwrap_or(found.language);
+            if language.driver() != found.language.driver() {
+                return Err(ControlError::invalid(format!(
+                    "the context runs {}, not {}",
+                    found.language.as_str(),
+                    language.as_str()
+                )));
+            }
+            return Ok(found);
+        }
+        let language = request.language.unwrap_or_default();
+        let name = language.driver().name();
+        // Two first runs at once share one context.
+        let _one = self.0.contexts.lock(&key(access, name, "default")).await;
+        let found = contexts(guest)
+            .await?
+            .into_iter()
+            .find(|context| context.default && context.language.driver() == language.driver());
+        match found {
+            Some(found) => Ok(found),
+            None => {
+                let request = CodeContextRequest {
+                    language,
+                    ..CodeContextRequest::default()
+                };
+                self.start_context(access, request, true).await
+            }
+        }
+    }
+
+    async fn start_context(
+        &self,
+        access: &GuestAccess,
+        request: CodeContextRequest,
+        default: bool,
+    ) -> Result<CodeContext, ControlError> {
+        let guest = access.guest();
+        if contexts(guest).await?.len() >= CONTEXTS_MAX {
+            let message = format!("a sandbox has at most {CONTEXTS_MAX} contexts");
+            return Err(ControlError::new(ErrorCode::LimitReached, message)
+                .hint("delete one that is no longer needed"));
+        }
+        let driver = request.language.driver();
+        let id = String::from(ProcessId::random());
+        let command = CommandRequest {
+            cwd: request.cwd,
+            env: request.env,
+            user: request.user,
+            stdin_open: true,
+            foreground: false,
+            ..CommandRequest::new(CommandLine::Argv(driver.argv(&id)))
+        };
+        let mut start = access.command(command)?;
+        start.id = id;
+        start.tag = tag(driver, default);
+        start.ring_bytes = RING_BYTES;
+        let process = guest.start(start).await.map_err(|error| match error {
+            GuestError::Refused {
+                code: GuestCode::CommandNotFound,
+                ..
+            } => no_interpreter(driver),
+            other => other.into(),
+        })?;
+        let context = context(&process).ok_or_else(|| {
+            ControlError::new(ErrorCode::GuestUnreachable, "the context was not started")
+        })?;
+        let source = Bytes::from_static(driver.source().as_bytes());
+        match self.hand_over(access, &context.id, source).await {
+            Ok(Ok(())) => Ok(context),
+            Ok(Err(error)) => {
+                let now = guest.process(context.id).await?;
+                let missing = now.exit.is_some_and(|exit| exit.code == NO_PROGRAM);
+                Err(if missing {
+                    no_interpreter(driver)
+                } else {
+                    error
+                })
+            }
+            Err(_) => Err(ControlError::new(
+                ErrorCode::Internal,
+                "the start was cut short",
+            )),
+        }
+    }
+
+    async fn interrupt(
+        &self,
+        access: &GuestAccess,
+        context: &CodeContext,
+    ) -> Result<(), ControlError> {
+        if context.language.driver() == Driver::Node {
+            // Its own thread takes the word; the signal is for what it started.
+            let line = Bytes::from_static(b"interrupt\n");
+            if let Ok(Err(error)) = self.hand_over(access, &context.id, line).await {
+                return Err(error);
+            }
+        }
+        Ok(send_signal(access.guest(), &context.id, SIGINT).await?)
+    }
+
+    /// Writes to a context's input, whole and one at a time, whatever becomes of the caller: half a
+    /// request would spoil the next one.
+    fn hand_over(
+        &self,
+        access: &GuestAccess,
+        context: &str,
+        data: Bytes,
+    ) -> tokio::task::JoinHandle<Result<(), ControlError>> {
+        let (control, guest) = (self.clone(), access.guest().clone());
+        let (lock, context) = (key(access, context, "input"), context.to_owned());
+        self.0.changes.spawn(async move {
+            let _one = control.0.contexts.lock(&lock).await;
+            let written = timeout(INPUT_WAIT, async {
+                let mut writer = guest.stdin(context.clone()).await?;
+                writer.write(data).await?;
+                writer.flush().await.map(drop)
+            });
+            match written.await {
+                Ok(result) => result.map_err(ControlError::from),
+                Err(_) => {
+                    // It reads nothing and has half a request: nothing good comes from it any more.
+                    send_signal(&guest, &context, SIGKILL).await.ok();
+                    Err(busy())
+                }
+            }
+        })
+    }
+}
+
+fn check(request: &CodeRequest) -> Result<(), ControlError> {
+    if request.code.len() > CODE_BYTES_MAX {
+        return Err(
+            ControlError::invalid(format!("code has at most {CODE_BYTES_MAX} bytes"))
+                .hint("write it into a file and run that"),
+        );
+    }
+    if request.code.contains('\0') {
+        return Err(ControlError::invalid("the code contains a NUL"));
+    }
+    Ok(())
+}
+
+fn key(access: &GuestAccess, context: &str, what: &str) -> String {
+    format!("{}/{context}/{what}", access.sandbox().id)
+}
+
+fn tag(driver: Driver, default: bool) -> String {
+    let kind = if default { "default" } else { "context" };
+    format!("code:{}:{kind}", driver.name())
+}
+
+/// What a process's record says about a context, if it is one that runs.
+fn context(process: &Process) -> Option<CodeContext> {
+    if process.exit.is_some() {
+        return None;
+    }
+    let (name, kind) = process.tag.strip_prefix("code:")?.split_once(':')?;
+    Some(CodeContext {
+        id: process.id.clone(),
+        language: Driver::named(name)?.language(),
+        default: kind == "default",
+        cwd: process.cwd.clone(),
+        user: process.user.clone(),
+        started_unix_ms: process.started_unix_ms,
+    })
+}
+
+async fn contexts(guest: &Guest) -> Result<Vec<CodeContext>, ControlError> {
+    let all = guest.processes().await?;
+    Ok(all.iter().filter_map(context).collect())
+}
+
+async fn find(guest: &Guest, wanted: &str) -> Result<CodeContext, ControlError> {
+    let missing = || ControlError::not_found("context", wanted);
+    if !ProcessId::matches(wanted) {
+        return Err(missing());
+    }
+    match guest.process(wanted.to_owned()).await {
+        Ok(process) => context(&process).ok_or_else(missing),
+        Err(GuestError::Refused {
+            code: GuestCode::NotFound | GuestCode::Gone,
+            ..
+        }) => Err(missing()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn send_signal(guest: &Guest, id: &str, signal: i32) -> Result<(), GuestError> {
+    let request = Signal {
+        id: id.to_owned(),
+        signal,
+        only_leader: false,
+    };
+    match guest.signal(request).await {
+        // Somebody was quicker.
+        Err(GuestError::Refused {
+            code: GuestCode::Gone,
+            ..
+        }) => Ok(()),
+        other => other,
+    }
+}
+
+fn busy() -> ControlError {
+    ControlError::new(ErrorCode::Conflict, "the context is busy")
+        .hint("interrupt it, or run the code in a context of its own")
+}
+
+fn no_interpreter(driver: Driver) -> ControlError {
+    ControlError::invalid(format!("the sandbox has no {}", driver.program()))
+        .hint("install it, or use the image code-interpreter")
+}

@@ -1,0 +1,286 @@
+//! The code interpreter: contexts, and runs answered in one piece or live.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use cove_api::NoQuery;
+use cove_api::bounds::EXEC_OUTPUT_MAX;
+use cove_api::code::{
+    CodeContext, CodeEnd, CodeError, CodeEvent, CodeLanguage, CodeOutput, CodeResult,
+    CreateCodeContext, Form, RunCode,
+};
+use cove_api::route::NDJSON;
+use cove_control::{CodeContextRequest, CodeRequest, CodeRun, ControlError};
+use tokio::sync::SemaphorePermit;
+
+use super::exec::timeout;
+use super::processes::leaving;
+use super::{Answer, nothing, ok, with_status};
+use crate::convert;
+use crate::extract::{Caller, Json, Names, Query, accepts};
+use crate::failure::Failure;
+use crate::state::{App, BUFFER_UNIT};
+use crate::streaming::ndjson;
+
+/// Bytes of all results in an answer in one piece; a live answer has no such limit.
+const RESULTS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+pub async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+    Json(body): Json<CreateCodeContext>,
+) -> Answer {
+    let request = CodeContextRequest {
+        language: to_control(body.language),
+        cwd: body.cwd,
+        env: body.env,
+        user: body.user,
+    };
+    let context = app
+        .control
+        .create_code_context(&caller.principal, &id, request)
+        .await?;
+    with_status(StatusCode::CREATED, view(context))
+}
+
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    let all = app.control.code_contexts(&caller.principal, &id).await?;
+    ok(convert::everything(all.into_iter().map(view).collect()))
+}
+
+pub async fn remove(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names((id, context)): Names<(String, String)>,
+) -> Answer {
+    app.control
+        .remove_code_context(&caller.principal, &id, &context)
+        .await?;
+    nothing()
+}
+
+pub async fn interrupt(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names((id, context)): Names<(String, String)>,
+) -> Answer {
+    app.control
+        .interrupt_code(&caller.principal, &id, &context)
+        .await?;
+    nothing()
+}
+
+pub async fn run(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+    headers: HeaderMap,
+    Json(body): Json<RunCode>,
+) -> Answer {
+    let request = CodeRequest {
+        code: body.code,
+        language: body.language.map(to_control),
+        context: body.context,
+        timeout_ms: timeout(body.timeout_ms)?,
+    };
+    let mut run = app
+        .control
+        .run_code(&caller.principal, &id, request)
+        .await?;
+    if !accepts(&headers, NDJSON) {
+        return collect(&app, run).await;
+    }
+    let started = CodeEvent::Started {
+        context: view(run.context().clone()),
+    };
+    // The first thing the code says tells whether it runs at all; before it an error has a status.
+    let second = next(&mut run).await?;
+    let state = Live {
+        until: app.closing.clone(),
+        request_id: caller.request_id,
+        over: matches!(second, CodeEvent::End(_)),
+        ready: vec![second, started],
+        run,
+    };
+    Ok(ndjson(&app, state.events()))
+}
+
+struct Live {
+    run: CodeRun,
+    until: tokio_util::sync::CancellationToken,
+    request_id: String,
+    /// Last first.
+    ready: Vec<CodeEvent>,
+    over: bool,
+}
+
+impl Live {
+    fn events(self) -> impl futures_util::Stream<Item = CodeEvent> + Send + 'static {
+        futures_util::stream::unfold(self, |mut live| async move {
+            if let Some(event) = live.ready.pop() {
+                return Some((event, live));
+            }
+            if live.over {
+                return None;
+            }
+            let told = tokio::select! {
+                biased;
+                event = next(&mut live.run) => event,
+                () = live.until.cancelled() => Err(leaving()),
+            };
+            let event = match told {
+                Ok(event) => event,
+                Err(failure) => CodeEvent::Failed {
+                    error: failure.detail(&live.request_id),
+                },
+            };
+            live.over = matches!(event, CodeEvent::End(_) | CodeEvent::Failed { .. });
+            Some((event, live))
+        })
+    }
+}
+
+/// What the code says next, its end included.
+async fn next(run: &mut CodeRun) -> Result<CodeEvent, Failure> {
+    use cove_control::CodeEvent as Said;
+    let said = run
+        .next()
+        .await
+        .map_err(|error: ControlError| Failure::from(error))?;
+    Ok(match said {
+        Some(Said::Stdout(text)) => CodeEvent::Stdout { text },
+        Some(Said::Stderr(text)) => CodeEvent::Stderr { text },
+        Some(Said::Result(output)) => CodeEvent::Result {
+            result: Box::new(CodeOutput {
+                data: output
+                    .data
+                    .into_iter()
+                    .map(|(name, form)| (name, Form(form)))
+                    .collect(),
+                main: output.main,
+            }),
+        },
+        Some(Said::Error(error)) => CodeEvent::Error {
+            error: CodeError {
+                name: error.name,
+                value: error.value,
+                traceback: error.traceback,
+            },
+        },
+        None => {
+            let outcome = run.outcome();
+            CodeEvent::End(CodeEnd {
+                context: outcome.context,
+                exit_code: outcome.exit_code,
+                timed_out: outcome.timed_out,
+                context_ended: outcome.ended,
+                truncated: outcome.truncated,
+                duration_ms: outcome.duration_ms,
+            })
+        }
+    })
+}
+
+async fn collect(app: &App, mut run: CodeRun) -> Answer {
+    let mut room = Room {
+        app,
+        used: 0,
+        permits: Vec::new(),
+    };
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    let (mut results, mut results_bytes) = (Vec::new(), 0);
+    let (mut error, mut truncated) = (None, false);
+    loop {
+        match next(&mut run).await? {
+            CodeEvent::Stdout { text } => truncated |= !room.keep(&mut stdout, &text),
+            CodeEvent::Stderr { text } => truncated |= !room.keep(&mut stderr, &text),
+            CodeEvent::Result { result } => {
+                let bytes: usize = result.data.values().map(|form| form.0.get().len()).sum();
+                results_bytes += bytes;
+                if results_bytes <= RESULTS_BYTES_MAX && room.take(bytes) {
+                    results.push(*result);
+                } else {
+                    truncated = true;
+                }
+            }
+            CodeEvent::Error { error: thrown } => error = Some(thrown),
+            CodeEvent::End(end) => {
+                let truncated = truncated || end.truncated;
+                return ok(CodeResult {
+                    end: CodeEnd { truncated, ..end },
+                    stdout,
+                    stderr,
+                    results,
+                    error,
+                });
+            }
+            CodeEvent::Started { .. } | CodeEvent::Failed { .. } => {}
+        }
+    }
+}
+
+/// What one answer holds in the server's memory, counted with all others.
+struct Room<'a> {
+    app: &'a App,
+    used: usize,
+    permits: Vec<SemaphorePermit<'a>>,
+}
+
+impl Room<'_> {
+    /// Whether there is room for so many bytes more.
+    fn take(&mut self, bytes: usize) -> bool {
+        let units = (self.used + bytes) / BUFFER_UNIT;
+        while self.permits.len() < units {
+            match self.app.buffers.try_acquire() {
+                Ok(permit) => self.permits.push(permit),
+                Err(_) => return false,
+            }
+        }
+        self.used += bytes;
+        true
+    }
+
+    fn keep(&mut self, kept: &mut String, text: &str) -> bool {
+        let fits = kept.len() + text.len() <= EXEC_OUTPUT_MAX && self.take(text.len());
+        if fits {
+            kept.push_str(text);
+        }
+        fits
+    }
+}
+
+fn to_control(language: CodeLanguage) -> cove_control::Language {
+    use cove_control::Language;
+    match language {
+        CodeLanguage::Python => Language::Python,
+        CodeLanguage::Javascript => Language::JavaScript,
+        CodeLanguage::Typescript => Language::TypeScript,
+        CodeLanguage::Bash => Language::Bash,
+    }
+}
+
+fn view(context: cove_control::CodeContext) -> CodeContext {
+    use cove_control::Language;
+    CodeContext {
+        id: context.id,
+        language: match context.language {
+            Language::Python => CodeLanguage::Python,
+            Language::JavaScript => CodeLanguage::Javascript,
+            Language::TypeScript => CodeLanguage::Typescript,
+            Language::Bash => CodeLanguage::Bash,
+        },
+        default: context.default,
+        cwd: context.cwd,
+        user: context.user,
+        started_at: cove_api::Timestamp::from_unix_ms(context.started_unix_ms),
+    }
+}

@@ -1,0 +1,209 @@
+"""The code interpreter: code that keeps its variables from run to run, and shows more than text."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from .. import errors
+from .._wire import NDJSON, Call, milliseconds, present, sandbox_path, segment
+from ..types import CodeContextInfo, CodeError, CodeOutput, CodeResult, Language, decode
+from . import _io
+
+if TYPE_CHECKING:
+    from .sandbox import AsyncSandbox
+
+Told = Callable[[str], Union[Awaitable[None], None]]
+Shown = Callable[[CodeOutput], Union[Awaitable[None], None]]
+
+
+class AsyncCode:
+    """``box.code``. Runs that name no context share one for each language.
+
+    >>> async with AsyncSandbox() as box:
+    ...     _ = await box.code.run("import math; radius = 2")
+    ...     (await box.code.run("round(math.pi * radius ** 2, 2)")).text
+    '12.57'
+
+    What the last expression comes to is a result, in all the forms it has: ``text``, ``html``, ``json``,
+    ``png`` (matplotlib's figures among them).
+    """
+
+    def __init__(self, box: AsyncSandbox) -> None:
+        self._box = box
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Optional[Language] = None,
+        timeout: Optional[float] = None,
+        check: bool = False,
+        on_stdout: Optional[Told] = None,
+        on_stderr: Optional[Told] = None,
+        on_result: Optional[Shown] = None,
+    ) -> CodeResult:
+        """Runs code, Python unless told, and waits for its end.
+
+        >>> async with AsyncSandbox() as box:
+        ...     result = await box.code.run("print('half'); 1 / 0")
+        ...     result.stdout, result.error.name
+        ...     (await box.code.run("cd /tmp; pwd", language="bash")).stdout
+        ('half\\n', 'ZeroDivisionError')
+        '/tmp\\n'
+
+        The callbacks hear output and results as they come. After ``timeout`` seconds the code is
+        interrupted; its variables stay. With ``check`` anything thrown is :class:`~cove.CodeFailed`.
+        """
+        return await self._run(
+            code,
+            language=language,
+            context=None,
+            timeout=timeout,
+            check=check,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_result=on_result,
+        )
+
+    async def context(
+        self,
+        language: Language = "python",
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> AsyncCodeContext:
+        """Another context, with variables of its own.
+
+        >>> async with AsyncSandbox() as box:
+        ...     async with await box.code.context(cwd="/srv") as apart:
+        ...         (await apart.run("import os; os.getcwd()")).text
+        "'/srv'"
+        """
+        body = present(language=language, cwd=cwd, user=user, env=dict(env) if env else None)
+        call = Call("POST", sandbox_path(await self._box._reach(), "/code/contexts"), json=body)
+        return AsyncCodeContext(self, decode(CodeContextInfo, await self._box._client._json(call)))
+
+    async def contexts(self) -> list[AsyncCodeContext]:
+        """Those that run."""
+        call = Call("GET", sandbox_path(await self._box._reach(), "/code/contexts"))
+        found = (await self._box._client._json(call))["items"]
+        return [AsyncCodeContext(self, decode(CodeContextInfo, item)) for item in found]
+
+    async def _run(
+        self,
+        code: str,
+        *,
+        language: Optional[Language],
+        context: Optional[str],
+        timeout: Optional[float],
+        check: bool,
+        on_stdout: Optional[Told],
+        on_stderr: Optional[Told],
+        on_result: Optional[Shown],
+    ) -> CodeResult:
+        body = present(language=language, context=context, timeout_ms=milliseconds(timeout))
+        body["code"] = code
+        path = sandbox_path(await self._box._reach(), "/code/run")
+        call = Call("POST", path, json=body, headers={"accept": NDJSON}, patience=None)
+        said: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        results: list[CodeOutput] = []
+        thrown: Optional[CodeError] = None
+        end: Optional[Mapping[str, Any]] = None
+        async for event in self._box._client._lines(call):
+            kind = event.get("type")
+            if kind in said:
+                said[kind].append(event["text"])
+                callback = on_stdout if kind == "stdout" else on_stderr
+                if callback is not None:
+                    await _io.tell(callback, event["text"])
+            elif kind == "result":
+                results.append(decode(CodeOutput, event["result"]))
+                if on_result is not None:
+                    await _io.tell(on_result, results[-1])
+            elif kind == "error":
+                thrown = decode(CodeError, event["error"])
+            elif kind == "failed":
+                raise errors.from_detail(event.get("error"))
+            elif kind == "end":
+                end = event
+        if end is None:
+            raise errors.ConnectionError("the connection broke before the code ended")
+        result = CodeResult(
+            context=str(end["context"]),
+            stdout="".join(said["stdout"]),
+            stderr="".join(said["stderr"]),
+            results=tuple(results),
+            error=thrown,
+            exit_code=end.get("exit_code"),
+            timed_out=bool(end.get("timed_out")),
+            context_ended=bool(end.get("context_ended")),
+            truncated=bool(end.get("truncated")),
+            duration=int(end.get("duration_ms", 0)) / 1000,
+        )
+        return result.check() if check else result
+
+
+class AsyncCodeContext:
+    """A context of its own: what code defines in it stays in it. The end of a block ends it."""
+
+    def __init__(self, code: AsyncCode, info: CodeContextInfo) -> None:
+        self._code = code
+        #: What it is: language, directory, user.
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def language(self) -> Language:
+        return self.info.language
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.language}>"
+
+    async def __aenter__(self) -> AsyncCodeContext:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.delete()
+        except errors.NotFoundError:
+            pass
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Optional[Language] = None,
+        timeout: Optional[float] = None,
+        check: bool = False,
+        on_stdout: Optional[Told] = None,
+        on_stderr: Optional[Told] = None,
+        on_result: Optional[Shown] = None,
+    ) -> CodeResult:
+        """As ``box.code.run``, in this context."""
+        return await self._code._run(
+            code,
+            language=language,
+            context=self.id,
+            timeout=timeout,
+            check=check,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_result=on_result,
+        )
+
+    async def interrupt(self) -> None:
+        """Ends the code it runs now. What it keeps is kept."""
+        await self._code._box._client._done(await self._call("POST", "/interrupt"))
+
+    async def delete(self) -> None:
+        """Ends it."""
+        await self._code._box._client._done(await self._call("DELETE"))
+
+    async def _call(self, method: str, rest: str = "") -> Call:
+        sandbox = await self._code._box._reach()
+        return Call(method, sandbox_path(sandbox, f"/code/contexts/{segment(self.id)}{rest}"))
