@@ -26,6 +26,7 @@ impl Engine {
     ) -> Result<SandboxView, RunnerError> {
         let CreateRequest { id, spec, from } = request;
         self.inner.check_spec(&spec)?;
+        self.inner.check_presets(&spec.network).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();
         let disk = self

@@ -268,6 +268,17 @@ fn listen(inner: &Weak<Inner>, denials: &Denials) {
 }
 
 impl Inner {
+    /// Refuses presets that this host does not have, before anything is made.
+    pub(crate) async fn check_presets(&self, policy: &NetworkPolicy) -> Result<(), RunnerError> {
+        let Some(gatekeeper) = self.gatekeeper.get() else {
+            return Ok(());
+        };
+        let expanded = gatekeeper.config.presets.expand_async(policy).await;
+        expanded.map(drop).map_err(|error| RunnerError::Invalid {
+            message: chain(&error),
+        })
+    }
+
     fn tell(&self, heard: &[Denial]) -> io::Result<()> {
         let (Ok(network), Some(gatekeeper)) = (&self.network, self.gatekeeper.get()) else {
             return Ok(());

@@ -22,6 +22,7 @@ impl Engine {
     ) -> Result<SandboxView, RunnerError> {
         let sandbox = self.inner.find(id)?;
         self.inner.check_network(&policy)?;
+        self.inner.check_presets(&policy).await?;
         let task = tokio::spawn(async move {
             let _operation = sandbox.operation.lock().await;
             let old = sandbox.record().spec.network;

@@ -117,7 +117,7 @@ impl Gateway {
         let mut table = BTreeMap::new();
         for (address, sandbox, policy) in placed {
             // One list that cannot be read any more must not leave all others without a gateway.
-            let policy = expand(&config.presets, &policy).await.unwrap_or_else(|error| {
+            let policy = config.presets.expand_async(&policy).await.unwrap_or_else(|error| {
                 tracing::error!(%error, %sandbox, "a policy cannot be put in force; the sandbox reaches nothing");
                 Policy::default()
             });
@@ -141,7 +141,7 @@ impl Gateway {
 
     /// A policy with its presets filled in: what [`Gateway::set_policy`] will put in force.
     pub async fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
-        expand(&self.0.config.presets, policy).await
+        Ok(self.0.config.presets.expand_async(policy).await?)
     }
 
     /// In force when this returns; connections that it forbids are being cut.
@@ -376,18 +376,6 @@ impl Inner {
             self.config.resolvers.clone()
         }
     }
-}
-
-/// Presets are files and perhaps tools; without one there is nothing to wait for.
-async fn expand(presets: &Presets, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
-    let named = |entry: &String| entry.starts_with("preset:");
-    if !policy.allow.iter().flatten().any(named) {
-        return Ok(presets.expand(policy)?);
-    }
-    let (presets, policy) = (presets.clone(), policy.clone());
-    let expanded = tokio::task::spawn_blocking(move || presets.expand(&policy)).await;
-    let expanded = expanded.map_err(|error| GatewayError::Silent(io::Error::other(error)))?;
-    Ok(expanded?)
 }
 
 fn expect_done(reply: Reply) -> Result<(), GatewayError> {

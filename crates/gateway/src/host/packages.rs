@@ -28,6 +28,8 @@ const TOOL_LOOK: Duration = Duration::from_millis(20);
 /// Nobody: asking needs no privileges.
 const TOOL_UID: u32 = 65_534;
 
+const TOOL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// Where to look.
 #[derive(Debug, Clone)]
 pub struct PackageHosts {
@@ -184,6 +186,9 @@ fn ask(program: &str, arguments: &[&str]) -> String {
     let asked = Command::new(program)
         .args(arguments)
         .current_dir("/")
+        // They need nothing of what the server was given.
+        .env_clear()
+        .env("PATH", TOOL_PATH)
         .env("HOME", "/nonexistent")
         .uid(TOOL_UID)
         .gid(TOOL_UID)

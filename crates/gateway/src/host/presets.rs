@@ -45,6 +45,8 @@ pub enum PresetError {
         line: usize,
         problem: String,
     },
+    #[error("the presets were not read to the end")]
+    Ended,
     #[error("the presets hold more than {RULES_MAX} rules together")]
     Many,
 }
@@ -97,6 +99,17 @@ impl Presets {
             mode: policy.mode,
             allowed,
         })
+    }
+
+    /// [`Presets::expand`] where a thread must not wait.
+    pub async fn expand_async(&self, policy: &NetworkPolicy) -> Result<Policy, PresetError> {
+        let named = |entry: &String| entry.starts_with("preset:");
+        if !policy.allow.iter().flatten().any(named) {
+            return self.expand(policy);
+        }
+        let (presets, policy) = (self.clone(), policy.clone());
+        let expanded = tokio::task::spawn_blocking(move || presets.expand(&policy)).await;
+        expanded.unwrap_or(Err(PresetError::Ended))
     }
 
     fn lists(&self) -> Result<Lists, PresetError> {

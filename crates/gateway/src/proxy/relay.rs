@@ -180,7 +180,11 @@ async fn some(
                 return Ok(false);
             }
             Ok(held) => held,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // Waiting for more lets others have their turn as well.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                loan.give_back();
+                return Ok(true);
+            }
             Err(error) => return Err(error),
         };
         *left -= held as u64;

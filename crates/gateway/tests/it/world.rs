@@ -19,6 +19,7 @@ use cove_gateway::limits::Limits;
 use cove_model::network::Name;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_runner::{EgressEntry, EgressQuery, EgressVerdict};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -292,12 +293,11 @@ impl World {
             let held = Mutex::new(Vec::new());
             let listener = TcpListener::bind((GOOD, IDLE)).unwrap();
             listener.set_nonblocking(true).unwrap();
-            background(&stop, move || match listener.accept() {
-                Ok((mut stream, _)) => {
+            background(&stop, move || {
+                if let Some(mut stream) = accept(&listener) {
                     stream.write_all(b"!").unwrap();
                     held.lock().unwrap().push(stream);
                 }
-                Err(_) => std::thread::park_timeout(Duration::from_millis(1)),
             });
         });
         // Services of the host itself, which nobody may reach.
@@ -437,16 +437,27 @@ fn listen(
     let listener = TcpListener::bind((address, port)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let seen = seen.clone();
-    background(stop, move || match listener.accept() {
-        Ok((stream, _)) => {
-            stream.set_nonblocking(false).unwrap();
+    background(stop, move || {
+        if let Some(stream) = accept(&listener) {
             let local = SocketAddrV4::new(address, port);
             seen.connections.lock().unwrap().push(local);
             let seen = seen.clone();
             std::thread::spawn(move || serve(stream, &seen));
         }
-        Err(_) => std::thread::park_timeout(Duration::from_millis(1)),
     });
+}
+
+/// The next connection, if one comes soon: whoever waits looks now and then whether it should end.
+fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    let soon = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 200_000_000,
+    };
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut fds, Some(&soon)).ok()?;
+    let (stream, _) = listener.accept().ok()?;
+    stream.set_nonblocking(false).unwrap();
+    Some(stream)
 }
 
 /// A server that speaks first, then echoes.
