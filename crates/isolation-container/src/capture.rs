@@ -76,7 +76,6 @@ pub fn capture(
 
     let needs = capturer.needs(subject.guest)?;
     let mut at_rest = Some(at_rest);
-    let hurry = Hurry::begin(subject.group);
     let limit = DUMP_LIMIT + DUMP_LIMIT_PER_GB * u32::try_from(unreclaimable >> 30).unwrap_or(64);
     let dumped = dump(capturer, subject, images, limit, |moment| {
         if moment != Moment::PostDump {
@@ -95,7 +94,6 @@ pub fn capture(
         }
         done
     });
-    drop(hurry);
     let finished = dumped.and_then(|()| {
         let stats = read_in(images, "stats-dump").unwrap_or_default();
         let (stopped_us, memory_bytes) = image::dump_figures(&stats).unwrap_or_default();
@@ -130,23 +128,6 @@ pub fn capture(
         let _ = subject.group.thaw();
     }
     finished
-}
-
-/// The sandbox comes first on the CPU while this lives; an adoption ends it too.
-struct Hurry<'a>(&'a Group);
-
-impl<'a> Hurry<'a> {
-    fn begin(group: &'a Group) -> Self {
-        // Without it a capture takes longer on a busy host, no more.
-        let _ = group.hurry(true);
-        Self(group)
-    }
-}
-
-impl Drop for Hurry<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.hurry(false);
-    }
 }
 
 /// A filesystem in memory that no name leads to; `None` when the pool must do.

@@ -516,7 +516,6 @@ impl Isolation for ContainerTier {
         // The engine says where memory stands when it puts the limits in force again.
         // An engine that died in the middle of a capture may have left it standing still.
         let _ = group.thaw();
-        let _ = group.hurry(false);
         let container = Container::new(
             detail,
             pidfd,

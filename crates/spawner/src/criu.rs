@@ -24,8 +24,6 @@ const REMEMBERED: &str = "criu-run";
 const SCRATCH_BYTES: &str = "256m";
 /// Where the library is that goes with CRIU.
 const LIBRARY: &str = "/tmp/owner.so";
-/// Before everything else on a busy host.
-const URGENT: libc::c_int = -15;
 /// CRIU runs `tar` to save and fill small filesystems.
 const PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 const REPLACEMENTS_MAX: u64 = 64 << 20;
@@ -242,10 +240,6 @@ fn exec(request: &Criu, conversation: OwnedFd) -> Result<Never, Failure> {
         // Ignoring SIGCHLD would be inherited, and CRIU waits for the programs it runs.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::setsid();
-        if request.restore.is_none() {
-            // A whole sandbox stands still while this runs.
-            libc::setpriority(libc::PRIO_PROCESS, 0, URGENT);
-        }
         let kept = if conversation.as_fd().as_raw_fd() == CONVERSATION {
             libc::fcntl(CONVERSATION, libc::F_SETFD, 0)
         } else {

@@ -1,4 +1,4 @@
-//! Stopping every task of a group where it is, letting them go on, and putting them before others.
+//! Stopping every task of a group where it is, and letting them go on.
 
 use std::fs;
 use std::io;
@@ -68,21 +68,6 @@ impl Group {
         match self.switch()? {
             Switch::V1(dir) => write(&dir.join("freezer.state"), "THAWED"),
             Switch::V2(dir) => write(&dir.join("cgroup.freeze"), "0"),
-        }
-    }
-
-    /// Puts the group before others for CPU time, or back among them: while a sandbox is captured, code
-    /// of CRIU's runs in its tasks, and all of them wait for it.
-    pub fn hurry(&self, now: bool) -> io::Result<()> {
-        match self {
-            Self::V1(group) => write(
-                &group.cpu.join("cpu.shares"),
-                if now { "262144" } else { "1024" },
-            ),
-            Self::V2(group) => write(
-                &group.dir.join("cpu.weight"),
-                if now { "10000" } else { "100" },
-            ),
         }
     }
 

@@ -38,7 +38,7 @@ pub struct Hierarchy {
 pub struct Group {
     pub memory: PathBuf,
     pub pids: PathBuf,
-    pub cpu: PathBuf,
+    cpu: PathBuf,
     cpuacct: PathBuf,
     cpuset: PathBuf,
     blkio: Option<PathBuf>,

@@ -141,3 +141,46 @@ async fn damaged_memory_is_refused_and_leaves_nothing() {
     host.prove(&snapshot).await.unwrap();
     host.close(vec![one]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_cannot_be_restored_is_found_out_by_the_proof() {
+    for held in ["os.open('/proc/self', os.O_RDONLY)", "dead()"] {
+        let host = Host::open();
+        let one = host.boot("one").await;
+        let source = format!(
+            r#"
+import os, time
+def dead():
+    pid = os.fork()
+    if pid == 0: time.sleep(1000)
+    fd = os.open("/proc/%d/status" % pid, os.O_RDONLY)
+    os.kill(pid, 9); os.waitpid(pid, 0)
+    return fd
+fd = {held}
+open("/tmp/held", "w").close()
+while True: time.sleep(0.01)
+"#
+        );
+        one.start("/usr/bin/python3", &source).await;
+        one.until("ls /tmp", |said| said.contains("held")).await;
+        // Either the capture says so, or it passes and then the proof tells the truth: what a restore
+        // does is what the proof said.
+        match host.try_capture(&one, Afterwards::Hold).await {
+            Ok(snapshot) => {
+                let proven = host.prove(&snapshot).await;
+                let restored = host.try_restore(&snapshot, "two").await;
+                assert_eq!(proven.is_ok(), restored.is_ok(), "{held}: {proven:?}");
+                if let Ok(two) = restored {
+                    two.end().await;
+                }
+                one.machine.thaw().unwrap();
+            }
+            Err(error) => assert!(
+                matches!(error, IsolationError::Uncapturable { .. }),
+                "{held}: {error:?}"
+            ),
+        }
+        assert_eq!(one.say("echo alive").await, "alive");
+        host.close(vec![one]).await;
+    }
+}
