@@ -222,10 +222,7 @@ impl World {
     pub fn on_host<T: Send + 'static>(
         &self,
         call: impl AsyncFnOnce(Gateway) -> T + Send + 'static,
-    ) -> T
-    where
-        T: Send,
-    {
+    ) -> T {
         let gateway = self.gateway().clone();
         let handle = self.runtime.handle().clone();
         self.host.run(move || handle.block_on(call(gateway)))
