@@ -11,7 +11,9 @@ mod images;
 mod memory;
 mod observing;
 mod resizing;
+mod sleeping;
 mod snapshots;
+mod sqlite;
 mod stopping;
 mod storage;
 

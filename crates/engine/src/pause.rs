@@ -135,6 +135,8 @@ impl Inner {
         .await
         .map_err(internal)?
         .map_err(from_pool)?;
+        // The guest has a part in its capture, also when it was frozen before.
+        machine.thaw().map_err(from_isolation)?;
         // The machine is held until the end, so the disk needs no copy of this very moment.
         let captured = machine
             .capture(&dir, Box::new(|| Ok(())), Afterwards::Hold)

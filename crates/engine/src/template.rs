@@ -17,7 +17,7 @@ use crate::error::{from_pool, internal};
 use crate::images::{self, Asked};
 use crate::merged;
 use crate::snapshots::{SnapshotHold, SnapshotRecord, memory_dir, staging, volume_of};
-use crate::volumes::{Draft, copy_memory, pool_io};
+use crate::volumes::{Draft, add_empty_changes, copy_memory, pool_io};
 
 /// What is kept of a failed `tar`'s complaints.
 const COMPLAINT_BYTES: u64 = 2000;
@@ -115,7 +115,8 @@ impl Inner {
             let draft = Draft::new(&inner.pool, staging("draft", id.as_str()));
             inner.pool.create(draft.id()).map_err(from_pool)?;
             let into = memory_dir(&inner.pool.path(draft.id()));
-            copy_memory(&from, &into)
+            add_empty_changes(&inner.pool.path(draft.id()))
+                .and_then(|()| copy_memory(&from, &into))
                 .map_err(|error| from_pool(pool_io("copy memory to", &into, error)))?;
             let target = volume_of(&id);
             let published = Draft::new(&inner.pool, target.clone());

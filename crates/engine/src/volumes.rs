@@ -117,6 +117,14 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
+/// Makes a volume that only holds memory one that processes can be restored on: nothing in it differs
+/// from the image.
+pub fn add_empty_changes(volume: &Path) -> io::Result<()> {
+    let upper = volume.join("upper");
+    fs::create_dir(&upper)?;
+    fs::set_permissions(&upper, fs::Permissions::from_mode(0o755))
+}
+
 /// Moves a flat directory of memory images. Between subvolumes, where a rename is refused, the files
 /// are cloned, so that no byte is written twice.
 pub fn move_memory(from: &Path, to: &Path) -> io::Result<()> {

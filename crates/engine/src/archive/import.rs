@@ -18,7 +18,7 @@ use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images;
 use crate::snapshots::{Claim, SnapshotRecord, memory_dir, staging, volume_of};
-use crate::volumes::{Draft, make_private, pool_io};
+use crate::volumes::{Draft, add_empty_changes, make_private, pool_io};
 
 use super::read::{ReadError, Reader};
 use super::{End, Kind, MEMORY_FILES_MAX, Manifest, is_memory_name};
@@ -269,7 +269,9 @@ impl Inner {
         let mut kept = None;
         if let (Some(packed), Some(told)) = (memory, &manifest.memory) {
             let dir = memory_dir(&self.pool.path(draft.id()));
-            make_private(&dir).map_err(|error| from_pool(pool_io("make", &dir, error)))?;
+            add_empty_changes(&self.pool.path(draft.id()))
+                .and_then(|()| make_private(&dir))
+                .map_err(|error| from_pool(pool_io("make", &dir, error)))?;
             let most = told.bytes.saturating_add(MEMORY_SLACK);
             unpack_memory(packed, &dir, most).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => refused(ReadError::Damaged(error.to_string())),

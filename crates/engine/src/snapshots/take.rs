@@ -221,13 +221,16 @@ impl Inner {
         } else {
             Afterwards::Continue
         };
-        let captured: Captured = machine
-            .capture(&dir, at_rest, afterwards)
-            .await
-            .map_err(from_isolation)?;
-        if record.state == State::Frozen && !taking.hold {
+        let frozen = record.state == State::Frozen;
+        if frozen {
+            // The guest has a part in its capture; a moment later it stands still again.
+            machine.thaw().map_err(from_isolation)?;
+        }
+        let captured = machine.capture(&dir, at_rest, afterwards).await;
+        if frozen && (captured.is_err() || !taking.hold) {
             machine.freeze().map_err(from_isolation)?;
         }
+        let captured: Captured = captured.map_err(from_isolation)?;
         let (pool, target) = (self.pool.clone(), volume_of(id));
         blocking(move || {
             let into = memory_dir(&pool.path(draft.id()));
@@ -332,6 +335,11 @@ impl Stopped {
                 machine: Some(Arc::clone(machine)),
             })),
             Err(IsolationError::Unsupported(_)) => Ok(None),
+            Err(IsolationError::Failed { source, .. })
+                if source.kind() == io::ErrorKind::Unsupported =>
+            {
+                Ok(None)
+            }
             Err(error) => {
                 // A freeze that took too long may have stopped some.
                 let _ = machine.thaw();
