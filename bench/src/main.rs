@@ -16,6 +16,7 @@ mod files;
 mod host;
 mod peers;
 mod report;
+mod travel;
 mod work;
 
 use host::Host;
@@ -23,7 +24,7 @@ use report::Report;
 
 #[derive(Parser)]
 struct Arguments {
-    /// create, throughput, density, exec, files, work, churn, peers
+    /// create, throughput, density, exec, files, work, churn, snapshots, memory, peers
     sections: Vec<String>,
     /// A directory or tarball to use as the image, on machines that cannot bootstrap Debian.
     #[arg(long)]
@@ -36,7 +37,7 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 10] = [
     "create",
     "throughput",
     "exec",
@@ -44,6 +45,8 @@ const SECTIONS: [&str; 8] = [
     "work",
     "churn",
     "density",
+    "snapshots",
+    "memory",
     "peers",
 ];
 
@@ -74,6 +77,8 @@ async fn main() -> Result<()> {
                 "files" => files::run(&host, &mut report, arguments.quick).await?,
                 "work" => work::run(&host, &mut report, arguments.quick).await?,
                 "churn" => churn::run(&host, &mut report, arguments.quick).await?,
+                "snapshots" => travel::disks(&host, &mut report, arguments.quick).await?,
+                "memory" => travel::memory(&host, &mut report, arguments.quick).await?,
                 "density" => density::run(&host, &mut report, arguments.quick).await?,
                 _ => peers::run(&host, &mut report, arguments.quick).await?,
             }
