@@ -59,6 +59,7 @@ pub struct Settings {
     pub cache_dir: PathBuf,
     pub default_registry: String,
     pub plain_registries: Vec<String>,
+    pub trusted_keys: Vec<String>,
     pub delete_unknown_sandboxes: bool,
 }
 
@@ -106,6 +107,7 @@ impl Default for Settings {
             cache_dir: engine.host_cache,
             default_registry: engine.default_registry.unwrap_or_default(),
             plain_registries: engine.plain_registries,
+            trusted_keys: Vec::new(),
             delete_unknown_sandboxes: control.delete_unknown_sandboxes,
         }
     }
@@ -171,6 +173,7 @@ settings! {
     cache_dir "DIR" "Shared by all servers of a machine; kept";
     default_registry "HOST" "Put before images that name no registry; empty: those are refused";
     plain_registries "HOSTS" "Registries spoken to without TLS, as host or host:port, besides those on loopback";
+    trusted_keys "KEYS" "Export keys of other hosts, as their `cove doctor` shows them, whose snapshots bring memory in";
     delete_unknown_sandboxes "BOOL" "Delete what the books do not know when they meet this host first; false: refuse to start";
 }
 
@@ -189,7 +192,18 @@ impl Setting {
 }
 
 /// Settings that may be written as a list in the file.
-const LISTS: &[&str] = &["plain_registries"];
+const LISTS: &[&str] = &["plain_registries", "trusted_keys"];
+
+/// An Ed25519 key written in hexadecimal digits.
+fn key_bytes(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    let bytes: Option<Vec<u8>> = (0..32)
+        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok())
+        .collect();
+    bytes?.try_into().ok()
+}
 
 fn list(items: &[toml::Value]) -> Option<String> {
     let name = |item: &toml::Value| {
@@ -319,6 +333,13 @@ impl Settings {
                 )));
             }
         }
+        for key in &self.trusted_keys {
+            if key_bytes(key).is_none() {
+                return Err(wrong(format!(
+                    "trusted_keys: '{key}' must be 64 hexadecimal digits"
+                )));
+            }
+        }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
         Ok(())
@@ -381,6 +402,11 @@ impl Settings {
             },
             default_registry: Some(self.default_registry.clone()).filter(|name| !name.is_empty()),
             plain_registries: self.plain_registries.clone(),
+            trusted_keys: self
+                .trusted_keys
+                .iter()
+                .filter_map(|key| key_bytes(key))
+                .collect(),
             ..EngineConfig::new(self.engine_dir())
         }
     }
@@ -502,6 +528,7 @@ mod tests {
         for (key, value) in [
             ("default_registry", "https://docker.io"),
             ("plain_registries", "a.example/path"),
+            ("trusted_keys", "0123"),
         ] {
             let mut settings = Settings::default();
             settings.set(key, value, "here").unwrap();
