@@ -118,7 +118,6 @@ impl Engine {
                 // The stop was accepted and nobody waits for its grace time any more, or its memory
                 // is safely on disk.
                 let _ = machine.kill();
-                let _ = machine.thaw();
             }
             inner.watch(&sandbox, machine);
         }
@@ -159,27 +158,30 @@ impl Engine {
 impl Inner {
     /// Makes a record and its volume agree again about where memory is, whatever a crash cut short.
     ///
-    /// While a sandbox is paused its memory lies in its volume. A resume runs on a copy of that volume
-    /// without the memory, and exchanges the two once the record says that it runs.
+    /// While a sandbox is paused its memory lies in its volume. A resume puts a copy of the volume aside
+    /// before it touches anything, and deletes it once the record says that the sandbox runs.
     fn settle_volume(&self, record: &mut Record, runs: bool) -> Result<(), EngineError> {
         let volume = volume_of(&record.id);
         let memory = memory_dir(&self.pool.path(&volume));
-        let resumed = staging("resume", record.id.as_str());
-        let has_memory = memory.symlink_metadata().is_ok();
         match record.state {
-            State::Resuming | State::Paused if has_memory => record.state = State::Paused,
             State::Resuming | State::Paused => {
-                // The exchange reached the disk and the record did not: what ran went with the host.
-                record.state = State::Stopped;
-                record.reason = Some("the host restarted".into());
-                record.memory = None;
+                let aside = staging("resume", record.id.as_str());
+                if self.pool.exists(&aside)? {
+                    // What ran on the volume was never acknowledged.
+                    self.pool.swap(&volume, &aside)?;
+                }
+                if memory.symlink_metadata().is_ok() && record.memory.is_some() {
+                    record.state = State::Paused;
+                } else {
+                    // The end of a resume reached the disk and the record did not: what ran went
+                    // with the host.
+                    record.state = State::Stopped;
+                    record.reason = Some("the host restarted".into());
+                }
             }
             State::Pausing if !runs => {
                 record.state = State::Stopped;
                 record.reason = Some("it ended while its memory was being captured".into());
-            }
-            _ if has_memory && record.memory.is_none() && self.pool.exists(&resumed)? => {
-                self.pool.swap(&volume, &resumed)?;
             }
             _ => {}
         }
@@ -207,6 +209,8 @@ fn settle_machine(record: &mut Record, machine: &dyn Machine) {
     }
     let settled = match record.state {
         State::Frozen => machine.freeze(),
+        // Its memory is on disk; running on would change the disk that belongs to it.
+        State::Paused => Ok(()),
         _ => machine.thaw(),
     };
     match settled {

@@ -1,8 +1,9 @@
 //! Holding sandboxes still: frozen, with their memory where it is, or paused, with it on disk.
 //!
 //! A pause gives the processes up only once their image is on disk and a trial restore of it went
-//! through. A resume runs on a copy of the volume, so that the image and the disk that belongs to it
-//! stay as they are until the record says that the sandbox runs; then the two are exchanged.
+//! through. A resume puts a copy of the volume aside first, so that the image and the disk that belongs
+//! to it stay as they are until the record says that the sandbox runs; a failure, or the next engine
+//! after a crash, puts the copy back in its place.
 
 use std::sync::{Arc, PoisonError};
 
@@ -123,7 +124,10 @@ impl Inner {
         let used = machine.usage().map_err(from_isolation)?.memory_bytes;
         let room = (record.limits.disk_mb << 20) + used + CAPTURE_SLACK_BYTES;
         let (inner, made, limited) = (Arc::clone(self), dir.clone(), volume.clone());
+        let stale = staging("resume", record.id.as_str());
         spawn_blocking(move || {
+            // A copy that an earlier resume could not clear away must not be taken for this one's.
+            inner.pool.delete(&stale)?;
             inner.pool.check_room(used)?;
             if inner.disk_limits {
                 inner.pool.set_limit(&limited, Some(room))?;
@@ -259,23 +263,9 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(promise);
         sandbox.advance(Step::Resume, None, Durability::Written, |_| {})?;
-        let volume = sandbox.volume();
-        let draft = Draft::new(&self.pool, staging("resume", sandbox.id.as_str()));
-        let boot = self.plan_boot(
-            &record,
-            &image,
-            draft.id().clone(),
-            Disk::CopyOf(volume.clone()),
-            grown_mb,
-        );
-        let restore = Restore {
-            boot,
-            memory: memory_dir(&self.pool.path(&volume)),
-        };
-        let machine = match self.container.restore(restore).await {
-            Ok(machine) => machine,
+        match self.revive(sandbox, &record, &image, grown_mb).await {
+            Ok(()) => {}
             Err(error) => {
-                let error = from_isolation(error);
                 sandbox
                     .run_promise
                     .lock()
@@ -291,32 +281,61 @@ impl Inner {
                 )?;
                 return Err(error);
             }
-        };
-        self.booted(sandbox, machine, |record| {
-            record.memory = None;
-            record.grown_mb = grown_mb;
-        })?;
-        let pool = self.pool.clone();
-        let exchanged = spawn_blocking(move || match pool.swap(&volume, draft.id()) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // It runs on the draft, which must stay; the next engine exchanges them.
-                draft.keep();
-                Err(error)
-            }
-        })
-        .await;
-        match exchanged {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(sandbox = %sandbox.id, %error, "a resumed volume has not got its name");
-            }
-            Err(error) => {
-                tracing::error!(sandbox = %sandbox.id, %error, "a resumed volume has not got its name");
-            }
         }
         self.correct_disk(sandbox, record.limits.disk_mb << 20);
         Ok(sandbox.view())
+    }
+
+    /// Brings the processes back on the sandbox's own volume, or leaves everything as it was.
+    async fn revive(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        record: &Record,
+        image: &cove_image::Image,
+        grown_mb: Option<u64>,
+    ) -> Result<(), RunnerError> {
+        let volume = sandbox.volume();
+        let aside = staging("resume", sandbox.id.as_str());
+        let (pool, source, copy) = (self.pool.clone(), volume.clone(), aside.clone());
+        spawn_blocking(move || {
+            if pool.exists(&copy)? {
+                // An earlier try failed and could not put things back; the copy is the whole one.
+                pool.swap(&source, &copy)?;
+                pool.delete(&copy)?;
+            }
+            pool.snapshot(&source, &copy, Access::Writable)
+        })
+        .await
+        .map_err(internal)?
+        .map_err(from_pool)?;
+        // The sandbox's own volume is cleared of the memory, which is read from the copy.
+        let boot = self.plan_boot(record, image, volume.clone(), Disk::Own, grown_mb);
+        let restore = Restore {
+            boot,
+            memory: memory_dir(&self.pool.path(&aside)),
+        };
+        let restored = match self.container.restore(restore).await {
+            Ok(machine) => self
+                .booted(sandbox, machine, |record| {
+                    record.memory = None;
+                    record.grown_mb = grown_mb;
+                })
+                .map(drop),
+            Err(error) => Err(from_isolation(error)),
+        };
+        let (pool, failed) = (self.pool.clone(), restored.is_err());
+        let settled = spawn_blocking(move || {
+            if failed {
+                pool.swap(&volume, &aside)?;
+            }
+            pool.delete(&aside)
+        })
+        .await
+        .map_err(internal)?;
+        if let Err(error) = settled {
+            tracing::error!(sandbox = %sandbox.id, %error, "the copy made for a resume stays");
+        }
+        restored
     }
 }
 

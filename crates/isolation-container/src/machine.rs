@@ -301,6 +301,16 @@ impl Machine for Container {
     }
 
     fn kill(&self) -> io::Result<()> {
+        if self.group.is_asked_to_freeze().unwrap_or(false) {
+            // What stands still must never run again, not even for the moment between the end of
+            // PID 1 and its own: its disk belongs to the memory that was captured of it. None of
+            // these can end by itself, so their numbers are theirs.
+            for pid in self.group.processes() {
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, Signal::KILL);
+                }
+            }
+        }
         match pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL) {
             Err(rustix::io::Errno::SRCH) => Ok(()),
             other => {

@@ -513,9 +513,8 @@ impl Isolation for ContainerTier {
             link.adopt(sandbox, &detail.network)?;
         }
         shared.cpus.retake(&detail.cpus, detail.cpu);
-        // The engine says where memory stands when it puts the limits in force again.
-        // An engine that died in the middle of a capture may have left it standing still.
-        let _ = group.thaw();
+        // The engine says where memory stands when it puts the limits in force again, and whether what
+        // stands still was frozen, is to end, or only was in the middle of a capture and goes on.
         let container = Container::new(
             detail,
             pidfd,
@@ -578,13 +577,13 @@ impl Shared {
                 continue;
             };
             let group = self.cgroups.existing(&name);
-            // On version 1 a stopped process dies only once it may go on.
-            let _ = group.thaw();
             for pid in group.processes() {
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 }
             }
+            // On version 1 a stopped process dies only once it may go on.
+            let _ = group.thaw();
             seat::remove_when_empty(&group)
                 .map_err(IsolationError::failed("remove a left-over cgroup"))?;
             drop(range);

@@ -196,7 +196,8 @@ pub trait Isolation: Send + Sync {
     /// Whether memory with these needs can be restored here; the error says what is missing.
     fn fits(&self, needs: &Needs) -> Result<(), IsolationError>;
 
-    /// Finds a machine again, or clears away what is left of it.
+    /// Finds a machine again, or clears away what is left of it. One that stands still, because it was
+    /// frozen or held or in the middle of a capture, does so until it is thawed or killed.
     async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError>;
 
     /// Removes what no adopted machine owns. Called once, after every adoption.
