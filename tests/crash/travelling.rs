@@ -385,13 +385,13 @@ async fn check(world: &World, told: &Shared) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_while_travelling_leave_the_old_state_or_the_new() {
+    travel(World::start(PROGRAM).await, false).await;
+}
+
+async fn travel(mut world: World, memory: bool) {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let mut world = World::start(PROGRAM).await;
-    let memory = world.client().host().await.unwrap().tiers[0]
-        .capabilities
-        .contains(&"memory".to_owned());
     let told: Shared = Arc::default();
     let begun = Instant::now();
     let mut kills = 0;
