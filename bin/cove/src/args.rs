@@ -6,12 +6,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod access;
 pub mod code;
+pub mod lifecycle;
 pub mod sandbox;
+pub mod snapshot;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand};
 pub use code::CodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
+pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
 
 use crate::serve::ServeArgs;
@@ -114,6 +117,37 @@ pub enum Command {
         #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
         grace: Option<u64>,
     },
+    /// Hold sandboxes' processes still, memory kept
+    Freeze {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Put sandboxes' memory on disk, so that they use neither CPU nor memory
+    Pause {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Bring frozen or paused sandboxes back where they were
+    Resume {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Keep a sandbox's present state; or show, delete, export and import snapshots
+    Snapshot(SnapshotArgs),
+    /// List snapshots
+    Snapshots {
+        /// Only of this sandbox
+        sandbox: Option<String>,
+        /// Print ids only
+        #[arg(long, short)]
+        quiet: bool,
+    },
+    /// Make copies of a sandbox or of a snapshot
+    Fork(ForkArgs),
+    /// Put a sandbox back to a snapshot; what it was before is kept
+    Rollback(RollbackArgs),
+    /// Draw a sandbox's tree of snapshots, forks and rollbacks
+    Timeline { sandbox: String },
     /// Delete sandboxes and all that is in them
     Rm {
         #[arg(required = true)]

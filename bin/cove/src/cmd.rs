@@ -1,5 +1,6 @@
 //! What the commands do, by concern.
 
+use self::snapshots::Rest;
 use crate::args::{Command, Global, KeyCommand};
 use crate::connect;
 use crate::report::CliError;
@@ -17,7 +18,9 @@ pub mod meta;
 pub mod run;
 pub mod sandboxes;
 pub mod shell;
+pub mod snapshots;
 pub mod stdin;
+pub mod timeline;
 
 pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
     if let Command::Doctor { sweep } = command {
@@ -37,6 +40,22 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Stop { sandboxes, grace } => {
             done(sandboxes::stop(&client, &sandboxes, grace, json).await)
         }
+        Command::Freeze { sandboxes } => {
+            done(snapshots::rest(&client, Rest::Freeze, &sandboxes, json).await)
+        }
+        Command::Pause { sandboxes } => {
+            done(snapshots::rest(&client, Rest::Pause, &sandboxes, json).await)
+        }
+        Command::Resume { sandboxes } => {
+            done(snapshots::rest(&client, Rest::Resume, &sandboxes, json).await)
+        }
+        Command::Snapshot(args) => done(snapshots::snapshot(&client, args, json).await),
+        Command::Snapshots { sandbox, quiet } => {
+            done(snapshots::list(&client, sandbox.as_deref(), quiet, json).await)
+        }
+        Command::Fork(args) => snapshots::fork(&client, &args, json).await,
+        Command::Rollback(args) => done(snapshots::rollback(&client, &args, json).await),
+        Command::Timeline { sandbox } => done(timeline::run(&client, &sandbox, json).await),
         Command::Rm { sandboxes } => done(sandboxes::remove(&client, &sandboxes).await),
         Command::Update(args) => done(sandboxes::update(&client, &args, json).await),
         Command::Exec(args) => exec::run(&client, &args, json).await.map_err(running),

@@ -74,6 +74,12 @@ codes! {
     NotADirectory = "not_a_directory", 409;
     IsADirectory = "is_a_directory", 409;
     DirectoryNotEmpty = "directory_not_empty", 409;
+    /// Something inside cannot be captured with its memory.
+    NotCapturable = "not_capturable", 409;
+    /// Captured memory asks for what this host lacks.
+    UnfitHost = "unfit_host", 409;
+    /// Nothing changed since the last snapshot.
+    Unchanged = "unchanged", 409;
     /// An idempotency key was used before with another request.
     IdempotencyKeyReused = "idempotency_key_reused", 409;
     /// The process is over, or never had what was asked for.

@@ -24,6 +24,14 @@ pub enum AddImage {
     Debian {},
     /// Bootstrap the image `code-interpreter`: the default one with numpy, pandas, matplotlib and Node.
     CodeInterpreter {},
+    /// Make a snapshot an image of its own, with its processes when it has memory.
+    Snapshot {
+        /// Id or name.
+        #[schemars(length(min = 1, max = 128))]
+        snapshot: String,
+        #[schemars(length(min = 1, max = 63))]
+        name: String,
+    },
     /// A directory or tarball on the host itself; needs the scope `admin`.
     Local {
         #[schemars(length(min = 1, max = 512))]

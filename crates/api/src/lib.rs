@@ -13,10 +13,12 @@ pub mod event;
 pub mod file;
 pub mod host;
 pub mod image;
+pub mod lifecycle;
 pub mod openapi;
 pub mod process;
 pub mod route;
 pub mod sandbox;
+pub mod snapshot;
 pub mod tenancy;
 pub mod timestamp;
 

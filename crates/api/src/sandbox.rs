@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{
-    IdlePolicy, NetworkMode, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec, State,
-};
+use cove_model::{NetworkMode, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::lifecycle::Lifecycle;
 
 /// Body of `POST /v1/sandboxes`. Everything has a default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +17,14 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
+    /// Name or id of a snapshot to begin from, in place of an image. Limits, environment, user and
+    /// directory that are not given are then those it was taken with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub snapshot: Option<String>,
+    /// With `snapshot`: go on with its processes; without, it boots from its disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Unique in the organisation: 1 to 63 lowercase letters, digits or dashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
@@ -105,22 +112,6 @@ pub enum Reach {
     None,
     Allowlist,
     Open,
-}
-
-/// When a sandbox that nobody uses is put away; absent: never.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Lifecycle {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
-    pub stop_after_s: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
-    pub delete_after_s: Option<u64>,
-    /// Counted from creation, idle or not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
-    pub max_lifetime_s: Option<u64>,
 }
 
 /// Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole.
@@ -247,6 +238,12 @@ pub struct Sandbox {
     pub last_active_at: Timestamp,
     /// Grows with every change.
     pub generation: u64,
+    /// The snapshot it began from, when it did not begin from an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<String>,
+    /// The snapshot its present state grew from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
 }
 
 /// Limits in force.
@@ -278,35 +275,43 @@ pub struct StopSandbox {
 impl CreateSandbox {
     /// The spec this asks for, defaults filled in; not yet checked.
     pub fn into_spec(self) -> SandboxSpec {
-        let base = SandboxSpec::default();
+        self.into_spec_over(SandboxSpec::default())
+    }
+
+    /// The same over what a snapshot was taken with. What it may reach, when it is put away and what
+    /// it is called comes from the request alone.
+    pub fn into_spec_over(self, base: SandboxSpec) -> SandboxSpec {
+        let env = match self.env.is_empty() {
+            true => base.env,
+            false => self.env,
+        };
         SandboxSpec {
             image: self.image.unwrap_or(base.image),
             name: self.name,
             isolation: self.isolation.unwrap_or(base.isolation),
-            resources: self.resources.unwrap_or_default().into_resources(),
-            env: self.env,
+            resources: self.resources.unwrap_or_default().over(base.resources),
+            env,
             network: self.network.unwrap_or_default().into(),
             lifecycle: self.lifecycle.unwrap_or_default().into(),
             labels: self.labels,
-            user: self.user,
-            workdir: self.workdir,
-            no_new_privs: self.no_new_privs,
+            user: self.user.or(base.user),
+            workdir: self.workdir.or(base.workdir),
+            no_new_privs: self.no_new_privs || base.no_new_privs,
         }
     }
 }
 
 impl ResourcesRequest {
-    fn into_resources(self) -> Resources {
-        let base = Resources::default();
+    fn over(self, base: Resources) -> Resources {
         Resources {
             cpu: self.cpu.unwrap_or(base.cpu),
             memory_mb: self.memory_mb.unwrap_or(base.memory_mb),
-            memory_max_mb: self.memory_max_mb,
+            memory_max_mb: self.memory_max_mb.or(base.memory_max_mb),
             disk_mb: self.disk_mb.unwrap_or(base.disk_mb),
             pids: self.pids.unwrap_or(base.pids),
             open_files: self.open_files.unwrap_or(base.open_files),
-            io_read_mb_s: self.io_read_mb_s,
-            io_write_mb_s: self.io_write_mb_s,
+            io_read_mb_s: self.io_read_mb_s.or(base.io_read_mb_s),
+            io_write_mb_s: self.io_write_mb_s.or(base.io_write_mb_s),
         }
     }
 }
@@ -366,26 +371,6 @@ impl From<&NetworkPolicy> for Network {
             allow: policy.allow.clone(),
             bandwidth_up_mbit: policy.bandwidth_up_mbit,
             bandwidth_down_mbit: policy.bandwidth_down_mbit,
-        }
-    }
-}
-
-impl From<Lifecycle> for IdlePolicy {
-    fn from(lifecycle: Lifecycle) -> Self {
-        Self {
-            stop_after_s: lifecycle.stop_after_s,
-            delete_after_s: lifecycle.delete_after_s,
-            max_lifetime_s: lifecycle.max_lifetime_s,
-        }
-    }
-}
-
-impl From<&IdlePolicy> for Lifecycle {
-    fn from(policy: &IdlePolicy) -> Self {
-        Self {
-            stop_after_s: policy.stop_after_s,
-            delete_after_s: policy.delete_after_s,
-            max_lifetime_s: policy.max_lifetime_s,
         }
     }
 }
@@ -465,6 +450,25 @@ mod tests {
         assert_eq!(absent.name, None);
         let null: PatchSandbox = serde_json::from_str(r#"{"name":null}"#).unwrap();
         assert_eq!(null.name, Some(None));
+    }
+
+    #[test]
+    fn what_is_not_said_is_taken_from_a_snapshot_but_reach_and_name_never() {
+        let mut base = SandboxSpec {
+            name: Some("old".into()),
+            user: Some("dev".into()),
+            env: [("A".to_owned(), "b".to_owned())].into(),
+            ..SandboxSpec::default()
+        };
+        base.resources.memory_mb = 77;
+        base.network.mode = NetworkMode::Open;
+        base.lifecycle.stop_after_s = Some(5);
+        let spec = CreateSandbox::default().into_spec_over(base.clone());
+        assert_eq!(spec.resources.memory_mb, 77);
+        assert_eq!((spec.user, spec.env), (base.user, base.env));
+        assert_eq!(spec.name, None);
+        assert_eq!(spec.network, NetworkPolicy::default());
+        assert_eq!(spec.lifecycle, cove_model::IdlePolicy::default());
     }
 
     #[test]

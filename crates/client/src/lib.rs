@@ -13,6 +13,7 @@ mod error;
 mod files;
 mod processes;
 mod sandboxes;
+mod snapshots;
 mod stream;
 mod tenancy;
 mod tls;

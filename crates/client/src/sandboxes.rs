@@ -12,7 +12,7 @@ use crate::{
     Client, ClientError, JSON, Lines, Outgoing, ServerEvents, document, segment, with_query,
 };
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 pub(crate) fn sandbox_path(id: &str, rest: &str) -> String {
     format!("/v1/sandboxes/{}{rest}", segment(id))

@@ -27,6 +27,12 @@ pub enum ErrorCode {
     NoCapacity,
     RateLimited,
     Unsupported,
+    /// Something inside cannot be captured with its memory.
+    NotCapturable,
+    /// Captured memory asks for what this host lacks.
+    UnfitHost,
+    /// Nothing changed since the last snapshot.
+    Unchanged,
     /// A named limit inside the sandbox was reached.
     LimitReached,
     /// Inside the sandbox: the acting user may not.
@@ -40,7 +46,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 19] = [
+    pub const ALL: [ErrorCode; 22] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -53,6 +59,9 @@ impl ErrorCode {
         Self::NoCapacity,
         Self::RateLimited,
         Self::Unsupported,
+        Self::NotCapturable,
+        Self::UnfitHost,
+        Self::Unchanged,
         Self::LimitReached,
         Self::PermissionDenied,
         Self::DiskFull,
@@ -76,6 +85,9 @@ impl ErrorCode {
             Self::NoCapacity => "no_capacity",
             Self::RateLimited => "rate_limited",
             Self::Unsupported => "unsupported",
+            Self::NotCapturable => "not_capturable",
+            Self::UnfitHost => "unfit_host",
+            Self::Unchanged => "unchanged",
             Self::LimitReached => "limit_reached",
             Self::PermissionDenied => "permission_denied",
             Self::DiskFull => "disk_full",
@@ -133,6 +145,21 @@ impl ControlError {
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same refusal for another caller, without what is for the log alone.
+    pub fn again(&self) -> Self {
+        Self {
+            code: self.code,
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            retry_after_s: self.retry_after_s,
+            source: None,
+        }
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Conflict, message)
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -198,11 +225,12 @@ impl From<RunnerError> for ControlError {
             RunnerError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
             RunnerError::AlreadyExists { .. } => Self::new(ErrorCode::AlreadyExists, message),
             RunnerError::Invalid { .. } => Self::invalid(message),
-            RunnerError::Conflict { .. }
-            | RunnerError::InUse { .. }
-            | RunnerError::Unchanged
-            | RunnerError::Uncapturable { .. }
-            | RunnerError::Unfit { .. } => Self::new(ErrorCode::Conflict, message),
+            RunnerError::Conflict { .. } | RunnerError::InUse { .. } => Self::conflict(message),
+            RunnerError::Unchanged => Self::new(ErrorCode::Unchanged, message),
+            RunnerError::Uncapturable { .. } => Self::new(ErrorCode::NotCapturable, message)
+                .hint("end that process, or do without its memory; the sandbox goes on unharmed"),
+            RunnerError::Unfit { .. } => Self::new(ErrorCode::UnfitHost, message)
+                .hint("its disk is good everywhere: repeat the request without memory"),
             RunnerError::NoCapacity { .. } => Self::new(ErrorCode::NoCapacity, message)
                 .hint("ask for less, or stop sandboxes that are not needed")
                 .retry_after(CAPACITY_RETRY_S),

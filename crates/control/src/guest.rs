@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
 use cove_model::{ProcessId, SandboxId, State};
-use cove_protocol::client::{Connect, ExecResult, Guest, GuestError, Stream};
-use cove_protocol::message::{ErrorCode as GuestCode, PtySize, Start};
-use cove_runner::{RunnerApi, RunnerError};
+use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
+use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, PtySize, Start};
+use cove_runner::RunnerError;
 use cove_store::{HostFacts, SandboxRecord, Scope};
 
 use crate::Control;
@@ -18,7 +19,7 @@ use crate::activity::Presence;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
-use crate::sandboxes::{Sandbox, being_deleted, is_doomed};
+use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
 
 /// Bytes of a command line, all arguments together.
 pub const COMMAND_BYTES_MAX: usize = 128 * 1024;
@@ -26,6 +27,10 @@ pub const COMMAND_BYTES_MAX: usize = 128 * 1024;
 pub const ARGUMENTS_MAX: usize = 4096;
 /// Bytes of standard input that travel with the command itself; more goes over an input stream.
 pub const STDIN_BYTES_MAX: usize = 512 * 1024;
+/// How often whoever waits for a sandbox at rest looks again, should no event tell.
+const REST_POLL: Duration = Duration::from_secs(1);
+/// How often one connection wakes a sandbox that is put to rest again and again.
+const CONNECTS_MAX: u32 = 4;
 /// How the guest's table marks commands that keep a sandbox busy.
 pub const FOREGROUND_TAG: &str = "foreground";
 pub const BACKGROUND_TAG: &str = "background";
@@ -190,6 +195,7 @@ pub struct GuestAccess {
     guest: Guest,
     sandbox: Sandbox,
     facts: HostFacts,
+    control: Control,
     _presence: Presence,
 }
 
@@ -200,6 +206,35 @@ impl GuestAccess {
 
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
+    }
+
+    /// Goes on with a process's output after the sandbox was captured. One that was put to rest is not
+    /// woken for that: whoever only listens waits until somebody needs it.
+    pub async fn follow_again(&self, from: OutputFrom) -> Result<Follow, ControlError> {
+        let (control, id) = (&self.control, &self.sandbox.id);
+        let mut events = control.0.latest_event.subscribe();
+        loop {
+            if !is_at_rest(control.runner().get(id).await?.state) {
+                match control.guest_of(id).follow(from.clone()).await {
+                    Err(GuestError::Quiesced) => {}
+                    outcome => {
+                        let outcome = outcome.map_err(ControlError::from);
+                        let rested =
+                            matches!(&outcome, Err(error) if error.code == ErrorCode::Conflict);
+                        if !rested {
+                            return outcome;
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                _ = events.changed() => {}
+                () = tokio::time::sleep(REST_POLL) => {}
+                () = control.0.closing.cancelled() => {
+                    return Err(ControlError::internal("the control plane is ending"));
+                }
+            }
+        }
     }
 
     /// The guest's own request for this command: environment (guest's defaults < image < spec <
@@ -264,14 +299,26 @@ impl GuestAccess {
 
 /// Reaches a sandbox's guest through its host.
 struct ThroughRunner {
-    runner: Arc<dyn RunnerApi>,
+    control: Control,
     id: SandboxId,
+    /// Whether a sandbox at rest is woken for this.
+    wakes: bool,
 }
 
 #[async_trait]
 impl Connect for ThroughRunner {
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        let stream = self.runner.connect(&self.id).await;
+        for _ in 1..CONNECTS_MAX {
+            match self.control.runner().connect(&self.id).await {
+                // It was put to rest since somebody last looked.
+                Err(RunnerError::Conflict { state, .. }) if self.wakes && is_at_rest(state) => {
+                    let woken = self.control.wake(&self.id).await;
+                    woken.map_err(io::Error::other)?;
+                }
+                outcome => return Ok(Box::new(outcome.map_err(io::Error::other)?)),
+            }
+        }
+        let stream = self.control.runner().connect(&self.id).await;
         Ok(Box::new(stream.map_err(io::Error::other)?))
     }
 }
@@ -279,20 +326,26 @@ impl Connect for ThroughRunner {
 impl Control {
     /// A client of the guest, without any check; for the control plane's own questions.
     pub(crate) fn guest_of(&self, id: &SandboxId) -> Guest {
+        self.guest_through(id, false)
+    }
+
+    fn guest_through(&self, id: &SandboxId, wakes: bool) -> Guest {
         Guest::new(Arc::new(ThroughRunner {
-            runner: Arc::clone(&self.0.runner),
+            control: self.clone(),
             id: id.clone(),
+            wakes,
         }))
     }
 
-    /// Needs `use`. A sandbox that does not run is a conflict.
+    /// Needs `use`. A sandbox that is frozen or paused is woken, unless its policy says not to; one
+    /// that is stopped is a conflict.
     pub async fn guest(
         &self,
         principal: &Principal,
         which: &str,
         action: GuestAction,
     ) -> Result<GuestAccess, ControlError> {
-        let outcome = self.try_guest(principal, which).await;
+        let outcome = self.try_guest(principal, which, action).await;
         let Some(name) = action.audited_as() else {
             return outcome;
         };
@@ -321,15 +374,26 @@ impl Control {
         &self,
         principal: &Principal,
         which: &str,
+        action: GuestAction,
     ) -> Result<GuestAccess, ControlError> {
         principal.require(Scope::Use)?;
-        let record = self.find(principal, which).await?;
-        require_running(&record)?;
+        let mut record = self.find(principal, which).await?;
+        // Present before the state is looked at, so that nobody puts it to rest from here on.
         let presence = self.0.activity.enter(&record.id, Arc::clone(&self.0.clock));
+        if is_at_rest(record.state) && !is_doomed(&record) {
+            require_auto_resume(&record)?;
+            self.wake(&record.id).await?;
+            record = self.find(principal, record.id.as_str()).await?;
+        }
+        require_running(&record)?;
+        if matches!(action, GuestAction::Exec | GuestAction::ProcessStart) {
+            self.checkpoint_before_command(&record).await?;
+        }
         Ok(GuestAccess {
-            guest: self.guest_of(&record.id),
+            guest: self.guest_through(&record.id, true),
             facts: record.facts.clone(),
             sandbox: record.into(),
+            control: self.clone(),
             _presence: presence,
         })
     }
@@ -347,7 +411,15 @@ impl Control {
     }
 }
 
-fn require_running(record: &SandboxRecord) -> Result<(), ControlError> {
+/// Not running, and a wake away from it.
+fn is_at_rest(state: State) -> bool {
+    matches!(
+        state,
+        State::Frozen | State::Pausing | State::Paused | State::Resuming | State::Restoring
+    )
+}
+
+pub(crate) fn require_running(record: &SandboxRecord) -> Result<(), ControlError> {
     if is_doomed(record) {
         return Err(being_deleted());
     }
@@ -355,6 +427,11 @@ fn require_running(record: &SandboxRecord) -> Result<(), ControlError> {
     match record.state {
         State::Running => Ok(()),
         State::Creating => Err(conflict("the sandbox is still being made".into()).retry_after(1)),
+        state @ (State::Frozen | State::Paused) => Err(conflict(format!("the sandbox is {state}"))
+            .hint(format!("resume it first: cove resume {}", record.id))),
+        state @ (State::Pausing | State::Resuming | State::Restoring | State::Stopping) => {
+            Err(conflict(format!("the sandbox is {state}")).retry_after(1))
+        }
         state => Err(conflict(format!("the sandbox is {state}"))
             .hint(format!("start it first: cove start {}", record.id))),
     }
@@ -386,7 +463,13 @@ impl From<GuestError> for ControlError {
             {
                 // The host knows better what is wrong than "cannot be reached".
                 Some(told) => return told.clone().into(),
-                None => ErrorCode::GuestUnreachable,
+                None => match cause
+                    .get_ref()
+                    .and_then(|inner| inner.downcast_ref::<Self>())
+                {
+                    Some(told) => return told.again(),
+                    None => ErrorCode::GuestUnreachable,
+                },
             },
             GuestError::Frame(_) | GuestError::Unexpected(_) | GuestError::Quiesced => {
                 ErrorCode::GuestUnreachable

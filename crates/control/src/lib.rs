@@ -37,6 +37,7 @@ pub mod principal;
 pub mod rate;
 mod reconcile;
 pub mod sandboxes;
+pub mod snapshots;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -46,10 +47,13 @@ pub use code::{
 };
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_protocol::client::{Guest, GuestError};
-pub use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, Sample};
+pub use cove_runner::{
+    GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
+};
 pub use cove_store::{
     AuditRecord, Holding, Key, Organisation, Page, PageRequest, Period, Quota, SandboxFilter,
-    SandboxUsage, Scope, StoredEvent, Usage,
+    SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, StoredEvent,
+    Usage,
 };
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
@@ -58,6 +62,10 @@ pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
 pub use principal::{Origin, Principal};
 pub use rate::RateLimit;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
+pub use snapshots::{
+    Children, ForkRequest, FromSnapshot, Imported, RolledBack, TakeSnapshot, Taken, Timeline,
+    TimelineFork,
+};
 
 /// The organisation that runs the installation.
 pub const HOME_ORGANISATION: &str = "default";
@@ -83,6 +91,9 @@ struct Inner {
     latest_event: watch::Sender<u64>,
     stale: reconcile::Stale,
     idleness: lifecycle::Idleness,
+    wakes: sandboxes::Wakes,
+    snapshots_under_way: snapshots::UnderWay,
+    checkpoints: snapshots::Checkpoints,
     /// Changes under way; they outlive the callers that asked for them.
     changes: TaskTracker,
     closing: CancellationToken,
@@ -109,6 +120,9 @@ impl Control {
             latest_event: watch::Sender::new(0),
             stale: reconcile::Stale::default(),
             idleness: lifecycle::Idleness::default(),
+            wakes: sandboxes::Wakes::default(),
+            snapshots_under_way: snapshots::UnderWay::default(),
+            checkpoints: snapshots::Checkpoints::default(),
             changes: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))

@@ -1,6 +1,6 @@
 //! Puts away what nobody uses.
 //!
-//! Idle means: no request and no attached client, no foreground command, CPU under a threshold and no
+//! The ladder goes down one way: frozen, paused, stopped, deleted, each after its own time. Idle means: no request and no attached client, no foreground command, CPU under a threshold and no
 //! network bytes lately. The decision is a pure function of what was seen; acting takes the sandbox's
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
@@ -23,10 +23,16 @@ use crate::{Control, Sample};
 const AT_ONCE: usize = 16;
 /// How long a guest has to say what it is doing.
 const GUEST_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a sandbox whose memory could not be captured is left alone.
+const PAUSE_RETRY: Duration = Duration::from_secs(600);
 
 /// What samples told about each sandbox.
 #[derive(Default)]
-pub(crate) struct Idleness(Mutex<HashMap<SandboxId, Seen>>);
+pub(crate) struct Idleness {
+    seen: Mutex<HashMap<SandboxId, Seen>>,
+    /// When a pause was last refused: what could not be captured is not tried again at once.
+    unpausable: Mutex<HashMap<SandboxId, OffsetDateTime>>,
+}
 
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
@@ -41,6 +47,13 @@ struct Seen {
 impl Idleness {
     pub fn forget(&self, id: &SandboxId) {
         self.table().remove(id);
+        self.unpausable().remove(id);
+    }
+
+    fn unpausable(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, OffsetDateTime>> {
+        self.unpausable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of(&self, id: &SandboxId) -> Option<Seen> {
@@ -48,7 +61,7 @@ impl Idleness {
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,7 +99,9 @@ struct Facts {
     now: OffsetDateTime,
     created_at: OffsetDateTime,
     last_active_at: OffsetDateTime,
-    running: bool,
+    state: State,
+    /// Its memory could not be captured a moment ago.
+    unpausable: bool,
     /// Requests and clients attached now.
     present: bool,
     /// Whether its CPU and network are known for at least one period.
@@ -99,6 +114,8 @@ struct Facts {
 enum Verdict {
     Keep,
     /// Idle for so many seconds.
+    Freeze(u64),
+    Pause(u64),
     Stop(u64),
     Delete(u64),
     /// It has had its time, idle or not.
@@ -115,17 +132,24 @@ fn verdict(policy: &IdlePolicy, facts: &Facts) -> Verdict {
     let quiet = facts
         .network_at
         .is_none_or(|at| facts.now - at >= facts.network_quiet);
-    if facts.present || (facts.running && (!facts.observed || !quiet)) {
+    let running = facts.state == State::Running;
+    if facts.present || (running && (!facts.observed || !quiet)) {
         return Verdict::Keep;
     }
     let idle = seconds(facts.last_active_at).unwrap_or(0);
-    if policy.delete_after_s.is_some_and(|limit| idle >= limit) {
-        return Verdict::Delete(idle);
+    let past = |limit: Option<u64>| limit.is_some_and(|limit| idle >= limit);
+    let awake = matches!(facts.state, State::Running | State::Frozen);
+    if past(policy.delete_after_s) {
+        Verdict::Delete(idle)
+    } else if past(policy.stop_after_s) && (awake || facts.state == State::Paused) {
+        Verdict::Stop(idle)
+    } else if past(policy.pause_after_s) && awake && !facts.unpausable {
+        Verdict::Pause(idle)
+    } else if past(policy.freeze_after_s) && running {
+        Verdict::Freeze(idle)
+    } else {
+        Verdict::Keep
     }
-    if facts.running && policy.stop_after_s.is_some_and(|limit| idle >= limit) {
-        return Verdict::Stop(idle);
-    }
-    Verdict::Keep
 }
 
 fn has_policy(policy: &IdlePolicy) -> bool {
@@ -154,11 +178,12 @@ impl Control {
             while running.len() < AT_ONCE
                 && let Some(row) = waiting.next()
             {
-                if self.judge(&row) == Verdict::Keep {
-                    continue;
-                }
                 let control = self.clone();
-                running.spawn(async move { control.put_away(&row.id).await });
+                if self.judge(&row) != Verdict::Keep {
+                    running.spawn(async move { control.put_away(&row.id).await });
+                } else if self.checkpoint_is_due(&row).await? {
+                    running.spawn(async move { control.checkpoint(&row.id).await });
+                }
             }
             match running.join_next().await {
                 None => return Ok(()),
@@ -223,13 +248,19 @@ impl Control {
             now: self.now(),
             created_at: row.created_at,
             last_active_at: last,
-            running: row.state == State::Running,
+            state: row.state,
+            unpausable: self.is_unpausable(&row.id),
             present: used.is_some_and(|used| used.present > 0),
             observed: seen.as_ref().is_some_and(|seen| seen.compared),
             network_at: seen.and_then(|seen| seen.network_at),
             network_quiet: self.config().network_quiet,
         };
         verdict(&row.spec.lifecycle, &facts)
+    }
+
+    fn is_unpausable(&self, id: &SandboxId) -> bool {
+        let refused = self.0.idleness.unpausable().get(id).copied();
+        refused.is_some_and(|at| self.now() - at < PAUSE_RETRY)
     }
 
     async fn put_away(&self, id: &SandboxId) -> Result<(), ControlError> {
@@ -239,13 +270,27 @@ impl Control {
             return Ok(());
         };
         let decision = self.judge(&record);
-        let idle = matches!(decision, Verdict::Stop(_) | Verdict::Delete(_));
+        let idle = !matches!(decision, Verdict::Keep | Verdict::Expire(_));
         if idle && record.state == State::Running && self.has_foreground_work(id).await {
             self.0.activity.note(id, self.now());
             return Ok(());
         }
         let (action, reason, outcome) = match decision {
             Verdict::Keep => return Ok(()),
+            Verdict::Freeze(idle) => {
+                let reason = format!("frozen after {idle} s idle");
+                let frozen = self.freeze_now(&record, Some(reason.clone())).await;
+                ("sandbox.freeze", reason, frozen.map(drop))
+            }
+            Verdict::Pause(idle) => {
+                let reason = format!("paused after {idle} s idle");
+                let paused = self.pause_now(&record, Some(reason.clone())).await;
+                if paused.is_err() {
+                    let now = self.now();
+                    self.0.idleness.unpausable().insert(id.clone(), now);
+                }
+                ("sandbox.pause", reason, paused.map(drop))
+            }
             Verdict::Stop(idle) => {
                 let reason = format!("stopped after {idle} s idle");
                 let grace_ms = self.config().stop_grace_ms;

@@ -1,8 +1,9 @@
 //! What was used, exactly, across restarts of everything.
 //!
 //! Figures are taken every so often and at each change of state; the store charges what lies between
-//! two of them. CPU and egress are counters and lose nothing; memory counts only while it runs, disk
-//! as long as it exists.
+//! two of them. CPU and egress are counters and lose nothing; memory counts only while it is
+//! there, so a frozen sandbox pays for its memory and a paused one does not; disk counts as long as it
+//! exists.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use crate::principal::Principal;
 
 /// Samples written in one transaction, so that nobody waits long behind them.
 const BATCH: usize = 100;
-/// Stopped sandboxes only have a disk, which hardly changes: they are looked at in every so many rounds.
+/// Stopped and paused sandboxes only have a disk, which hardly changes: they are looked at in every so many rounds.
 const STOPPED_EVERY: u64 = 20;
 
 fn usage_sample(
@@ -89,7 +90,9 @@ impl Control {
             for record in &found.items {
                 let sample = match running.get(&record.id) {
                     Some(sample) => Some(sample.clone()),
-                    None if with_stopped && record.state == State::Stopped => {
+                    None if with_stopped
+                        && matches!(record.state, State::Stopped | State::Paused) =>
+                    {
                         self.runner().sample(&record.id).await.ok()
                     }
                     None => None,

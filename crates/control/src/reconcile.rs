@@ -90,13 +90,16 @@ fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
         .limits
         .as_ref()
         .unwrap_or(&record.spec.resources);
-    let wanted = match record.desired {
-        Desired::Running => State::Running,
-        Desired::Stopped => State::Stopped,
-        Desired::Deleted => return false,
+    let as_wanted = match (record.desired, view.state) {
+        (_, State::Failed) => true,
+        // At rest is as good as running: it wakes when somebody needs it.
+        (Desired::Running, State::Running | State::Frozen | State::Paused) => true,
+        (Desired::Stopped, State::Stopped) => true,
+        _ => false,
     };
-    record.state == view.state
-        && (view.state == wanted || view.state == State::Failed)
+    record.desired != Desired::Deleted
+        && record.state == view.state
+        && as_wanted
         && *limits == view.limits
         && record.spec.network == view.spec.network
         && honours(&view.limits, &record.spec.resources)
@@ -172,7 +175,8 @@ impl Control {
             Err(error) => return Err(error.into()),
         };
         // Its end is known to the moment only from the host's own words about it.
-        let ended_at = told.and_then(|(state, at)| (state == State::Stopped).then_some(at));
+        let ended_at = told
+            .and_then(|(state, at)| matches!(state, State::Stopped | State::Paused).then_some(at));
         self.settle_row(&record, view, ended_at).await
     }
 
@@ -199,7 +203,9 @@ impl Control {
             (Desired::Deleted, None) => self.bury(record).await,
             (_, None) => self.lost(record).await,
             (_, Some(view)) if agrees(record, &view) => Ok(()),
-            (Desired::Stopped, Some(view)) if view.state == State::Running => {
+            (Desired::Stopped, Some(view))
+                if matches!(view.state, State::Running | State::Frozen | State::Paused) =>
+            {
                 let grace_ms = self.config().stop_grace_ms;
                 self.stop_now(record, grace_ms, record.reason.clone())
                     .await
@@ -216,7 +222,7 @@ impl Control {
         view: SandboxView,
         ended_at: Option<OffsetDateTime>,
     ) -> Result<(), ControlError> {
-        let ended = matches!(view.state, State::Stopped | State::Failed)
+        let ended = matches!(view.state, State::Stopped | State::Failed | State::Paused)
             && record.state.may_have_processes();
         let view = if !honours(&view.limits, &record.spec.resources) {
             let wanted = &record.spec.resources;
@@ -305,6 +311,7 @@ impl Control {
         for view in self.runner().list().await? {
             views.insert(view.id.clone(), view);
         }
+        let snapshots = self.snapshots_on_host().await?;
         let known = self.store().setting(HOST_KNOWN).await?.is_some();
         let mut seen = HashSet::new();
         let mut suspect = HashMap::new();
@@ -327,12 +334,15 @@ impl Control {
             }
         }
         let unknown: Vec<_> = views.into_keys().filter(|id| !seen.contains(id)).collect();
-        if !known && !unknown.is_empty() && !self.config().delete_unknown_sandboxes {
+        let unknown_snapshots = self.unknown_snapshots(&snapshots).await?;
+        let strange = unknown.len() + unknown_snapshots.len();
+        if !known && strange > 0 && !self.config().delete_unknown_sandboxes {
             return Err(ControlError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "the host has {} sandboxes and this database has never met it",
-                    unknown.len()
+                    "the host has {} sandboxes and {} snapshots and this database has never met it",
+                    unknown.len(),
+                    unknown_snapshots.len()
                 ),
             )
             .hint("is this the right database? to delete those sandboxes, start once with delete_unknown_sandboxes = true"));
@@ -342,6 +352,7 @@ impl Control {
         if !known {
             self.store().put_setting(HOST_KNOWN, "yes").await?;
         }
-        failed.map_or(Ok(()), Err)
+        let tended = self.tend_snapshots(&snapshots, unknown_snapshots).await;
+        failed.map_or(tended, Err)
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use cove_model::{
     IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
+    SnapshotId,
     State,
 };
 use cove_runner::SandboxView;
@@ -20,13 +21,17 @@ use time::OffsetDateTime;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
+use crate::snapshots::FromSnapshot;
 use crate::{Control, Sample};
 
 mod create;
 mod delete;
+mod rest;
 mod update;
 
 pub use create::IDEMPOTENCY_KEY_MAX;
+pub(crate) use create::{Beginning, claim, key_reused};
+pub(crate) use rest::{Wakes, require_auto_resume};
 pub use update::GRACE_MAX_MS;
 pub(crate) use update::LOST;
 
@@ -53,6 +58,10 @@ pub struct Sandbox {
     #[serde(with = "time::serde::rfc3339")]
     pub last_active_at: OffsetDateTime,
     pub generation: u64,
+    /// The snapshot it began from, when it did not begin from an image.
+    pub origin: Option<SnapshotId>,
+    /// The snapshot its present state grew from.
+    pub head: Option<SnapshotId>,
 }
 
 impl From<SandboxRecord> for Sandbox {
@@ -73,6 +82,8 @@ impl From<SandboxRecord> for Sandbox {
             started_at: record.started_at,
             last_active_at: record.last_active_at,
             generation: record.generation,
+            origin: record.origin,
+            head: record.head,
         }
     }
 }
@@ -82,6 +93,8 @@ pub struct CreateSandbox {
     pub spec: SandboxSpec,
     /// Two creates with the same key within a day are one.
     pub idempotency_key: Option<String>,
+    /// Begin from this instead of the image, which is then not looked at.
+    pub from: Option<FromSnapshot>,
 }
 
 #[derive(Debug, Clone)]
@@ -118,7 +131,7 @@ fn facts(view: &SandboxView, wanted: &Resources) -> HostFacts {
 }
 
 /// What a sandbox in this state holds of its organisation's quota.
-fn holding(state: State, resources: &Resources) -> Holding {
+pub(crate) fn holding(state: State, resources: &Resources) -> Holding {
     match state {
         State::Creating
         | State::Running
@@ -235,7 +248,7 @@ impl Control {
             .await
     }
 
-    /// Needs `use`. Starting one that runs is done already.
+    /// Needs `use`. Starting one that runs is done already; one that is frozen or paused is resumed.
     pub async fn start_sandbox(
         &self,
         principal: &Principal,

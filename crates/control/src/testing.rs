@@ -13,6 +13,7 @@ use crate::Clock;
 mod egress;
 mod guest;
 mod runner;
+mod travel;
 
 pub use egress::EgressLogs;
 pub use guest::ScriptedGuest;
@@ -57,6 +58,15 @@ pub enum Call {
     Events,
     Images,
     AddImage,
+    Freeze,
+    Pause,
+    Resume,
+    Snapshot,
+    Snapshots,
+    DeleteSnapshot,
+    Rollback,
+    Export,
+    Import,
 }
 
 /// What goes wrong with one call.

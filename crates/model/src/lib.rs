@@ -16,4 +16,4 @@ pub use id::{ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
-pub use spec::{IdlePolicy, SandboxSpec, SpecError};
+pub use spec::{AutoSnapshot, IdlePolicy, SandboxSpec, SpecError};

@@ -17,6 +17,11 @@ pub const IMAGE_REF_MAX: usize = 512;
 pub const USER_MAX: usize = 64;
 /// Idle times above ten years are a mistake.
 pub const SECONDS_MAX: u64 = 10 * 366 * 86_400;
+/// Automatic snapshots kept of a sandbox, unless told, and at most.
+pub const AUTO_SNAPSHOTS_DEFAULT: u32 = 10;
+pub const AUTO_SNAPSHOTS_MAX: u32 = 1000;
+/// Automatic snapshots are not taken faster than this.
+pub const AUTO_SNAPSHOT_EVERY_MIN_S: u64 = 5;
 
 /// The isolation tier that runs when none is asked for.
 pub const DEFAULT_ISOLATION: &str = "container";
@@ -36,10 +41,17 @@ pub enum SpecError {
     },
 }
 
-/// When a sandbox that nobody uses is put away. Absent means never.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// When a sandbox that nobody uses is put away, how it wakes, and which states of it are kept on the
+/// way. Absent times mean never.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IdlePolicy {
+    /// Its processes hold still, memory kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freeze_after_s: Option<u64>,
+    /// Its memory goes to disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause_after_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_after_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,6 +59,53 @@ pub struct IdlePolicy {
     /// Counted from creation, idle or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_lifetime_s: Option<u64>,
+    /// Whether a request that needs it wakes it when it is frozen or paused.
+    #[serde(skip_serializing_if = "is_true")]
+    pub auto_resume: bool,
+    /// Snapshots taken without being asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_snapshot: Option<AutoSnapshot>,
+}
+
+impl Default for IdlePolicy {
+    fn default() -> Self {
+        Self {
+            freeze_after_s: None,
+            pause_after_s: None,
+            stop_after_s: None,
+            delete_after_s: None,
+            max_lifetime_s: None,
+            auto_resume: true,
+            auto_snapshot: None,
+        }
+    }
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+/// Snapshots of the disk that the control plane takes by itself, when something changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AutoSnapshot {
+    /// At this pace while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<u64>,
+    /// Before each command.
+    pub before_exec: bool,
+    /// So many of the newest are kept.
+    pub keep: u32,
+}
+
+impl Default for AutoSnapshot {
+    fn default() -> Self {
+        Self {
+            every_s: None,
+            before_exec: false,
+            keep: AUTO_SNAPSHOTS_DEFAULT,
+        }
+    }
 }
 
 /// A sandbox as asked for.
@@ -112,17 +171,60 @@ impl SandboxSpec {
 
 impl IdlePolicy {
     pub fn check(&self) -> Result<(), SpecError> {
-        for (field, value) in [
+        let ladder = [
+            ("lifecycle.freeze_after_s", self.freeze_after_s),
+            ("lifecycle.pause_after_s", self.pause_after_s),
             ("lifecycle.stop_after_s", self.stop_after_s),
             ("lifecycle.delete_after_s", self.delete_after_s),
-            ("lifecycle.max_lifetime_s", self.max_lifetime_s),
-        ] {
+        ];
+        let life = ("lifecycle.max_lifetime_s", self.max_lifetime_s);
+        for (field, value) in ladder.into_iter().chain([life]) {
             if value.is_some_and(|v| v == 0 || v > SECONDS_MAX) {
                 return Err(field_error(
                     field,
                     format!("must be between 1 and {SECONDS_MAX} seconds"),
                 ));
             }
+        }
+        let mut below: Option<(&str, u64)> = None;
+        for (field, value) in ladder {
+            let Some(value) = value else { continue };
+            if let Some((earlier, seconds)) = below.filter(|(_, seconds)| *seconds >= value) {
+                return Err(field_error(
+                    field,
+                    format!("must be more than {earlier}, {seconds}: it would never come to that"),
+                ));
+            }
+            below = Some((field, value));
+        }
+        self.auto_snapshot
+            .as_ref()
+            .map_or(Ok(()), AutoSnapshot::check)
+    }
+}
+
+impl AutoSnapshot {
+    fn check(&self) -> Result<(), SpecError> {
+        if self
+            .every_s
+            .is_some_and(|every| !(AUTO_SNAPSHOT_EVERY_MIN_S..=SECONDS_MAX).contains(&every))
+        {
+            return Err(field_error(
+                "lifecycle.auto_snapshot.every_s",
+                format!("must be between {AUTO_SNAPSHOT_EVERY_MIN_S} and {SECONDS_MAX} seconds"),
+            ));
+        }
+        if !(1..=AUTO_SNAPSHOTS_MAX).contains(&self.keep) {
+            return Err(field_error(
+                "lifecycle.auto_snapshot.keep",
+                format!("must be between 1 and {AUTO_SNAPSHOTS_MAX}"),
+            ));
+        }
+        if self.every_s.is_none() && !self.before_exec {
+            return Err(field_error(
+                "lifecycle.auto_snapshot",
+                "must say when: every_s, before_exec or both".into(),
+            ));
         }
         Ok(())
     }
@@ -226,6 +328,55 @@ mod tests {
     #[test]
     fn the_default_spec_is_valid() {
         SandboxSpec::default().check().unwrap();
+    }
+
+    #[test]
+    fn the_idle_ladder_goes_one_way() {
+        let policy = |freeze, pause, stop, delete| IdlePolicy {
+            freeze_after_s: freeze,
+            pause_after_s: pause,
+            stop_after_s: stop,
+            delete_after_s: delete,
+            ..IdlePolicy::default()
+        };
+        policy(Some(1), Some(2), Some(3), Some(4)).check().unwrap();
+        policy(Some(1), None, None, Some(4)).check().unwrap();
+        for bad in [
+            policy(Some(2), Some(1), None, None),
+            policy(None, Some(5), None, Some(5)),
+            policy(Some(9), None, Some(3), None),
+            policy(Some(0), None, None, None),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn automatic_snapshots_say_when_and_how_many() {
+        let every = |every_s, before_exec, keep| AutoSnapshot {
+            every_s,
+            before_exec,
+            keep,
+        };
+        every(Some(60), true, 1).check().unwrap();
+        for bad in [
+            every(None, false, 1),
+            every(Some(1), false, 1),
+            every(Some(60), false, 0),
+            every(Some(60), false, AUTO_SNAPSHOTS_MAX + 1),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_policy_from_before_the_ladder_wakes_on_request() {
+        let old: IdlePolicy = serde_json::from_str(r#"{"stop_after_s":5}"#).unwrap();
+        assert!(old.auto_resume);
+        assert_eq!(
+            serde_json::to_string(&old).unwrap(),
+            r#"{"stop_after_s":5}"#
+        );
     }
 
     #[test]

@@ -49,8 +49,14 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         started_at: sandbox.started_at.map(Timestamp),
         last_active_at: sandbox.last_active_at.into(),
         generation: sandbox.generation,
+        from_snapshot: sandbox.origin.map(Into::into),
+        head: sandbox.head.map(Into::into),
     }
 }
+
+mod snapshot;
+
+pub use snapshot::{snapshot, timeline};
 
 pub fn exit(exit: &guest::Exit) -> Exit {
     Exit {
@@ -181,10 +187,10 @@ fn runner_code(error: &RunnerError) -> ErrorCode {
         RunnerError::NotFound { .. } => ErrorCode::NotFound,
         RunnerError::AlreadyExists { .. } => ErrorCode::AlreadyExists,
         RunnerError::Invalid { .. } => ErrorCode::InvalidRequest,
-        RunnerError::Conflict { .. }
-        | RunnerError::Unchanged
-        | RunnerError::Uncapturable { .. }
-        | RunnerError::Unfit { .. } => ErrorCode::Conflict,
+        RunnerError::Conflict { .. } => ErrorCode::Conflict,
+        RunnerError::Unchanged => ErrorCode::Unchanged,
+        RunnerError::Uncapturable { .. } => ErrorCode::NotCapturable,
+        RunnerError::Unfit { .. } => ErrorCode::UnfitHost,
         RunnerError::InUse { .. } => ErrorCode::InUse,
         RunnerError::NoCapacity { .. } => ErrorCode::NoCapacity,
         RunnerError::Unsupported { .. } => ErrorCode::Unsupported,

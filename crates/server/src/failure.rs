@@ -139,6 +139,9 @@ impl From<ControlError> for Failure {
             Control::NoCapacity => ErrorCode::NoCapacity,
             Control::RateLimited => ErrorCode::RateLimited,
             Control::Unsupported => ErrorCode::Unsupported,
+            Control::NotCapturable => ErrorCode::NotCapturable,
+            Control::UnfitHost => ErrorCode::UnfitHost,
+            Control::Unchanged => ErrorCode::Unchanged,
             Control::LimitReached => ErrorCode::LimitReached,
             Control::PermissionDenied => ErrorCode::PermissionDenied,
             Control::DiskFull => ErrorCode::DiskFull,
@@ -172,6 +175,14 @@ pub enum About {
 
 /// A refusal of a guest. Its words are bounded but not trusted: they are shown, never acted on.
 pub fn guest(error: GuestError, about: About) -> Failure {
+    // A sandbox that could not be woken: the control plane has said why.
+    if let GuestError::Connect(cause) = &error
+        && let Some(told) = cause
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<ControlError>())
+    {
+        return told.again().into();
+    }
     let failure = match &error {
         GuestError::Refused { code, message } => {
             Failure::new(guest_code(*code, about), message.clone())

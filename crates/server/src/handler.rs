@@ -19,6 +19,7 @@ pub mod host;
 pub mod images;
 pub mod processes;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod tenancy;
 pub mod tree;
 

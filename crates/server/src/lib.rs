@@ -10,6 +10,7 @@ mod config;
 mod convert;
 mod extract;
 mod failure;
+mod following;
 mod guard;
 mod handler;
 mod listen;

@@ -13,7 +13,8 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, code, egress, events, exec, files, host, images, processes, sandboxes, tenancy, tree,
+    attach, code, egress, events, exec, files, host, images, processes, sandboxes, snapshots,
+    tenancy, tree,
 };
 use crate::state::App;
 
@@ -55,6 +56,20 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::DeleteSandbox => on(verb, sandboxes::delete),
         Op::StartSandbox => on(verb, sandboxes::start),
         Op::StopSandbox => on(verb, sandboxes::stop),
+        Op::FreezeSandbox => on(verb, sandboxes::freeze),
+        Op::PauseSandbox => on(verb, sandboxes::pause),
+        Op::ResumeSandbox => on(verb, sandboxes::resume),
+        Op::ForkSandbox => on(verb, snapshots::fork),
+        Op::RollbackSandbox => on(verb, snapshots::rollback),
+        Op::SandboxTimeline => on(verb, snapshots::timeline),
+        Op::TakeSnapshot => on(verb, snapshots::take),
+        Op::SandboxSnapshots => on(verb, snapshots::of_sandbox),
+        Op::ListSnapshots => on(verb, snapshots::list),
+        Op::GetSnapshot => on(verb, snapshots::get),
+        Op::DeleteSnapshot => on(verb, snapshots::delete),
+        Op::ForkSnapshot => on(verb, snapshots::fork_snapshot),
+        Op::ExportSnapshot => on(verb, snapshots::export),
+        Op::ImportSnapshot => on(verb, snapshots::import),
         Op::SandboxMetrics => on(verb, sandboxes::metrics),
         Op::SandboxEvents => on(verb, events::of_sandbox),
         Op::SandboxEgress => on(verb, egress::of_sandbox),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cove_model::{ImageId, KeyId, OrgId, SandboxId};
+use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 mod cursor;
@@ -126,6 +126,39 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
+
+    /// Takes the quota, inserts the row and claims the idempotency key, or does none of it.
+    async fn create_snapshot(
+        &self,
+        record: &SnapshotRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<SnapshotCreated, StoreError>;
+    /// Not those that are gone.
+    async fn snapshot(
+        &self,
+        org: &OrgId,
+        which: SnapshotRef<'_>,
+    ) -> Result<Option<SnapshotRecord>, StoreError>;
+    /// Whoever owns it, gone or not.
+    async fn any_snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, StoreError>;
+    /// Newest first.
+    async fn snapshots(
+        &self,
+        org: &OrgId,
+        filter: &SnapshotFilter,
+        page: &PageRequest,
+    ) -> Result<Page<SnapshotRecord>, StoreError>;
+    /// Of all organisations, not those that are gone.
+    async fn all_snapshots(&self, page: &PageRequest) -> Result<Page<SnapshotRecord>, StoreError>;
+    async fn change_snapshot(
+        &self,
+        id: &SnapshotId,
+        change: &SnapshotChange,
+    ) -> Result<SnapshotRecord, StoreError>;
+    /// Takes away what never came to be; its idempotency key is free again.
+    async fn forget_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError>;
+    /// Living sandboxes that began from a snapshot of this one, oldest first.
+    async fn forks(&self, sandbox: &SandboxId, limit: u32) -> Result<Vec<SandboxId>, StoreError>;
 
     /// Charges what was used since each sandbox's last sample and moves its marks, in one go. A
     /// sample that is older than the last one changes nothing.

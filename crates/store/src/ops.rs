@@ -2,10 +2,12 @@
 
 pub mod audit;
 pub mod events;
+pub mod idempotency;
 pub mod image_jobs;
 pub mod images;
 pub mod keys;
 pub mod organisations;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod sweep;
 pub mod usage;

@@ -4,7 +4,7 @@
 //! program would misread it.
 
 /// Each step's statements. Add to the end only.
-pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS];
+pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
 const IMAGE_JOBS: &[&str] = &[
@@ -12,6 +12,23 @@ const IMAGE_JOBS: &[&str] = &[
         id TEXT NOT NULL, org TEXT NOT NULL, name TEXT NOT NULL, shared BIGINT NOT NULL,
         created_at BIGINT NOT NULL, outcome TEXT, PRIMARY KEY (id, org))",
     "CREATE INDEX image_jobs_by_age ON image_jobs (created_at)",
+];
+
+/// States of sandboxes that are kept, and what each sandbox grew from.
+const SNAPSHOTS: &[&str] = &[
+    "CREATE TABLE snapshots (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), name TEXT,
+        sandbox TEXT, parent TEXT, kind TEXT NOT NULL, state TEXT NOT NULL,
+        memory BIGINT NOT NULL, spec TEXT NOT NULL, rolled_back_to TEXT, facts TEXT NOT NULL,
+        held_disk_mb BIGINT NOT NULL, created_at BIGINT NOT NULL, deleted_at BIGINT)",
+    "CREATE UNIQUE INDEX snapshots_by_name ON snapshots (org, name) WHERE deleted_at IS NULL",
+    "CREATE INDEX snapshots_by_age ON snapshots (org, created_at, id)",
+    "CREATE INDEX snapshots_by_sandbox ON snapshots (sandbox, created_at, id)",
+    "CREATE INDEX snapshots_alive ON snapshots (created_at, id) WHERE deleted_at IS NULL",
+    "CREATE INDEX snapshots_deleted ON snapshots (deleted_at) WHERE deleted_at IS NOT NULL",
+    "ALTER TABLE sandboxes ADD COLUMN origin TEXT",
+    "ALTER TABLE sandboxes ADD COLUMN head TEXT",
+    "CREATE INDEX sandboxes_by_origin ON sandboxes (origin) WHERE origin IS NOT NULL",
 ];
 
 const FIRST: &[&str] = &[

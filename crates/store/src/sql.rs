@@ -101,6 +101,17 @@ impl Row {
             .map_err(|_| StoreError::Corrupt { what })
     }
 
+    pub fn optional_parse<T: std::str::FromStr>(
+        &self,
+        index: usize,
+        what: &'static str,
+    ) -> Result<Option<T>, StoreError> {
+        match self.0.get(index) {
+            Some(Value::Null) => Ok(None),
+            _ => self.parse(index, what).map(Some),
+        }
+    }
+
     pub fn json<T: serde::de::DeserializeOwned>(
         &self,
         index: usize,
@@ -180,6 +191,7 @@ id_values!(
     cove_model::OrgId,
     cove_model::KeyId,
     cove_model::SandboxId,
+    cove_model::SnapshotId,
     cove_model::ImageId
 );
 

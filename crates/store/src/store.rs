@@ -1,15 +1,18 @@
 //! The [`Store`] over either database: every method is one operation.
 
 use async_trait::async_trait;
-use cove_model::{ImageId, KeyId, OrgId, SandboxId};
+use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
-use crate::ops::{audit, events, image_jobs, images, keys, organisations, sandboxes, sweep, usage};
+use crate::ops::{
+    audit, events, image_jobs, images, keys, organisations, sandboxes, snapshots, sweep, usage,
+};
 use crate::sql::Backend;
 use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
     Page, PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
-    SandboxRef, SandboxUsage, Store, StoreError, StoredEvent, Usage, UsageSample,
+    SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord,
+    SnapshotRef, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -145,6 +148,78 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
         let forget = sandboxes::ForgetIdempotency(org.clone(), sandbox.clone());
         self.0.write(forget).await
+    }
+
+    async fn create_snapshot(
+        &self,
+        record: &SnapshotRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<SnapshotCreated, StoreError> {
+        let create = snapshots::Create {
+            record: record.clone(),
+            idempotency: idempotency.cloned(),
+        };
+        self.0.write(create).await
+    }
+
+    async fn snapshot(
+        &self,
+        org: &OrgId,
+        which: SnapshotRef<'_>,
+    ) -> Result<Option<SnapshotRecord>, StoreError> {
+        let get = match which {
+            SnapshotRef::Id(id) => snapshots::Get::ById(org.clone(), id.clone()),
+            SnapshotRef::Name(name) => snapshots::Get::ByName(org.clone(), name.to_owned()),
+        };
+        self.0.read(get).await
+    }
+
+    async fn any_snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, StoreError> {
+        self.0.read(snapshots::Get::Any(id.clone())).await
+    }
+
+    async fn snapshots(
+        &self,
+        org: &OrgId,
+        filter: &SnapshotFilter,
+        page: &PageRequest,
+    ) -> Result<Page<SnapshotRecord>, StoreError> {
+        let list = snapshots::List {
+            org: Some(org.clone()),
+            filter: filter.clone(),
+            page: page.clone(),
+        };
+        self.0.read(list).await
+    }
+
+    async fn all_snapshots(&self, page: &PageRequest) -> Result<Page<SnapshotRecord>, StoreError> {
+        let list = snapshots::List {
+            org: None,
+            filter: SnapshotFilter::default(),
+            page: page.clone(),
+        };
+        self.0.read(list).await
+    }
+
+    async fn change_snapshot(
+        &self,
+        id: &SnapshotId,
+        change: &SnapshotChange,
+    ) -> Result<SnapshotRecord, StoreError> {
+        let change = snapshots::Change {
+            id: id.clone(),
+            change: change.clone(),
+        };
+        self.0.write(change).await
+    }
+
+    async fn forget_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError> {
+        self.0.write(snapshots::Forget(id.clone())).await
+    }
+
+    async fn forks(&self, sandbox: &SandboxId, limit: u32) -> Result<Vec<SandboxId>, StoreError> {
+        let forks = snapshots::Forks(sandbox.clone(), limit.into());
+        self.0.read(forks).await
     }
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {

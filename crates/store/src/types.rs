@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State};
+use cove_model::{
+    EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, SnapshotId, State,
+};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
+
+mod snapshot;
+
+pub use snapshot::*;
 
 /// What an organisation may hold at once. CPU in thousandths, so that sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +22,7 @@ pub struct Quota {
     pub cpu_milli: u64,
     /// Held by sandboxes that run or are meant to, counted at their ceiling.
     pub memory_mb: u64,
-    /// Held by sandboxes that exist.
+    /// Held by sandboxes that exist, and by snapshots as far as they share it with nothing else.
     pub disk_mb: u64,
 }
 
@@ -191,6 +197,10 @@ pub struct SandboxRecord {
     /// Kept coarsely; see the lifecycle ticker.
     pub last_active_at: OffsetDateTime,
     pub deleted_at: Option<OffsetDateTime>,
+    /// The snapshot it began from, when it did not begin from an image.
+    pub origin: Option<SnapshotId>,
+    /// The snapshot its present state grew from: the last one taken of it or rolled back to.
+    pub head: Option<SnapshotId>,
 }
 
 /// A change of a sandbox's row; what is absent stays.
@@ -209,6 +219,7 @@ pub struct SandboxChange {
     pub last_active_at: Option<OffsetDateTime>,
     /// The row becomes a tombstone: its name is free again and no list shows it.
     pub deleted_at: Option<OffsetDateTime>,
+    pub head: Option<Option<SnapshotId>>,
 }
 
 /// A caller's promise that two requests with this key are one.

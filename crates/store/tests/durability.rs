@@ -62,6 +62,8 @@ fn record() -> SandboxRecord {
         started_at: None,
         last_active_at: now,
         deleted_at: None,
+        origin: None,
+        head: None,
     }
 }
 

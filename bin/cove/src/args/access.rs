@@ -24,6 +24,13 @@ pub enum ImageCommand {
     BuildDebian,
     /// Bootstrap the image for code: numpy, pandas, matplotlib and a current Node
     BuildCodeInterpreter,
+    /// Make an image of a snapshot, with its processes when it has memory
+    Create {
+        name: String,
+        /// Name or id of the snapshot
+        #[arg(long, value_name = "SNAPSHOT")]
+        from: String,
+    },
     /// Import a directory or tarball of the server's own machine
     Import { name: String, path: PathBuf },
     /// Remove images

@@ -4,19 +4,34 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
-    CreateSandbox, Lifecycle, Network, PatchSandbox, Reach, ResourcesChange, ResourcesRequest,
-    SandboxState,
+    CreateSandbox, Network, PatchSandbox, Reach, ResourcesChange, ResourcesRequest, SandboxState,
 };
 
-use crate::units::{duration_s, key_value, megabytes};
+use super::lifecycle::LifecycleArgs;
+use crate::units::{key_value, megabytes};
 
 #[derive(Debug, Clone, Args)]
 pub struct CreateArgs {
-    /// Name or id of an image
-    #[arg(default_value = "debian")]
-    pub image: String,
+    /// Name or id of an image; debian unless told
+    pub image: Option<String>,
+    /// Begin from this snapshot instead of an image
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub snapshot: Option<String>,
+    /// Go on with the snapshot's processes
+    #[arg(long, requires = "snapshot")]
+    pub with_memory: bool,
     #[command(flatten)]
     pub options: CreateOptions,
+}
+
+impl CreateArgs {
+    pub fn request(&self) -> CreateSandbox {
+        CreateSandbox {
+            snapshot: self.snapshot.clone(),
+            memory: self.with_memory,
+            ..self.options.request(self.image.as_deref())
+        }
+    }
 }
 
 /// What `create` and `run` have in common.
@@ -60,15 +75,8 @@ pub struct CreateOptions {
     pub isolation: Option<String>,
     #[command(flatten)]
     pub network: NetworkOptions,
-    /// Stop it when idle for this long, like 30m
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub stop_after: Option<u64>,
-    /// Delete it when idle for this long
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub delete_after: Option<u64>,
-    /// Delete it after this long, idle or not
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub max_lifetime: Option<u64>,
+    #[command(flatten)]
+    pub lifecycle: LifecycleArgs,
     /// Forbid gaining privileges through setuid programs
     #[arg(long)]
     pub no_new_privs: bool,
@@ -122,7 +130,7 @@ impl NetworkOptions {
 }
 
 impl CreateOptions {
-    pub fn request(&self, image: &str) -> CreateSandbox {
+    pub fn request(&self, image: Option<&str>) -> CreateSandbox {
         let resources = ResourcesRequest {
             cpu: self.cpu,
             memory_mb: self.memory,
@@ -133,19 +141,16 @@ impl CreateOptions {
             io_read_mb_s: None,
             io_write_mb_s: None,
         };
-        let lifecycle = Lifecycle {
-            stop_after_s: self.stop_after,
-            delete_after_s: self.delete_after,
-            max_lifetime_s: self.max_lifetime,
-        };
         CreateSandbox {
-            image: Some(image.to_owned()),
+            image: image.map(Into::into),
+            snapshot: None,
+            memory: false,
             name: self.name.clone(),
             isolation: self.isolation.clone(),
             resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
             env: self.env.iter().cloned().collect(),
             network: self.network.request(),
-            lifecycle: Some(lifecycle).filter(|asked| *asked != Lifecycle::default()),
+            lifecycle: self.lifecycle.request(),
             labels: self.label.iter().cloned().collect(),
             user: self.user.clone(),
             workdir: self.workdir.clone(),
@@ -195,15 +200,11 @@ pub struct UpdateArgs {
     pub disk: Option<u64>,
     #[arg(long)]
     pub pids: Option<u64>,
-    /// These three replace the whole lifecycle
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub stop_after: Option<u64>,
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub delete_after: Option<u64>,
-    #[arg(long, value_parser = duration_s, value_name = "TIME")]
-    pub max_lifetime: Option<u64>,
-    /// Never stop or delete it by itself
-    #[arg(long, conflicts_with_all = ["stop_after", "delete_after", "max_lifetime"])]
+    /// What is given replaces the whole lifecycle
+    #[command(flatten)]
+    pub lifecycle: LifecycleArgs,
+    /// Never put it away or take snapshots of it by itself
+    #[arg(long, conflicts_with = "lifecycle")]
     pub keep: bool,
     /// Together these replace the whole network policy, at once
     #[command(flatten)]
@@ -219,11 +220,7 @@ impl UpdateArgs {
             disk_mb: self.disk,
             pids: self.pids,
         };
-        let lifecycle = Lifecycle {
-            stop_after_s: self.stop_after,
-            delete_after_s: self.delete_after,
-            max_lifetime_s: self.max_lifetime,
-        };
+        let lifecycle = self.lifecycle.request();
         let labels: BTreeMap<_, _> = self.label.iter().cloned().collect();
         PatchSandbox {
             name: self
@@ -231,7 +228,10 @@ impl UpdateArgs {
                 .clone()
                 .map(|name| Some(name).filter(|name| !name.is_empty())),
             labels: (self.no_labels || !labels.is_empty()).then_some(labels),
-            lifecycle: (self.keep || lifecycle != Lifecycle::default()).then_some(lifecycle),
+            lifecycle: match self.keep {
+                true => Some(Default::default()),
+                false => lifecycle,
+            },
             resources: Some(resources).filter(|asked| *asked != ResourcesChange::default()),
             network: self.network.request(),
             expected_generation: None,

@@ -14,7 +14,7 @@ use crate::args::CpArgs;
 use crate::output;
 use crate::report::CliError;
 
-mod meter;
+pub mod meter;
 mod tree;
 
 use meter::Meter;

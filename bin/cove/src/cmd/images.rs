@@ -34,6 +34,10 @@ pub async fn run(client: &Client, command: ImageCommand, json: bool) -> Result<u
             )
             .await?;
         }
+        ImageCommand::Create { name, from } => {
+            let snapshot = from;
+            add(client, &AddImage::Snapshot { snapshot, name }, json).await?;
+        }
         ImageCommand::BuildDebian => add(client, &AddImage::Debian {}, json).await?,
         ImageCommand::BuildCodeInterpreter => {
             add(client, &AddImage::CodeInterpreter {}, json).await?;

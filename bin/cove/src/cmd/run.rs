@@ -9,7 +9,7 @@ use crate::args::work::CommandOptions;
 use crate::report::CliError;
 
 pub async fn run(client: &Client, args: &RunArgs) -> Result<u8, CliError> {
-    let mut create = args.options.request(&args.image);
+    let mut create = args.options.request(Some(&args.image));
     create
         .labels
         .entry("cove.run".into())

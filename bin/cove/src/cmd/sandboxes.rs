@@ -9,10 +9,14 @@ use crate::report::CliError;
 use crate::units;
 
 pub async fn create(client: &Client, args: &CreateArgs, json: bool) -> Result<(), CliError> {
-    let sandbox = client
-        .create_sandbox(&args.options.request(&args.image), None)
-        .await
-        .map_err(|error| explain_image(error, &args.image))?;
+    let sandbox =
+        client
+            .create_sandbox(&args.request(), None)
+            .await
+            .map_err(|error| match &args.snapshot {
+                Some(_) => error.into(),
+                None => explain_image(error, args.image.as_deref().unwrap_or("debian")),
+            })?;
     if json {
         return output::json(&sandbox);
     }
@@ -130,9 +134,21 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .maybe("workdir", sandbox.workdir.clone())
         .maybe("env", pairs(&sandbox.env))
         .maybe("labels", pairs(&sandbox.labels))
+        .maybe("from snapshot", sandbox.from_snapshot.clone())
+        .maybe("grew from", sandbox.head.clone())
+        .maybe("freeze after", after(sandbox.lifecycle.freeze_after_s))
+        .maybe("pause after", after(sandbox.lifecycle.pause_after_s))
         .maybe("stop after", after(sandbox.lifecycle.stop_after_s))
         .maybe("delete after", after(sandbox.lifecycle.delete_after_s))
         .maybe("max lifetime", after(sandbox.lifecycle.max_lifetime_s))
+        .maybe(
+            "auto resume",
+            (sandbox.lifecycle.auto_resume == Some(false)).then_some("off"),
+        )
+        .maybe(
+            "auto snapshot",
+            sandbox.lifecycle.auto_snapshot.as_ref().map(automatic),
+        )
         .add(
             "created",
             format!(
@@ -144,6 +160,20 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .maybe("started", sandbox.started_at.map(units::ago))
         .add("last active", units::ago(sandbox.last_active_at));
     facts.print()
+}
+
+fn automatic(auto: &cove_api::lifecycle::AutoSnapshot) -> String {
+    let mut words = Vec::new();
+    if let Some(every) = auto.every_s {
+        words.push(format!("every {}", units::span(every)));
+    }
+    if auto.before_exec {
+        words.push("before each command".into());
+    }
+    if let Some(keep) = auto.keep {
+        words.push(format!("{keep} kept"));
+    }
+    words.join(", ")
 }
 
 pub async fn start(client: &Client, sandboxes: &[String], json: bool) -> Result<(), CliError> {
@@ -170,7 +200,7 @@ pub async fn stop(
     Ok(())
 }
 
-fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> {
+pub fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> {
     if json {
         output::json_line(sandbox)
     } else {

@@ -5,7 +5,7 @@ use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
 use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
-use crate::{NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, tenancy};
+use crate::{NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, snapshot, tenancy};
 
 const fn get(
     op: Op,
@@ -101,6 +101,68 @@ pub const ROUTES: &[Route] = &[
     )
     .optional_body::<sandbox::StopSandbox>()
     .reply::<sandbox::Sandbox>(200),
+    post(
+        Op::FreezeSandbox,
+        "/v1/sandboxes/{id}/freeze",
+        Manage,
+        "Hold its processes still, memory kept",
+    )
+    .reply::<sandbox::Sandbox>(200),
+    post(
+        Op::PauseSandbox,
+        "/v1/sandboxes/{id}/pause",
+        Manage,
+        "Put its memory on disk; it uses neither CPU nor memory then",
+    )
+    .reply::<sandbox::Sandbox>(200),
+    post(
+        Op::ResumeSandbox,
+        "/v1/sandboxes/{id}/resume",
+        Use,
+        "Bring a frozen or paused sandbox back where it was",
+    )
+    .reply::<sandbox::Sandbox>(200),
+    post(
+        Op::TakeSnapshot,
+        "/v1/sandboxes/{id}/snapshots",
+        Manage,
+        "Keep its present state; answers once that is on disk",
+    )
+    .optional_body::<snapshot::TakeSnapshot>()
+    .reply::<snapshot::Snapshot>(201)
+    .idempotent(),
+    get(
+        Op::SandboxSnapshots,
+        "/v1/sandboxes/{id}/snapshots",
+        Read,
+        "List its snapshots",
+    )
+    .query::<PageQuery>()
+    .reply::<Page<snapshot::Snapshot>>(200),
+    post(
+        Op::ForkSandbox,
+        "/v1/sandboxes/{id}/fork",
+        Manage,
+        "Make copies of it, each a sandbox of its own",
+    )
+    .optional_body::<snapshot::Fork>()
+    .reply::<Vec<snapshot::Forked>>(200)
+    .idempotent(),
+    post(
+        Op::RollbackSandbox,
+        "/v1/sandboxes/{id}/rollback",
+        Manage,
+        "Put it back to a snapshot; what it was before is kept",
+    )
+    .body::<snapshot::Rollback>()
+    .reply::<snapshot::RolledBack>(200),
+    get(
+        Op::SandboxTimeline,
+        "/v1/sandboxes/{id}/timeline",
+        Read,
+        "Its tree of snapshots, forks and rollbacks",
+    )
+    .reply::<snapshot::Timeline>(200),
     get(
         Op::SandboxMetrics,
         "/v1/sandboxes/{id}/metrics",
@@ -355,6 +417,47 @@ pub const ROUTES: &[Route] = &[
         Manage,
         "Remove an image no sandbox uses",
     ),
+    get(Op::ListSnapshots, "/v1/snapshots", Read, "List snapshots")
+        .query::<PageQuery>()
+        .reply::<Page<snapshot::Snapshot>>(200),
+    post(
+        Op::ImportSnapshot,
+        "/v1/snapshots/import",
+        Manage,
+        "Take in a file that an export made",
+    )
+    .query::<snapshot::ImportSnapshot>()
+    .upload(BYTES)
+    .reply::<snapshot::Imported>(201),
+    get(
+        Op::GetSnapshot,
+        "/v1/snapshots/{snapshot}",
+        Read,
+        "Show a snapshot, by id or name",
+    )
+    .reply::<snapshot::Snapshot>(200),
+    delete(
+        Op::DeleteSnapshot,
+        "/v1/snapshots/{snapshot}",
+        Manage,
+        "Delete a snapshot; what grew from it stays",
+    ),
+    post(
+        Op::ForkSnapshot,
+        "/v1/snapshots/{snapshot}/fork",
+        Manage,
+        "Make sandboxes from a snapshot",
+    )
+    .optional_body::<snapshot::Fork>()
+    .reply::<Vec<snapshot::Forked>>(200)
+    .idempotent(),
+    get(
+        Op::ExportSnapshot,
+        "/v1/snapshots/{snapshot}/export",
+        Use,
+        "A snapshot as one file",
+    )
+    .raw(BYTES),
     get(Op::ListKeys, "/v1/keys", Admin, "List API keys")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Key>>(200),

@@ -55,7 +55,7 @@ fn seen(mut job: ImageJob, record: &ImageJobRecord, home: bool) -> ImageJob {
 
 impl Control {
     /// Writes down whose fetch this is, and sees to its end.
-    pub(super) async fn follow_job(
+    pub(crate) async fn follow_job(
         &self,
         principal: &Principal,
         job: ImageJob,

@@ -10,6 +10,7 @@ fn policy(stop: Option<u64>, delete: Option<u64>, life: Option<u64>) -> IdlePoli
         stop_after_s: stop,
         delete_after_s: delete,
         max_lifetime_s: life,
+        ..IdlePolicy::default()
     }
 }
 
@@ -18,7 +19,8 @@ fn facts() -> Facts {
         now: at(1000),
         created_at: at(0),
         last_active_at: at(900),
-        running: true,
+        state: State::Running,
+        unpausable: false,
         present: false,
         observed: true,
         network_at: None,
@@ -31,7 +33,7 @@ fn stops_then_deletes_by_the_idle_time() {
     let both = policy(Some(60), Some(3600), None);
     assert_eq!(verdict(&both, &facts()), Verdict::Stop(100));
     let stopped = Facts {
-        running: false,
+        state: State::Stopped,
         ..facts()
     };
     assert_eq!(verdict(&both, &stopped), Verdict::Keep);
@@ -45,6 +47,41 @@ fn stops_then_deletes_by_the_idle_time() {
         ..facts()
     };
     assert_eq!(verdict(&both, &recent), Verdict::Keep);
+}
+
+#[test]
+fn the_ladder_goes_down_a_rung_at_a_time_and_never_up() {
+    let ladder = IdlePolicy {
+        freeze_after_s: Some(10),
+        pause_after_s: Some(60),
+        ..policy(Some(600), Some(3600), None)
+    };
+    for (state, idle, expected) in [
+        (State::Running, 9, Verdict::Keep),
+        (State::Running, 10, Verdict::Freeze(10)),
+        (State::Frozen, 59, Verdict::Keep),
+        (State::Running, 60, Verdict::Pause(60)),
+        (State::Frozen, 60, Verdict::Pause(60)),
+        (State::Paused, 599, Verdict::Keep),
+        (State::Paused, 600, Verdict::Stop(600)),
+        (State::Frozen, 600, Verdict::Stop(600)),
+        (State::Stopped, 3599, Verdict::Keep),
+        (State::Paused, 3600, Verdict::Delete(3600)),
+        (State::Stopped, 3600, Verdict::Delete(3600)),
+    ] {
+        let facts = Facts {
+            now: at(900 + idle),
+            state,
+            ..facts()
+        };
+        assert_eq!(verdict(&ladder, &facts), expected, "{state} {idle}");
+    }
+    let unpausable = Facts {
+        now: at(960),
+        unpausable: true,
+        ..facts()
+    };
+    assert_eq!(verdict(&ladder, &unpausable), Verdict::Freeze(60));
 }
 
 #[test]
@@ -81,9 +118,9 @@ fn work_of_any_kind_keeps_it_and_its_lifetime_ends_it_anyway() {
 proptest! {
     #[test]
     fn without_a_policy_nothing_is_ever_put_away(
-        now in -10_000i64..1_000_000, active in -10_000i64..1_000_000, running: bool, present: bool,
+        now in -10_000i64..1_000_000, active in -10_000i64..1_000_000, state in 0..State::ALL.len(), present: bool,
     ) {
-        let facts = Facts { now: at(now), last_active_at: at(active), running, present, ..facts() };
+        let facts = Facts { now: at(now), last_active_at: at(active), state: State::ALL[state], present, ..facts() };
         prop_assert_eq!(verdict(&IdlePolicy::default(), &facts), Verdict::Keep);
     }
 

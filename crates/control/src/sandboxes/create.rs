@@ -1,7 +1,7 @@
 //! Creating: the row first, then the host, and nothing left of a create that failed.
 
-use cove_model::{SandboxId, SandboxSpec, State};
-use cove_runner::{CreateRequest, RunnerError, SandboxView};
+use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
+use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, SandboxChange, SandboxRecord,
     Scope, StoreError,
@@ -19,6 +19,14 @@ pub const IDEMPOTENCY_KEY_MAX: usize = 255;
 /// How often a create looks again when the one it would repeat has just failed.
 const REPLAYS_MAX: u32 = 3;
 
+/// A sandbox to be made, with its names looked up.
+pub(crate) struct Beginning {
+    pub spec: SandboxSpec,
+    /// A snapshot the caller may use, and whether its processes go on.
+    pub from: Option<(SnapshotId, bool)>,
+    pub idempotency_key: Option<String>,
+}
+
 impl Control {
     pub(super) async fn create_audited(
         &self,
@@ -26,7 +34,24 @@ impl Control {
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
         let id = SandboxId::random();
-        let outcome = self.create(principal, request, &id).await;
+        let outcome = async {
+            principal.require(Scope::Manage)?;
+            let from = match &request.from {
+                Some(from) => Some(self.origin(principal, from).await?),
+                None => None,
+            };
+            // Nobody collects the snapshot while it is begun from.
+            let _held = from
+                .as_ref()
+                .map(|(id, _)| self.0.snapshots_under_way.enter(id));
+            let beginning = Beginning {
+                spec: request.spec,
+                from,
+                idempotency_key: request.idempotency_key,
+            };
+            self.begin(principal, beginning, &id).await
+        }
+        .await;
         let target = match &outcome {
             Ok(created) => created.sandbox.id.as_str(),
             Err(_) => id.as_str(),
@@ -36,20 +61,27 @@ impl Control {
         outcome
     }
 
-    async fn create(
+    pub(crate) async fn begin(
         &self,
         principal: &Principal,
-        request: CreateSandbox,
+        request: Beginning,
         id: &SandboxId,
     ) -> Result<Created, ControlError> {
         principal.require(Scope::Manage)?;
         request.spec.check()?;
         let idempotency = request
             .idempotency_key
-            .map(|key| claim(key, &request.spec))
+            .map(|key| match &request.from {
+                None => claim(key, &request.spec),
+                Some(from) => claim(key, &(&request.spec, from)),
+            })
             .transpose()?;
-        let image = self.resolve_image(principal, &request.spec.image).await?;
+        let image = match &request.from {
+            None => self.resolve_image(principal, &request.spec.image).await?,
+            Some(_) => request.spec.image.clone(),
+        };
         let now = self.now();
+        let origin = request.from.as_ref().map(|(id, _)| id.clone());
         let record = SandboxRecord {
             id: id.clone(),
             org: principal.org.clone(),
@@ -65,7 +97,12 @@ impl Control {
             started_at: None,
             last_active_at: now,
             deleted_at: None,
+            head: origin.clone(),
+            origin,
         };
+        let from = request
+            .from
+            .map(|(snapshot, memory)| FromSnapshot { snapshot, memory });
         // Held until the end, so that a repeated request waits for this one.
         let _turn = self.0.locks.lock(id).await;
         for _ in 0..REPLAYS_MAX {
@@ -75,7 +112,7 @@ impl Control {
                 .await;
             match inserted.map_err(|error| name_taken(error, &record))? {
                 Inserted::New => {
-                    let sandbox = self.make(&record, image).await?.into();
+                    let sandbox = self.make(&record, image, from).await?.into();
                     return Ok(Created {
                         sandbox,
                         replayed: false,
@@ -109,6 +146,7 @@ impl Control {
         &self,
         record: &SandboxRecord,
         image: String,
+        from: Option<FromSnapshot>,
     ) -> Result<SandboxRecord, ControlError> {
         let request = CreateRequest {
             id: record.id.clone(),
@@ -116,7 +154,7 @@ impl Control {
                 image,
                 ..record.spec.clone()
             },
-            from: None,
+            from,
         };
         let made = match self.runner().create(request).await {
             // The id is ours alone, so this is our own earlier try.
@@ -157,6 +195,7 @@ impl Control {
                 | RunnerError::Invalid { .. }
                 | RunnerError::Unsupported { .. }
                 | RunnerError::NotFound { .. }
+                | RunnerError::Unfit { .. }
         );
         let clean = refused || self.runner().delete(&record.id).await.is_ok();
         let reason = Some(Some(error.to_string()));
@@ -196,9 +235,13 @@ impl Control {
     }
 }
 
-fn claim(key: String, spec: &SandboxSpec) -> Result<IdempotencyKey, ControlError> {
+/// Binds a key to what was asked for with it.
+pub(crate) fn claim(
+    key: String,
+    asked: &impl serde::Serialize,
+) -> Result<IdempotencyKey, ControlError> {
     check_label("the idempotency key", &key, IDEMPOTENCY_KEY_MAX)?;
-    let request = serde_json::to_vec(spec)
+    let request = serde_json::to_vec(asked)
         .map_err(|error| ControlError::internal("the request cannot be hashed").because(error))?;
     let hash = Sha256::digest(&request);
     Ok(IdempotencyKey {
@@ -207,7 +250,7 @@ fn claim(key: String, spec: &SandboxSpec) -> Result<IdempotencyKey, ControlError
     })
 }
 
-fn key_reused(why: &str) -> ControlError {
+pub(crate) fn key_reused(why: &str) -> ControlError {
     ControlError::new(
         ErrorCode::IdempotencyKeyReused,
         format!("the idempotency key was used before {why}"),
@@ -228,7 +271,7 @@ fn name_taken(error: StoreError, record: &SandboxRecord) -> ControlError {
 
 fn image_hint(error: RunnerError, record: &SandboxRecord) -> ControlError {
     match &error {
-        RunnerError::NotFound { what, .. } if what == "image" => {
+        RunnerError::NotFound { what, .. } if what == "image" && record.origin.is_none() => {
             super::super::images::no_image(&record.spec.image)
         }
         _ => error.into(),

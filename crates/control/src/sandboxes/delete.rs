@@ -75,6 +75,7 @@ impl Control {
         };
         self.store().change_sandbox(&record.id, &gone, now).await?;
         self.0.idleness.forget(&record.id);
+        self.0.checkpoints.forget(&record.id);
         Ok(())
     }
 }

@@ -27,9 +27,9 @@ impl Control {
         if is_doomed(&record) {
             return Err(being_deleted());
         }
-        if record.state == State::Running {
-            self.0.activity.note(&record.id, self.now());
-            return Ok(record.into());
+        match record.state {
+            State::Stopped | State::Failed | State::Creating | State::Stopping => {}
+            _ => return self.resume_or_refuse(&record).await,
         }
         let intent = SandboxChange {
             desired: Some(Desired::Running),
@@ -115,7 +115,7 @@ impl Control {
         }
         match record.state {
             State::Stopped => Ok(record.into()),
-            State::Running | State::Creating | State::Stopping => {
+            State::Running | State::Frozen | State::Paused | State::Creating | State::Stopping => {
                 Ok(self.stop_now(&record, grace_ms, None).await?.into())
             }
             state => Err(ControlError::new(

@@ -2,16 +2,23 @@
 
 use cove_protocol::frame;
 use cove_protocol::message::{
-    Done, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Reply,
+    Done, Empty, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Reply,
     ReplyKind, Request,
 };
 use cove_runner::GuestStream;
 use tokio::net::UnixStream;
 
+/// What a command says before and after the guest is captured.
+const BEFORE: &str = "before,";
+const AFTER: &str = "after\n";
+
 /// Answers what its processes are; a command prints what it was given and exits with 0.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedGuest {
     pub processes: Vec<Process>,
+    /// Breaks commands' output off after the first bytes, as a guest that is captured does; whoever
+    /// comes back hears the rest.
+    pub quiesces: bool,
 }
 
 impl ScriptedGuest {
@@ -60,6 +67,16 @@ impl ScriptedGuest {
                 if !start.follow {
                     return vec![ReplyKind::Started(started)];
                 }
+                if self.quiesces {
+                    return vec![
+                        ReplyKind::Started(started),
+                        ReplyKind::Output(Output {
+                            data: BEFORE.into(),
+                            ..Output::default()
+                        }),
+                        ReplyKind::Quiesce(Empty {}),
+                    ];
+                }
                 let length = said.len() as u64;
                 vec![
                     ReplyKind::Started(started),
@@ -69,6 +86,22 @@ impl ScriptedGuest {
                     }),
                     ReplyKind::Exit(Exit {
                         stdout_bytes: length,
+                        ..Exit::default()
+                    }),
+                ]
+            }
+            Some(Request::Output(from)) if self.quiesces => {
+                let all = format!("{BEFORE}{AFTER}");
+                let offset = from.stdout_from.min(all.len() as u64);
+                let rest = all.as_bytes()[offset as usize..].to_vec();
+                vec![
+                    ReplyKind::Output(Output {
+                        offset,
+                        data: rest.into(),
+                        ..Output::default()
+                    }),
+                    ReplyKind::Exit(Exit {
+                        stdout_bytes: all.len() as u64,
                         ..Exit::default()
                     }),
                 ]

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, State, lifecycle,
+    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle,
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, JobState, RunnerApi, RunnerError, Sample, SandboxView, TierReport,
+    ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi, RunnerError,
+    Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
@@ -29,14 +30,19 @@ pub enum GuestKind {
     Scripted(ScriptedGuest),
 }
 
-struct One {
-    view: SandboxView,
-    sample: Sample,
+pub(super) struct One {
+    pub view: SandboxView,
+    pub sample: Sample,
+    /// The snapshot its state grew from.
+    pub head: Option<SnapshotId>,
+    /// Something was written since the last snapshot.
+    pub changed: bool,
 }
 
 #[derive(Default)]
-struct World {
-    sandboxes: BTreeMap<SandboxId, One>,
+pub(super) struct World {
+    pub sandboxes: BTreeMap<SandboxId, One>,
+    pub snapshots: BTreeMap<SnapshotId, SnapshotView>,
     events: Vec<Event>,
     images: Vec<ImageView>,
     jobs: HashMap<String, ImageJob>,
@@ -45,7 +51,7 @@ struct World {
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<(Call, Option<SandboxId>)>,
     guest: GuestKind,
-    memory_mb: Option<u64>,
+    pub memory_mb: Option<u64>,
     fetching: bool,
 }
 
@@ -53,7 +59,7 @@ struct World {
 pub struct MemoryRunner {
     world: Mutex<World>,
     changed: Notify,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     pub egress: EgressLogs,
 }
 
@@ -70,7 +76,7 @@ impl MemoryRunner {
         Arc::new(runner)
     }
 
-    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+    pub(super) fn world(&self) -> std::sync::MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,13 +184,13 @@ impl MemoryRunner {
         }
     }
 
-    fn set_state(&self, id: &SandboxId, state: State, reason: Option<String>) {
+    pub(super) fn set_state(&self, id: &SandboxId, state: State, reason: Option<String>) {
         let now = self.clock.now();
         let mut world = self.world();
         if let Some(one) = world.sandboxes.get_mut(id) {
             one.view.state = state;
             one.view.reason = reason.clone();
-            one.sample.running = state == State::Running;
+            one.sample.running = matches!(state, State::Running | State::Frozen);
             if !one.sample.running {
                 one.sample.memory_bytes = 0;
             }
@@ -195,7 +201,11 @@ impl MemoryRunner {
     }
 
     /// Notes the call and meets its fault, if there is one. `true`: the answer gets lost.
-    async fn enter(&self, call: Call, id: Option<&SandboxId>) -> Result<bool, RunnerError> {
+    pub(super) async fn enter(
+        &self,
+        call: Call,
+        id: Option<&SandboxId>,
+    ) -> Result<bool, RunnerError> {
         let fault = {
             let mut world = self.world();
             world.calls.push((call, id.cloned()));
@@ -212,7 +222,7 @@ impl MemoryRunner {
         }
     }
 
-    fn find(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+    pub(super) fn find(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
         let world = self.world();
         let found = world.sandboxes.get(id).map(|one| one.view.clone());
         found.ok_or_else(|| missing("sandbox", id.as_str()))
@@ -220,7 +230,7 @@ impl MemoryRunner {
 
     fn create_now(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
         let now = self.clock.now();
-        let CreateRequest { id, spec, from: _ } = request;
+        let CreateRequest { id, spec, from } = request;
         let mut world = self.world();
         if world.sandboxes.contains_key(&id) {
             return Err(RunnerError::AlreadyExists {
@@ -228,26 +238,24 @@ impl MemoryRunner {
                 id: id.to_string(),
             });
         }
-        let image = world
-            .images
-            .iter()
-            .find(|image| image.id.as_str() == spec.image || image.names.contains(&spec.image))
-            .ok_or_else(|| missing("image", &spec.image))?
-            .id
-            .clone();
-        let promised: u64 = world
-            .sandboxes
-            .values()
-            .map(|one| one.view.limits.memory_mb)
-            .sum();
-        if let Some(limit) = world.memory_mb
-            && promised + spec.resources.memory_mb > limit
-        {
-            return Err(RunnerError::NoCapacity {
-                resource: "memory".into(),
-                message: format!("{promised} of {limit} MiB are promised"),
-            });
-        }
+        let image = match &from {
+            Some(from) => {
+                let found = world.snapshots.get(&from.snapshot);
+                let found = found.ok_or_else(|| missing("snapshot", from.snapshot.as_str()))?;
+                if let Some(message) = found.unfit.clone().filter(|_| from.memory) {
+                    return Err(RunnerError::Unfit { message });
+                }
+                found.image.clone()
+            }
+            None => world
+                .images
+                .iter()
+                .find(|image| image.id.as_str() == spec.image || image.names.contains(&spec.image))
+                .ok_or_else(|| missing("image", &spec.image))?
+                .id
+                .clone(),
+        };
+        world.promise(spec.resources.memory_mb)?;
         let view = SandboxView {
             id: id.clone(),
             state: State::Running,
@@ -267,6 +275,8 @@ impl MemoryRunner {
         let one = One {
             view: view.clone(),
             sample: empty_sample(now),
+            head: from.map(|from| from.snapshot),
+            changed: true,
         };
         world.sandboxes.insert(id.clone(), one);
         for state in [State::Creating, State::Running] {
@@ -293,14 +303,30 @@ impl MemoryRunner {
     }
 }
 
-fn missing(what: &str, id: &str) -> RunnerError {
+impl World {
+    /// Refuses what would not fit beside those that are awake.
+    pub fn promise(&self, memory_mb: u64) -> Result<(), RunnerError> {
+        let awake = self.sandboxes.values();
+        let awake = awake.filter(|one| one.view.state.may_have_processes());
+        let promised: u64 = awake.map(|one| one.view.limits.memory_mb).sum();
+        match self.memory_mb {
+            Some(limit) if promised + memory_mb > limit => Err(RunnerError::NoCapacity {
+                resource: "memory".into(),
+                message: format!("{promised} of {limit} MiB are promised"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn missing(what: &str, id: &str) -> RunnerError {
     RunnerError::NotFound {
         what: what.into(),
         id: id.into(),
     }
 }
 
-fn push_event(world: &mut World, at: OffsetDateTime, id: &SandboxId, kind: EventKind) {
+pub(super) fn push_event(world: &mut World, at: OffsetDateTime, id: &SandboxId, kind: EventKind) {
     let sequence = world.events.len() as u64 + 1;
     world.events.push(Event {
         sequence,
@@ -327,7 +353,7 @@ fn empty_sample(at: OffsetDateTime) -> Sample {
     }
 }
 
-fn answer<T>(lost: bool, outcome: Result<T, RunnerError>) -> Result<T, RunnerError> {
+pub(super) fn answer<T>(lost: bool, outcome: Result<T, RunnerError>) -> Result<T, RunnerError> {
     if lost { Err(unreachable()) } else { outcome }
 }
 
@@ -428,7 +454,13 @@ impl RunnerApi for MemoryRunner {
 
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
         self.enter(Call::Connect, Some(id)).await?;
-        self.find(id)?;
+        let state = self.find(id)?.state;
+        if state != State::Running {
+            return Err(RunnerError::Conflict {
+                request: "connect to".into(),
+                state,
+            });
+        }
         let silent = |message: String| RunnerError::GuestUnreachable { message };
         let guest = self.world().guest.clone();
         match guest {
@@ -466,6 +498,76 @@ impl RunnerApi for MemoryRunner {
 
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
         Ok(self.egress.read(query).await)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Freeze, Some(id)).await?;
+        answer(lost, self.freeze_now(id))
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Pause, Some(id)).await?;
+        answer(lost, self.pause_now(id))
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resume, Some(id)).await?;
+        answer(lost, self.resume_now(id))
+    }
+
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
+        let lost = self.enter(Call::Snapshot, Some(&request.sandbox)).await?;
+        answer(lost, self.snapshot_now(request))
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        self.enter(Call::Snapshots, None).await?;
+        Ok(self.world().snapshots.values().cloned().collect())
+    }
+
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        let found = self.world().snapshots.get(id).cloned();
+        found.ok_or_else(|| missing("snapshot", id.as_str()))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        let lost = self.enter(Call::DeleteSnapshot, None).await?;
+        self.world().snapshots.remove(id);
+        answer(lost, Ok(()))
+    }
+
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
+        let lost = self.enter(Call::Rollback, Some(&request.sandbox)).await?;
+        answer(lost, self.rollback_now(request))
+    }
+
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+        self.enter(Call::Export, None).await?;
+        self.export_now(id)
+    }
+
+    async fn import_snapshot(
+        &self,
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let lost = self.enter(Call::Import, None).await?;
+        answer(lost, self.import_now(id, file).await)
+    }
+
+    async fn image_from_snapshot(
+        &self,
+        id: &SnapshotId,
+        name: &str,
+    ) -> Result<ImageJob, RunnerError> {
+        self.get_snapshot(id).await?;
+        let reference = name.to_owned();
+        self.add_image(ImageSource::Registry {
+            reference,
+            username: None,
+            password: None,
+        })
+        .await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

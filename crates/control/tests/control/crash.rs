@@ -29,6 +29,7 @@ async fn a_create_cut_off_before_the_host_heard_of_it_never_was() {
     let request = CreateSandbox {
         spec: named("agent"),
         idempotency_key: Some("k".into()),
+        ..CreateSandbox::default()
     };
     let (control, root, again) = (plane.control.clone(), plane.root.clone(), request.clone());
     hang(&plane, Call::Create, async move {
@@ -58,6 +59,7 @@ async fn a_create_cut_off_after_the_host_made_it_is_adopted() {
     let request = CreateSandbox {
         spec: named("agent"),
         idempotency_key: Some("k".into()),
+        ..CreateSandbox::default()
     };
     let (control, root, again) = (plane.control.clone(), plane.root.clone(), request.clone());
     hang(&plane, Call::Create, async move {

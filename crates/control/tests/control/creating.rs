@@ -115,6 +115,7 @@ async fn idempotent_creates_make_one_sandbox_even_at_the_same_time() {
     let request = |key: &str, spec: SandboxSpec| CreateSandbox {
         spec,
         idempotency_key: Some(key.into()),
+        ..CreateSandbox::default()
     };
     let gate = Arc::new(Semaphore::new(0));
     plane.runner.inject(Call::Create, Fault::Hold(gate.clone()));
@@ -186,6 +187,7 @@ async fn a_caller_that_goes_away_does_not_leave_a_half_made_sandbox() {
         let request = CreateSandbox {
             spec: named("agent"),
             idempotency_key: None,
+            ..CreateSandbox::default()
         };
         control.create_sandbox(&root, request).await
     });

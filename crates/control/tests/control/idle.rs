@@ -132,7 +132,12 @@ async fn a_foreground_command_keeps_it_and_a_background_one_does_not() {
         tag: tag.into(),
         ..Process::default()
     };
-    let script = |processes| GuestKind::Scripted(ScriptedGuest { processes });
+    let script = |processes| {
+        GuestKind::Scripted(ScriptedGuest {
+            processes,
+            ..ScriptedGuest::default()
+        })
+    };
     plane.runner.set_guest(script(vec![process("foreground")]));
     made(&plane, Some(60), None, None).await;
     plane.go();

@@ -207,6 +207,7 @@ async fn many_changes_at_once_leave_as_many_records() {
                 let request = cove_control::CreateSandbox {
                     spec: named(&format!("n{number}")),
                     idempotency_key: None,
+                    ..cove_control::CreateSandbox::default()
                 };
                 control.create_sandbox(&root, request).await.unwrap();
             })

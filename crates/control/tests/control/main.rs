@@ -10,6 +10,8 @@ mod images;
 mod keys;
 mod metering;
 mod quota;
+mod resting;
+mod snapshots;
 mod support;
 mod tenancy;
 mod updating;

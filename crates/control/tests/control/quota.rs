@@ -91,6 +91,7 @@ async fn no_mix_of_requests_gets_past_the_quota() {
                                 let request = cove_control::CreateSandbox {
                                     spec,
                                     idempotency_key: None,
+                                    ..cove_control::CreateSandbox::default()
                                 };
                                 control.create_sandbox(&tenant, request).await.map(drop)
                             }

@@ -136,7 +136,7 @@ impl Plane {
     ) -> Result<Created, ControlError> {
         let request = CreateSandbox {
             spec,
-            idempotency_key: None,
+            ..CreateSandbox::default()
         };
         self.control.create_sandbox(principal, request).await
     }
@@ -245,6 +245,7 @@ pub fn idle(name: &str, stop: Option<u64>, delete: Option<u64>, life: Option<u64
         stop_after_s: stop,
         delete_after_s: delete,
         max_lifetime_s: life,
+        ..IdlePolicy::default()
     };
     SandboxSpec {
         lifecycle,

@@ -13,8 +13,8 @@ use cove_api::process::{
     AttachEvent, AttachFrame, AttachQuery, AttachRequest, Process, Stream, TerminalSize,
     parse_signal,
 };
-use cove_control::{GuestAccess, GuestAction};
-use cove_protocol::client::{Follow, FollowEvent, Guest, StdinWriter};
+use cove_control::{GuestAction, GuestError};
+use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -26,7 +26,8 @@ use super::exec::terminal;
 use super::processes::{process_failure, process_id};
 use crate::convert;
 use crate::extract::{Caller, Names, Query};
-use crate::failure::Failure;
+use crate::failure::{About, Failure};
+use crate::following::Following;
 use crate::state::App;
 use crate::streaming::Counted;
 
@@ -64,12 +65,17 @@ pub async fn attach(
         follow: true,
         resume: false,
     };
-    let follow = access.guest().follow(from).await.map_err(process_failure)?;
+    let follow = access
+        .guest()
+        .follow(from.clone())
+        .await
+        .map_err(process_failure)?;
+    let guest = access.guest().clone();
     let session = Session {
         app: app.clone(),
-        access,
+        guest,
         id,
-        follow,
+        following: Following::new(access, follow, from, About::Process),
         process: convert::process(process),
     };
     let tracked = app.clone();
@@ -81,22 +87,22 @@ pub async fn attach(
 
 struct Session {
     app: App,
-    /// Kept so that the sandbox is not idle while somebody is attached.
-    access: GuestAccess,
+    guest: Guest,
     id: String,
-    follow: Follow,
+    /// Keeps the sandbox from being idle while somebody is attached.
+    following: Following,
     process: Process,
 }
 
 impl Session {
     async fn run(self, socket: WebSocket) {
         let _counted = Counted::new(&self.app);
-        let guest = self.access.guest().clone();
+        let guest = self.guest;
         let (sink, stream) = socket.split();
         let (refuse, refusals) = mpsc::channel(REFUSALS);
         let output = Output {
             sink,
-            follow: self.follow,
+            following: self.following,
             refusals,
         };
         let mut input = Input {
@@ -111,13 +117,12 @@ impl Session {
             () = input.run() => {}
             () = self.app.draining.cancelled() => {}
         }
-        drop(self.access);
     }
 }
 
 struct Output {
     sink: SplitSink<WebSocket, Message>,
-    follow: Follow,
+    following: Following,
     refusals: mpsc::Receiver<String>,
 }
 
@@ -134,7 +139,7 @@ impl Output {
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let sent = tokio::select! {
-                event = self.follow.next() => match event {
+                event = self.following.next() => match event {
                     Ok(Some(FollowEvent::Exit(exit))) => {
                         self.tell(&AttachEvent::Exit(convert::exit(&exit))).await.ok();
                         break;
@@ -228,28 +233,29 @@ impl Input {
     }
 
     async fn type_in(&mut self, bytes: bytes::Bytes) -> Result<(), Failure> {
-        if self.stdin.is_none() {
-            let opened = self
-                .guest
-                .stdin(self.id.clone())
-                .await
-                .map_err(process_failure)?;
-            self.stdin = Some(opened);
-        }
-        let Some(stdin) = &mut self.stdin else {
-            return Ok(());
-        };
-        let written = async {
-            stdin.write(bytes).await?;
-            stdin.flush().await
-        };
-        match written.await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                self.stdin = None;
-                Err(process_failure(error))
+        // A way in that a capture of the sandbox has closed since the last keystroke is opened anew.
+        for fresh in [self.stdin.is_none(), true] {
+            let mut stdin = match self.stdin.take() {
+                Some(stdin) => stdin,
+                None => {
+                    let opened = self.guest.stdin(self.id.clone()).await;
+                    opened.map_err(process_failure)?
+                }
+            };
+            let written = async {
+                stdin.write(bytes.clone()).await?;
+                stdin.flush().await
+            };
+            match written.await {
+                Ok(_) => {
+                    self.stdin = Some(stdin);
+                    return Ok(());
+                }
+                Err(GuestError::Quiesced) if !fresh => {}
+                Err(error) => return Err(process_failure(error)),
             }
         }
+        Ok(())
     }
 
     async fn obey(&mut self, request: AttachRequest) -> Result<(), Failure> {

@@ -11,8 +11,9 @@ use cove_api::bounds::{
 };
 use cove_api::process::{Encoding, Exec, ExecResult, OutputEvent, StartProcess, TerminalSize};
 use cove_api::route::NDJSON;
-use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
-use cove_protocol::client::{Follow, FollowEvent, GuestError};
+use cove_control::{CommandLine, CommandRequest, GuestAction};
+use cove_protocol::client::{FollowEvent, GuestError};
+use cove_protocol::message::OutputFrom;
 use tokio::sync::SemaphorePermit;
 
 use super::processes::{Ending, follow_lines};
@@ -20,6 +21,7 @@ use super::{Answer, ok, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::{self, About, Failure};
+use crate::following::Following;
 use crate::state::{App, BUFFER_UNIT};
 use crate::streaming::ndjson;
 
@@ -65,30 +67,37 @@ pub async fn exec(
     let mut start = access.command(request)?;
     start.tag = tag;
     let process = start.id.clone();
-    let mut follow = access
+    let follow = access
         .guest()
         .start_following(start)
         .await
         .map_err(start_failure)?;
+    let from = OutputFrom {
+        id: process.clone(),
+        stdout_from: 0,
+        stderr_from: 0,
+        follow: true,
+    };
+    let mut following = Following::new(access, follow, from, About::Start);
     if live {
         // The first event tells whether there is a command at all; before it an error has a status.
-        let first = next(&mut follow).await?;
+        let first = next(&mut following).await?;
         let ending = Ending {
             until: app.closing.clone(),
             request_id: caller.request_id,
         };
-        let events = follow_lines(access, follow, Some(output_event(first)), ending);
+        let events = follow_lines(following, Some(output_event(first)), ending);
         return Ok(ndjson(&app, events));
     }
-    collect(&app, access, follow, encoding, process).await
+    collect(&app, following, encoding, process).await
 }
 
 fn start_failure(error: GuestError) -> Failure {
     failure::guest(error, About::Start)
 }
 
-async fn next(follow: &mut Follow) -> Result<FollowEvent, Failure> {
-    match follow.next().await.map_err(start_failure)? {
+async fn next(following: &mut Following) -> Result<FollowEvent, Failure> {
+    match following.next().await? {
         Some(event) => Ok(event),
         None => Err(start_failure(GuestError::Unexpected(
             "the output ended without an exit",
@@ -98,18 +107,17 @@ async fn next(follow: &mut Follow) -> Result<FollowEvent, Failure> {
 
 async fn collect(
     app: &App,
-    _access: GuestAccess,
-    mut follow: Follow,
+    mut following: Following,
     encoding: Encoding,
     process: String,
 ) -> Answer {
     let mut kept = [Kept::new(app), Kept::new(app)];
     loop {
-        match next(&mut follow).await? {
+        match next(&mut following).await? {
             FollowEvent::Started(_) => {}
             FollowEvent::Output { channel, data, .. } => kept[channel as usize].take(&data),
             FollowEvent::Exit(exit) => {
-                let (stdout_bytes, stderr_bytes) = follow.position();
+                let (stdout_bytes, stderr_bytes) = following.position();
                 let [stdout, stderr] = &kept;
                 let truncated = stdout_bytes > stdout.bytes.len() as u64
                     || stderr_bytes > stderr.bytes.len() as u64;

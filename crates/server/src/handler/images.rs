@@ -58,8 +58,15 @@ pub async fn add(
     headers: HeaderMap,
     Json(body): Json<AddImage>,
 ) -> Answer {
-    let source = source(body)?;
-    let job = app.control.add_image(&caller.principal, source).await?;
+    let principal = &caller.principal;
+    let job = match body {
+        AddImage::Snapshot { snapshot, name } => {
+            app.control
+                .image_from_snapshot(principal, &snapshot, &name)
+                .await?
+        }
+        other => app.control.add_image(principal, source(other)?).await?,
+    };
     if accepts(&headers, NDJSON) {
         return Ok(progress(app, caller, job));
     }
@@ -99,6 +106,7 @@ fn source(body: AddImage) -> Result<ImageSource, Failure> {
         }
         AddImage::Debian {} => Ok(ImageSource::Debian),
         AddImage::CodeInterpreter {} => Ok(ImageSource::CodeInterpreter),
+        AddImage::Snapshot { .. } => Err(Failure::invalid("a snapshot is no source of this kind")),
         AddImage::Local { name, path } => {
             text("name", &name, 512)?;
             cove_model::spec::check_absolute("path", &path)

@@ -5,9 +5,8 @@ use cove_api::NoQuery;
 use cove_api::process::{
     OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
 };
-use cove_control::{GuestAccess, GuestAction, GuestError};
+use cove_control::{GuestAction, GuestError};
 use cove_model::ProcessId;
-use cove_protocol::client::Follow;
 use cove_protocol::message::{OutputFrom, PtySize, Resize, Signal};
 use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ use super::{Answer, nothing, ok};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, Raw};
 use crate::failure::{self, About, Failure};
+use crate::following::Following;
 use crate::state::App;
 use crate::streaming::ndjson;
 
@@ -94,12 +94,17 @@ pub async fn output(
         follow: query.follow,
         resume: false,
     };
-    let follow = access.guest().follow(from).await.map_err(process_failure)?;
+    let follow = access
+        .guest()
+        .follow(from.clone())
+        .await
+        .map_err(process_failure)?;
+    let following = Following::new(access, follow, from, About::Process);
     let ending = Ending {
         until: app.draining.clone(),
         request_id: caller.request_id,
     };
-    Ok(ndjson(&app, follow_lines(access, follow, None, ending)))
+    Ok(ndjson(&app, follow_lines(following, None, ending)))
 }
 
 /// When a live answer is cut short, and the id to tell the client with it.
@@ -110,24 +115,23 @@ pub struct Ending {
 
 /// A process's output as lines. The sandbox counts as used for as long as they are read.
 pub fn follow_lines(
-    access: GuestAccess,
-    follow: Follow,
+    following: Following,
     first: Option<OutputEvent>,
     ending: Ending,
 ) -> impl Stream<Item = OutputEvent> + Send + 'static {
-    let state = (access, follow, first, ending, false);
+    let state = (following, first, ending, false);
     futures_util::stream::unfold(
         state,
-        |(access, mut follow, mut first, ending, over)| async move {
+        |(mut following, mut first, ending, over)| async move {
             if over {
                 return None;
             }
             if let Some(event) = first.take() {
-                return Some((event, (access, follow, first, ending, false)));
+                return Some((event, (following, first, ending, false)));
             }
             let next = tokio::select! {
                 biased;
-                next = follow.next() => next.map_err(process_failure),
+                next = following.next() => next,
                 () = ending.until.cancelled() => Err(leaving()),
             };
             let (event, over) = match next {
@@ -140,7 +144,7 @@ pub fn follow_lines(
                     true,
                 ),
             };
-            Some((event, (access, follow, first, ending, over)))
+            Some((event, (following, first, ending, over)))
         },
     )
 }

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use cove_api::bounds::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{SandboxFilter, SandboxPatch};
+use cove_control::{FromSnapshot, SandboxFilter, SandboxPatch};
 
 use super::{Answer, nothing, ok, page_request, with_status};
 use crate::convert;
@@ -22,9 +22,29 @@ pub async fn create(
     headers: HeaderMap,
     Json(body): Json<CreateSandbox>,
 ) -> Answer {
+    let idempotency_key = idempotency_key(&headers)?;
+    let (spec, from) = match body.snapshot.clone() {
+        None if body.memory => {
+            return Err(Failure::invalid("memory goes with a snapshot"));
+        }
+        None => (body.into_spec(), None),
+        Some(_) if body.image.is_some() => {
+            return Err(Failure::invalid("give either an image or a snapshot"));
+        }
+        Some(snapshot) => {
+            let base = app
+                .control
+                .snapshot_defaults(&caller.principal, &snapshot)
+                .await?;
+            let memory = body.memory;
+            let from = FromSnapshot { snapshot, memory };
+            (body.into_spec_over(base), Some(from))
+        }
+    };
     let request = cove_control::CreateSandbox {
-        spec: body.into_spec(),
-        idempotency_key: idempotency_key(&headers)?,
+        spec,
+        idempotency_key,
+        from,
     };
     let created = app
         .control
@@ -38,7 +58,7 @@ pub async fn create(
     Ok(response)
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get("idempotency-key") else {
         return Ok(None);
     };
@@ -161,6 +181,39 @@ pub async fn stop(
         .stop_sandbox(&caller.principal, &id, body.grace_ms)
         .await?;
     ok(convert::sandbox(stopped))
+}
+
+pub async fn freeze(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    ok(convert::sandbox(
+        app.control.freeze_sandbox(&caller.principal, &id).await?,
+    ))
+}
+
+pub async fn pause(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    ok(convert::sandbox(
+        app.control.pause_sandbox(&caller.principal, &id).await?,
+    ))
+}
+
+pub async fn resume(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    ok(convert::sandbox(
+        app.control.resume_sandbox(&caller.principal, &id).await?,
+    ))
 }
 
 pub async fn metrics(

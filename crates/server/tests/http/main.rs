@@ -11,6 +11,7 @@ mod live;
 mod shapes;
 mod shutdown;
 mod slow;
+mod snapshots;
 mod tenants;
 mod terminal;
 mod tls;

@@ -132,6 +132,37 @@ fn difference(new: u64, old: u64) -> i64 {
     i64::try_from(i128::from(new) - i128::from(old)).unwrap_or(i64::MAX)
 }
 
+/// Moves what the organisation holds from `old` to `new` whatever its quota says: for what is there
+/// already.
+pub async fn hold_whatever<T: Tx>(
+    tx: &mut T,
+    org: &OrgId,
+    old: &Holding,
+    new: &Holding,
+) -> Result<(), StoreError> {
+    if old == new {
+        return Ok(());
+    }
+    let changed = tx
+        .execute(
+            "UPDATE organisations SET used_sandboxes = used_sandboxes + ?2, \
+             used_cpu_milli = used_cpu_milli + ?3, used_memory_mb = used_memory_mb + ?4, \
+             used_disk_mb = used_disk_mb + ?5 WHERE id = ?1",
+            values![
+                org,
+                difference(new.sandboxes, old.sandboxes),
+                difference(new.cpu_milli, old.cpu_milli),
+                difference(new.memory_mb, old.memory_mb),
+                difference(new.disk_mb, old.disk_mb),
+            ],
+        )
+        .await?;
+    match changed {
+        1 => Ok(()),
+        _ => Err(NO_ORGANISATION),
+    }
+}
+
 /// Moves what the organisation holds from `old` to `new`. Check and change are one statement, so two
 /// callers cannot both take the last of a quota. Giving back is always allowed.
 pub async fn hold<T: Tx>(

@@ -4,6 +4,7 @@ use cove_model::{OrgId, SandboxId, State};
 use time::OffsetDateTime;
 
 use crate::cursor::{self, Place};
+use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::hold;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 
 const COLUMNS: &str = "id, org, spec, desired, state, reason, generation, facts, held_sandboxes, \
      held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, started_at, \
-     last_active_at, deleted_at";
+     last_active_at, deleted_at, origin, head";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a sandbox of this name",
@@ -49,6 +50,8 @@ fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         started_at: row.optional_time(14)?,
         last_active_at: row.time(15)?,
         deleted_at: row.optional_time(16)?,
+        origin: row.optional_parse(17, "snapshot id")?,
+        head: row.optional_parse(18, "snapshot id")?,
     })
 }
 
@@ -80,40 +83,24 @@ impl Op for Create {
     type Out = Created;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Created, StoreError> {
         let new = &self.record;
-        if let Some(claim) = &self.idempotency {
-            // Waits for a concurrent claim of the same key to commit or to vanish.
-            let claimed = tx
-                .execute(
-                    "INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
-                    values![
-                        &new.org,
-                        claim.key.as_str(),
-                        claim.request_hash.as_str(),
-                        &new.id,
-                        new.created_at,
-                    ],
-                )
-                .await?;
-            if claimed == 0 {
-                let rows = tx
-                    .query(
-                        "SELECT request_hash, sandbox FROM idempotency WHERE org = ?1 AND key = ?2",
-                        values![&new.org, claim.key.as_str()],
-                    )
-                    .await?;
-                let earlier = rows.first().ok_or(StoreError::Stale)?;
-                if earlier.text(0)? != claim.request_hash {
-                    return Ok(Created::KeyReused);
+        if let Some(key) = &self.idempotency {
+            match claim(tx, &new.org, key, (&new.id).into(), new.created_at).await? {
+                Claimed::New => {}
+                Claimed::Taken => return Ok(Created::KeyReused),
+                Claimed::Before(id) => {
+                    let id = id.parse();
+                    return Ok(Created::Replayed(
+                        id.map_err(|_| StoreError::Corrupt { what: "sandbox id" })?,
+                    ));
                 }
-                return Ok(Created::Replayed(earlier.parse(1, "sandbox id")?));
             }
         }
         hold(tx, &new.org, &Holding::nothing(), &new.holds).await?;
         tx.execute(
             "INSERT INTO sandboxes (id, org, name, spec, desired, state, reason, generation, facts, \
              held_sandboxes, held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, \
-             started_at, last_active_at, deleted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, \
-             ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+             started_at, last_active_at, deleted_at, origin, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+             ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
             &row_values(new)?,
         )
         .await
@@ -123,7 +110,7 @@ impl Op for Create {
     }
 }
 
-fn row_values(record: &SandboxRecord) -> Result<[Value; 18], StoreError> {
+fn row_values(record: &SandboxRecord) -> Result<[Value; 20], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -143,6 +130,8 @@ fn row_values(record: &SandboxRecord) -> Result<[Value; 18], StoreError> {
         record.started_at.into(),
         record.last_active_at.into(),
         record.deleted_at.into(),
+        record.origin.as_ref().into(),
+        record.head.as_ref().into(),
     ])
 }
 
@@ -258,7 +247,8 @@ impl Op for Change {
             "UPDATE sandboxes SET org = ?2, name = ?3, spec = ?4, desired = ?5, state = ?6, \
              reason = ?7, generation = ?8, facts = ?9, held_sandboxes = ?10, held_cpu_milli = ?11, \
              held_memory_mb = ?12, held_disk_mb = ?13, created_at = ?14, updated_at = ?15, \
-             started_at = ?16, last_active_at = ?17, deleted_at = ?18 WHERE id = ?1",
+             started_at = ?16, last_active_at = ?17, deleted_at = ?18, origin = ?19, head = ?20 \
+             WHERE id = ?1",
             &row_values(&new)?,
         )
         .await
@@ -291,6 +281,8 @@ fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> S
             .last_active_at
             .map_or(old.last_active_at, |new| new.max(old.last_active_at)),
         deleted_at: change.deleted_at.or(old.deleted_at),
+        head: change.head.unwrap_or_else(|| old.head.clone()),
+        origin: old.origin.clone(),
         updated_at: at,
         id: old.id.clone(),
         org: old.org.clone(),

@@ -1,6 +1,7 @@
 //! Removes what is past its time, a bounded number of rows per transaction so that nobody waits long
 //! behind it.
 
+use crate::ops::snapshots;
 use crate::sql::{Op, Tx, Value, values};
 use crate::{Retention, StoreError};
 
@@ -34,6 +35,7 @@ impl Op for Sweep {
         ] {
             removed += trim(tx, log, before.into(), max.into()).await?;
         }
+        removed += snapshots::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
         Ok(removed + bury(tx, keep).await?)
     }
 }

@@ -6,5 +6,6 @@ pub mod idempotency;
 pub mod misc;
 pub mod quota;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod tenants;
 pub mod usage;

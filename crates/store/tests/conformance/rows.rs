@@ -67,6 +67,8 @@ pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) ->
         started_at: None,
         last_active_at: created_at,
         deleted_at: None,
+        origin: None,
+        head: None,
     }
 }
 

@@ -1,0 +1,213 @@
+//! Snapshots, forks, rollbacks and timelines on the wire.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::sandbox::{Sandbox, SandboxState};
+use crate::{ErrorDetail, Timestamp};
+
+/// Body of `POST …/snapshots`; may be left out.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TakeSnapshot {
+    /// Unique among the organisation's snapshots: 1 to 63 lowercase letters, digits or dashes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// Processes and memory too, not only the disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
+}
+
+/// Body of `POST …/fork`; may be left out.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fork {
+    /// Children; one unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub count: Option<u32>,
+    /// The children go on with the parent's processes; without, they boot from its disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
+    /// Of the only child; several are called `name-1`, `name-2` and so on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// Added to the parent's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One child of a fork, or why there is none.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Forked {
+    Sandbox(Box<Sandbox>),
+    Error(ErrorDetail),
+}
+
+/// Body of `POST …/rollback`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    /// Id or name.
+    #[schemars(length(min = 1, max = 128))]
+    pub snapshot: String,
+    /// Bring its processes back too; refused when it has no memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RolledBack {
+    pub sandbox: Sandbox,
+    /// What it was before; rolling back to this undoes the rollback.
+    pub kept: Snapshot,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// Somebody asked for it.
+    Manual,
+    /// `auto_snapshot` asked for it.
+    Auto,
+    /// What the children of a fork began from.
+    Fork,
+    /// What a sandbox was before a rollback.
+    Rollback,
+    /// It came in a file from somewhere else.
+    Import,
+}
+
+impl SnapshotKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Manual => "manual",
+            Self::Auto => "auto",
+            Self::Fork => "fork",
+            Self::Rollback => "rollback",
+            Self::Import => "import",
+        }
+    }
+}
+
+/// One state of a sandbox, with memory or without. It never changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Snapshot {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where it was taken; absent for an import. That sandbox may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// The snapshot the sandbox's state had grown from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    pub kind: SnapshotKind,
+    pub memory: bool,
+    /// The image below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
+    pub created_at: Timestamp,
+    /// What deleting it would free.
+    pub exclusive_bytes: u64,
+    /// What it shares with others.
+    pub shared_bytes: u64,
+    /// Of its memory, part of `exclusive_bytes`.
+    pub memory_bytes: u64,
+    /// How long the sandbox stood still for it.
+    pub stopped_us: u64,
+    /// Why its memory cannot be restored on this host, when it has some and it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfit: Option<String>,
+    /// Where the sandbox went instead, for what a rollback kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back_to: Option<String>,
+    /// In timelines only: it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+}
+
+/// The tree a sandbox is part of.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Timeline {
+    pub sandbox: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub state: SandboxState,
+    pub created_at: Timestamp,
+    /// The snapshot it began from, when it did not begin from an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<String>,
+    /// The snapshot its present state grew from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
+    /// Its own and those it grew from, oldest first; those that are gone too, as long as they are
+    /// remembered.
+    pub snapshots: Vec<Snapshot>,
+    /// Sandboxes that began from one of its snapshots, oldest first.
+    pub forks: Vec<TimelineFork>,
+    /// There are more snapshots than these.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct TimelineFork {
+    pub sandbox: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub state: SandboxState,
+    pub from_snapshot: String,
+    pub created_at: Timestamp,
+}
+
+/// Query of `POST /v1/snapshots/import`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImportSnapshot {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+}
+
+/// What came of an import.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Imported {
+    pub snapshot: Snapshot,
+    /// Why the memory in the file was left out, when it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_refused: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        for body in [r#"{"mem":true}"#, r#"{"snapshot":"a","to":"b"}"#] {
+            assert!(
+                serde_json::from_str::<TakeSnapshot>(body).is_err(),
+                "{body}"
+            );
+            assert!(serde_json::from_str::<Fork>(body).is_err(), "{body}");
+            assert!(serde_json::from_str::<Rollback>(body).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_child_is_a_sandbox_or_an_error_by_name() {
+        let error = Forked::Error(ErrorDetail {
+            code: crate::ErrorCode::NoCapacity,
+            message: "full".into(),
+            hint: None,
+            request_id: "req_1".into(),
+        });
+        let json = serde_json::to_value(error).unwrap();
+        assert_eq!(json["error"]["code"], "no_capacity");
+    }
+}

@@ -1,0 +1,397 @@
+//! Snapshots: taking, finding, listing and deleting them.
+//!
+//! The row is written before the host is asked, so whatever a crash leaves can be finished or undone
+//! (`tend`). Each snapshot remembers what the sandbox's state had grown from; together with where a
+//! sandbox is now that is its timeline.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cove_model::spec::check_name;
+use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
+use cove_store::{
+    Page, PageRequest, SandboxRecord, Scope, SnapshotFilter, SnapshotRecord, SnapshotRef,
+    SnapshotState,
+};
+
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::principal::Principal;
+use crate::sandboxes::{Sandbox, being_deleted, is_doomed};
+
+mod checkpoint;
+mod files;
+mod fork;
+mod rollback;
+mod take;
+mod tend;
+mod timeline;
+
+pub(crate) use checkpoint::Checkpoints;
+pub use files::Imported;
+pub use fork::{FORKS_MAX, ForkRequest};
+pub use rollback::RolledBack;
+pub(crate) use take::Wish;
+pub use timeline::{Timeline, TimelineFork};
+
+#[derive(Debug, Clone, Default)]
+pub struct TakeSnapshot {
+    pub name: Option<String>,
+    /// Processes and memory too.
+    pub memory: bool,
+    /// Two requests with the same key within a day are one.
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub snapshot: SnapshotRecord,
+    /// An earlier request with the same idempotency key took it.
+    pub replayed: bool,
+}
+
+/// The state a new sandbox begins from.
+#[derive(Debug, Clone)]
+pub struct FromSnapshot {
+    /// Id or name.
+    pub snapshot: String,
+    /// Go on with its processes; without, it boots from its disk.
+    pub memory: bool,
+}
+
+/// What of its children's settings a fork changes.
+#[derive(Debug, Clone, Default)]
+pub struct Children {
+    /// Of the only child, or the beginning of each one's.
+    pub name: Option<String>,
+    /// Added to the parent's.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Snapshots this process works on, which nobody else may settle or collect meanwhile.
+#[derive(Default, Clone)]
+pub(crate) struct UnderWay(Arc<Mutex<HashSet<SnapshotId>>>);
+
+impl UnderWay {
+    pub fn enter(&self, id: &SnapshotId) -> Held {
+        self.table().insert(id.clone());
+        Held {
+            table: self.clone(),
+            id: id.clone(),
+        }
+    }
+
+    pub fn has(&self, id: &SnapshotId) -> bool {
+        self.table().contains(id)
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, HashSet<SnapshotId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct Held {
+    table: UnderWay,
+    id: SnapshotId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.table.table().remove(&self.id);
+    }
+}
+
+pub(crate) fn no_snapshot(given: &str) -> ControlError {
+    ControlError::not_found("snapshot", given).hint("see `cove snapshots`")
+}
+
+/// Whether a snapshot can be taken of it, a rollback be made in it.
+fn require_settled(record: &SandboxRecord, what: &str) -> Result<(), ControlError> {
+    if is_doomed(record) {
+        return Err(being_deleted());
+    }
+    match record.state {
+        State::Running | State::Frozen | State::Paused | State::Stopped => Ok(()),
+        State::Failed if what == "roll back" => Ok(()),
+        state => Err(ControlError::new(
+            ErrorCode::Conflict,
+            format!("cannot {what} a sandbox that is {state}"),
+        )),
+    }
+}
+
+fn require_memory(row: &SnapshotRecord, memory: bool) -> Result<(), ControlError> {
+    if memory && !row.memory {
+        return Err(
+            ControlError::invalid("the snapshot has no memory, only a disk")
+                .hint("leave memory out, or take a snapshot with memory"),
+        );
+    }
+    Ok(())
+}
+
+impl Control {
+    /// What a new sandbox from a snapshot is like when its maker does not say. What it may reach, how
+    /// long it lives and what it is called is never taken from the past.
+    pub async fn snapshot_defaults(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<SandboxSpec, ControlError> {
+        principal.require(Scope::Manage)?;
+        let row = self.find_snapshot(principal, which).await?;
+        Ok(self.defaults_from(&row))
+    }
+
+    fn defaults_from(&self, row: &SnapshotRecord) -> SandboxSpec {
+        let base = SandboxSpec::default();
+        SandboxSpec {
+            name: None,
+            network: base.network,
+            lifecycle: base.lifecycle,
+            labels: base.labels,
+            ..row.spec.clone()
+        }
+    }
+
+    /// The snapshot a create names, and whether its processes go on.
+    pub(crate) async fn origin(
+        &self,
+        principal: &Principal,
+        from: &FromSnapshot,
+    ) -> Result<(SnapshotId, bool), ControlError> {
+        let row = self.find_snapshot(principal, &from.snapshot).await?;
+        require_memory(&row, from.memory)?;
+        Ok((row.id, from.memory))
+    }
+
+    /// The caller's own snapshot that is there, by id or name.
+    pub(crate) async fn find_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<SnapshotRecord, ControlError> {
+        let id: Option<SnapshotId> = which.parse().ok();
+        let reference = id
+            .as_ref()
+            .map_or(SnapshotRef::Name(which), SnapshotRef::Id);
+        let found = self.store().snapshot(&principal.org, reference).await?;
+        let found = found.ok_or_else(|| no_snapshot(which))?;
+        match found.state {
+            SnapshotState::Ready => Ok(found),
+            SnapshotState::Making => Err(ControlError::new(
+                ErrorCode::Conflict,
+                "the snapshot is still being made",
+            )
+            .retry_after(1)),
+            SnapshotState::Deleting => Err(ControlError::new(
+                ErrorCode::Conflict,
+                "the snapshot is being deleted",
+            )),
+        }
+    }
+
+    /// Needs `read`. By id or by name, as everywhere below.
+    pub async fn get_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<SnapshotRecord, ControlError> {
+        principal.require(Scope::Read)?;
+        self.find_snapshot(principal, which).await
+    }
+
+    /// Needs `read`. Newest first; of one sandbox, or of all.
+    pub async fn list_snapshots(
+        &self,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        page: &PageRequest,
+    ) -> Result<Page<SnapshotRecord>, ControlError> {
+        principal.require(Scope::Read)?;
+        let sandbox = match sandbox {
+            Some(which) => Some(self.find(principal, which).await?.id),
+            None => None,
+        };
+        let filter = SnapshotFilter {
+            sandbox,
+            ..SnapshotFilter::default()
+        };
+        let mut found = self
+            .store()
+            .snapshots(&principal.org, &filter, page)
+            .await?;
+        found
+            .items
+            .retain(|record| record.state != SnapshotState::Making);
+        Ok(found)
+    }
+
+    /// Needs `manage`. Answers once it is on disk.
+    pub async fn take_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: TakeSnapshot,
+    ) -> Result<Taken, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.take(&principal, &which, request).await;
+            let target = match &outcome {
+                Ok(taken) => taken.snapshot.id.to_string(),
+                Err(_) => which,
+            };
+            let deed = Deed::new("snapshot.create", target);
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    /// Needs `manage`. What grew from it is not touched.
+    pub async fn delete_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<(), ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let mut target = which.clone();
+            let outcome = async {
+                principal.require(Scope::Manage)?;
+                let id: Option<SnapshotId> = which.parse().ok();
+                let reference = id
+                    .as_ref()
+                    .map_or(SnapshotRef::Name(&which), SnapshotRef::Id);
+                let found = control.store().snapshot(&principal.org, reference).await?;
+                let found = found.ok_or_else(|| no_snapshot(&which))?;
+                target = found.id.to_string();
+                if control.0.snapshots_under_way.has(&found.id) {
+                    return Err(ControlError::new(
+                        ErrorCode::Conflict,
+                        "the snapshot is in use right now",
+                    )
+                    .retry_after(1));
+                }
+                control.delete_snapshot_now(&found).await
+            }
+            .await;
+            let deed = Deed::new("snapshot.delete", target);
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    /// Needs `manage`. One pause of the parent, however many children; each child succeeds or fails
+    /// by itself.
+    pub async fn fork_sandbox(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: ForkRequest,
+    ) -> Result<Vec<Result<Sandbox, ControlError>>, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.fork(&principal, &which, request).await;
+            let deed = Deed::new("sandbox.fork", which);
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    /// Needs `manage`. Several sandboxes from one snapshot, with the settings it was taken with.
+    pub async fn fork_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: ForkRequest,
+    ) -> Result<Vec<Result<Sandbox, ControlError>>, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.fork_from(&principal, &which, request).await;
+            let deed = Deed::new("snapshot.fork", which);
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    /// Needs `manage`. What the sandbox was before is kept, and named in the answer.
+    pub async fn rollback_sandbox(
+        &self,
+        principal: &Principal,
+        which: &str,
+        to: &str,
+        memory: bool,
+    ) -> Result<RolledBack, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let (which, to) = (which.to_owned(), to.to_owned());
+        self.to_the_end(async move {
+            let outcome = control.rollback(&principal, &which, &to, memory).await;
+            let target = match &outcome {
+                Ok(done) => done.sandbox.id.to_string(),
+                Err(_) => which,
+            };
+            let mut deed = Deed::new("sandbox.rollback", target);
+            deed.detail = Some(format!("to {}", to.chars().take(80).collect::<String>()));
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    async fn take(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: TakeSnapshot,
+    ) -> Result<Taken, ControlError> {
+        principal.require(Scope::Manage)?;
+        check_snapshot_name(request.name.as_deref())?;
+        let found = self.find(principal, which).await?;
+        let key = request
+            .idempotency_key
+            .map(|key| {
+                let asked = ("snapshot", &found.id, &request.name, request.memory);
+                crate::sandboxes::claim(key, &asked)
+            })
+            .transpose()?;
+        let _turn = self.0.locks.lock(&found.id).await;
+        let record = self.reread_any(&found.id, which).await?;
+        require_settled(&record, "take a snapshot of")?;
+        let wish = Wish {
+            name: request.name,
+            memory: request.memory,
+            ..Wish::default()
+        };
+        let taken = self.take_now(&record, &wish, key.as_ref()).await?;
+        if taken.snapshot.deleted_at.is_some() {
+            return Err(crate::sandboxes::key_reused("for a snapshot that is gone"));
+        }
+        Ok(taken)
+    }
+
+    async fn reread_any(&self, id: &SandboxId, which: &str) -> Result<SandboxRecord, ControlError> {
+        let found = self.store().any_sandbox(id).await?;
+        found
+            .filter(|record| record.deleted_at.is_none())
+            .ok_or_else(|| ControlError::not_found("sandbox", which))
+    }
+}
+
+/// Ids have an underscore, so no name looks like one.
+pub(crate) fn check_snapshot_name(name: Option<&str>) -> Result<(), ControlError> {
+    match name {
+        // The API's own word in the place of a snapshot's name.
+        Some("import") => Err(ControlError::invalid("name: 'import' is taken")),
+        Some(name) => Ok(check_name(name)?),
+        None => Ok(()),
+    }
+}

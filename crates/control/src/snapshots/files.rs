@@ -1,0 +1,210 @@
+//! Snapshots as files, and as images.
+
+use cove_model::{SandboxSpec, SnapshotId};
+use cove_runner::{GuestStream, ImageJob, RunnerError};
+use cove_store::{
+    Scope, SnapshotChange, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState,
+};
+
+use super::take::{FIRST_HOLD_MB, name_taken};
+use super::{check_snapshot_name, no_snapshot};
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::principal::Principal;
+
+/// What came of an import.
+#[derive(Debug, Clone)]
+pub struct Imported {
+    pub snapshot: SnapshotRecord,
+    /// Why the memory in the file was left out, when it was.
+    pub memory_refused: Option<String>,
+}
+
+impl Control {
+    /// Needs `use`: the file has everything that is inside. Read it to its end.
+    pub async fn export_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<(SnapshotRecord, GuestStream), ControlError> {
+        let outcome = async {
+            principal.require(Scope::Use)?;
+            let row = self.find_snapshot(principal, which).await?;
+            let stream = self.runner().export_snapshot(&row.id).await?;
+            Ok::<_, ControlError>((row, stream))
+        }
+        .await;
+        // The stream itself must not be looked at while the record is written.
+        match outcome {
+            Ok(found) => {
+                let deed = Deed::new("snapshot.export", found.0.id.as_str());
+                self.record(principal, deed, &Ok(())).await;
+                Ok(found)
+            }
+            Err(error) => {
+                let deed = Deed::new("snapshot.export", which);
+                let told = Err::<(), _>(error.again());
+                self.record(principal, deed, &told).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Needs `manage`. Reads `file` to its end; what is not a whole and honest export is refused.
+    pub async fn import_snapshot(
+        &self,
+        principal: &Principal,
+        name: Option<String>,
+        file: GuestStream,
+    ) -> Result<Imported, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        self.to_the_end(async move {
+            let id = SnapshotId::random();
+            let outcome = control.import(&principal, &id, name, file).await;
+            let deed = Deed::new("snapshot.import", id.as_str());
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    async fn import(
+        &self,
+        principal: &Principal,
+        id: &SnapshotId,
+        name: Option<String>,
+        file: GuestStream,
+    ) -> Result<Imported, ControlError> {
+        principal.require(Scope::Manage)?;
+        check_snapshot_name(name.as_deref())?;
+        let row = SnapshotRecord {
+            id: id.clone(),
+            org: principal.org.clone(),
+            name: name.clone(),
+            sandbox: None,
+            parent: None,
+            kind: SnapshotKind::Import,
+            state: SnapshotState::Making,
+            memory: false,
+            spec: SandboxSpec::default(),
+            rolled_back_to: None,
+            facts: SnapshotFacts::default(),
+            held_disk_mb: FIRST_HOLD_MB,
+            created_at: self.now(),
+            deleted_at: None,
+        };
+        let _held = self.0.snapshots_under_way.enter(id);
+        let inserted = self.store().create_snapshot(&row, None).await;
+        inserted.map_err(|error| name_taken(error, name.as_deref()))?;
+        let imported = match self.runner().import_snapshot(id.clone(), file).await {
+            Ok(imported) => imported,
+            Err(error) => {
+                self.give_up_snapshot(&row, &error).await;
+                return Err(error.into());
+            }
+        };
+        // Where it was taken and what it grew from means nothing here, and a stranger wrote it.
+        let view = cove_runner::SnapshotView {
+            parent: None,
+            ..imported.snapshot
+        };
+        let mut snapshot = self.keep_snapshot(&row, &view).await?;
+        let spec = stranger_spec(&view.spec);
+        if spec.check().is_ok() {
+            let change = SnapshotChange {
+                spec: Some(spec),
+                ..SnapshotChange::default()
+            };
+            snapshot = self.store().change_snapshot(id, &change).await?;
+        }
+        self.refuse_beyond_quota(&snapshot).await?;
+        Ok(Imported {
+            snapshot,
+            memory_refused: imported.memory_refused,
+        })
+    }
+
+    /// How large a file is becomes known only once it is in.
+    async fn refuse_beyond_quota(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
+        let org = self.store().organisation(&row.org).await?;
+        let Some(org) = org.filter(|org| org.used.disk_mb > org.quota.disk_mb) else {
+            return Ok(());
+        };
+        self.delete_snapshot_now(row).await?;
+        Err(ControlError::new(
+            ErrorCode::QuotaExceeded,
+            format!(
+                "the snapshot needs {} MiB, and the organisation's quota of disk (MiB) is {}",
+                row.held_disk_mb, org.quota.disk_mb
+            ),
+        )
+        .hint("delete snapshots or sandboxes, or have the quota raised"))
+    }
+
+    /// Needs `manage`. Makes a snapshot an image of its own; answers at once with a job to poll.
+    pub async fn image_from_snapshot(
+        &self,
+        principal: &Principal,
+        which: &str,
+        name: &str,
+    ) -> Result<ImageJob, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let (which, name) = (which.to_owned(), name.to_owned());
+        self.to_the_end(async move {
+            let outcome = control.try_image_from(&principal, &which, &name).await;
+            let mut deed = Deed::new("image.add", name);
+            deed.detail = Some(format!("from {which}"));
+            control.record(&principal, deed, &outcome).await;
+            outcome
+        })
+        .await
+    }
+
+    async fn try_image_from(
+        &self,
+        principal: &Principal,
+        which: &str,
+        name: &str,
+    ) -> Result<ImageJob, ControlError> {
+        principal.require(Scope::Manage)?;
+        cove_model::spec::check_name(name)?;
+        let row = self.find_snapshot(principal, which).await?;
+        let known = self.list_images(principal).await?;
+        if known
+            .iter()
+            .any(|image| image.names.iter().any(|n| n == name))
+        {
+            return Err(ControlError::new(
+                ErrorCode::AlreadyExists,
+                format!("an image named '{name}' exists already"),
+            )
+            .hint("choose another name, or remove that image first"));
+        }
+        // Names on the host are everybody's, so an organisation's own begin with it.
+        let on_host = match principal.home {
+            true => name.to_owned(),
+            false => format!("{}/{name}", principal.org.as_str().replace('_', "-")),
+        };
+        let job = self.runner().image_from_snapshot(&row.id, &on_host).await;
+        let job = job.map_err(|error| match error {
+            RunnerError::NotFound { .. } => no_snapshot(which),
+            other => other.into(),
+        })?;
+        self.follow_job(principal, job, name, principal.home).await
+    }
+}
+
+/// What of a stranger's settings is worth keeping as defaults: nothing that grants or names.
+fn stranger_spec(told: &SandboxSpec) -> SandboxSpec {
+    SandboxSpec {
+        image: told.image.clone(),
+        resources: told.resources.clone(),
+        env: told.env.clone(),
+        user: told.user.clone(),
+        workdir: told.workdir.clone(),
+        no_new_privs: told.no_new_privs,
+        isolation: told.isolation.clone(),
+        ..SandboxSpec::default()
+    }
+}

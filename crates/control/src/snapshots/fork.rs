@@ -1,0 +1,211 @@
+//! Forking: one automatic snapshot of the parent, and then children from it, side by side.
+
+use std::collections::BTreeMap;
+
+use cove_model::{SandboxId, SandboxSpec, SnapshotId};
+use cove_store::{Scope, SnapshotKind, SnapshotRecord, SnapshotState};
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+
+use super::{Children, Wish, require_settled};
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::ControlError;
+use crate::principal::Principal;
+use crate::sandboxes::{Beginning, Sandbox, claim};
+
+/// Children of one fork.
+pub const FORKS_MAX: u32 = 100;
+/// Children made side by side.
+const AT_ONCE: usize = 8;
+
+#[derive(Debug, Clone)]
+pub struct ForkRequest {
+    pub count: u32,
+    /// The children go on with the parent's processes; without, they boot from its disk.
+    pub memory: bool,
+    pub children: Children,
+    /// Two requests with the same key within a day are one, down to each child.
+    pub idempotency_key: Option<String>,
+}
+
+impl Default for ForkRequest {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            memory: false,
+            children: Children::default(),
+            idempotency_key: None,
+        }
+    }
+}
+
+impl ForkRequest {
+    fn check(&self) -> Result<(), ControlError> {
+        if !(1..=FORKS_MAX).contains(&self.count) {
+            return Err(ControlError::invalid(format!(
+                "count must be between 1 and {FORKS_MAX}"
+            )));
+        }
+        for index in 0..self.count {
+            super::check_snapshot_name(self.name(index).as_deref())?;
+        }
+        Ok(cove_model::spec::check_labels(&self.children.labels)?)
+    }
+
+    /// The only child has the name itself; several are numbered.
+    fn name(&self, index: u32) -> Option<String> {
+        let name = self.children.name.as_ref()?;
+        Some(match self.count {
+            1 => name.clone(),
+            _ => format!("{name}-{}", index + 1),
+        })
+    }
+
+    fn spec(&self, parent: &SandboxSpec, index: u32) -> SandboxSpec {
+        let mut labels: BTreeMap<_, _> = parent.labels.clone();
+        labels.extend(self.children.labels.clone());
+        SandboxSpec {
+            name: self.name(index),
+            labels,
+            ..parent.clone()
+        }
+    }
+
+    /// A key of the child's own. It has a space, which no caller's key has.
+    fn key(&self, index: u32) -> Option<String> {
+        let key = self.idempotency_key.as_ref()?;
+        let hash = Sha256::digest(key.as_bytes());
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("fork {hash} {index}"))
+    }
+}
+
+impl Control {
+    pub(super) async fn fork(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: ForkRequest,
+    ) -> Result<Vec<Result<Sandbox, ControlError>>, ControlError> {
+        principal.require(Scope::Manage)?;
+        request.check()?;
+        let found = self.find(principal, which).await?;
+        let key = self.fork_key(&request, found.id.as_str())?;
+        let turn = self.0.locks.lock(&found.id).await;
+        let parent = self.reread_any(&found.id, which).await?;
+        require_settled(&parent, "fork")?;
+        let wish = Wish {
+            kind: SnapshotKind::Fork,
+            memory: request.memory,
+            ..Wish::default()
+        };
+        let taken = self.take_now(&parent, &wish, key.as_ref()).await?;
+        let held = self.0.snapshots_under_way.enter(&taken.snapshot.id);
+        drop(turn);
+        let from = taken.snapshot.id.clone();
+        let children = self
+            .make_children(principal, &from, &parent.spec, &request)
+            .await;
+        drop(held);
+        self.drop_fork_point(taken.snapshot);
+        Ok(children)
+    }
+
+    pub(super) async fn fork_from(
+        &self,
+        principal: &Principal,
+        which: &str,
+        request: ForkRequest,
+    ) -> Result<Vec<Result<Sandbox, ControlError>>, ControlError> {
+        principal.require(Scope::Manage)?;
+        request.check()?;
+        let from = self.find_snapshot(principal, which).await?;
+        super::require_memory(&from, request.memory)?;
+        let _held = self.0.snapshots_under_way.enter(&from.id);
+        let spec = self.defaults_from(&from);
+        Ok(self
+            .make_children(principal, &from.id, &spec, &request)
+            .await)
+    }
+
+    fn fork_key(
+        &self,
+        request: &ForkRequest,
+        of: &str,
+    ) -> Result<Option<cove_store::IdempotencyKey>, ControlError> {
+        let Some(key) = request.idempotency_key.clone() else {
+            return Ok(None);
+        };
+        let asked = (
+            "fork",
+            of,
+            request.count,
+            request.memory,
+            &request.children.name,
+            &request.children.labels,
+        );
+        claim(key, &asked).map(Some)
+    }
+
+    /// In the order of their numbers.
+    async fn make_children(
+        &self,
+        principal: &Principal,
+        from: &SnapshotId,
+        parent: &SandboxSpec,
+        request: &ForkRequest,
+    ) -> Vec<Result<Sandbox, ControlError>> {
+        let mut made: Vec<Option<Result<Sandbox, ControlError>>> = Vec::new();
+        made.resize_with(request.count as usize, || None);
+        let mut running = JoinSet::new();
+        let mut waiting = 0..request.count;
+        loop {
+            while running.len() < AT_ONCE
+                && let Some(index) = waiting.next()
+            {
+                let (control, principal) = (self.clone(), principal.clone());
+                let beginning = Beginning {
+                    spec: request.spec(parent, index),
+                    from: Some((from.clone(), request.memory)),
+                    idempotency_key: request.key(index),
+                };
+                running.spawn(async move {
+                    let id = SandboxId::random();
+                    let outcome = control.begin(&principal, beginning, &id).await;
+                    let outcome = outcome.map(|created| created.sandbox);
+                    let target = match &outcome {
+                        Ok(sandbox) => sandbox.id.to_string(),
+                        Err(_) => id.to_string(),
+                    };
+                    let deed = Deed::new("sandbox.create", target);
+                    control.record(&principal, deed, &outcome).await;
+                    (index as usize, outcome)
+                });
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok((index, outcome))) => made[index] = Some(outcome),
+                Some(Err(error)) => tracing::error!(%error, "a child was cut off"),
+            }
+        }
+        let cut_off = || Err(ControlError::internal("the child could not be finished"));
+        made.into_iter()
+            .map(|one| one.unwrap_or_else(cut_off))
+            .collect()
+    }
+
+    /// Children share nothing with it but blocks of the disk, so it has done its work. Its row stays
+    /// for the timeline.
+    fn drop_fork_point(&self, snapshot: SnapshotRecord) {
+        if snapshot.deleted_at.is_some() || snapshot.state != SnapshotState::Ready {
+            return;
+        }
+        let control = self.clone();
+        self.0.changes.spawn(async move {
+            if let Err(error) = control.delete_snapshot_now(&snapshot).await {
+                tracing::warn!(%error, snapshot = %snapshot.id, "a fork's snapshot is deleted later");
+            }
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! Rolling back: an earlier state in place, with the state before kept, so that it can be undone.
+
+use cove_model::State;
+use cove_runner::RollbackRequest;
+use cove_store::{Desired, SandboxChange, SandboxRecord, Scope, SnapshotKind, SnapshotRecord};
+
+use super::{require_memory, require_settled};
+use crate::Control;
+use crate::error::ControlError;
+use crate::principal::Principal;
+use crate::sandboxes::{Sandbox, holding};
+
+/// States before rollbacks that are kept of a sandbox.
+pub(super) const ROLLBACKS_KEPT: usize = 10;
+
+#[derive(Debug, Clone)]
+pub struct RolledBack {
+    pub sandbox: Sandbox,
+    /// What it was before; rolling back to this undoes it.
+    pub kept: SnapshotRecord,
+}
+
+impl Control {
+    pub(super) async fn rollback(
+        &self,
+        principal: &Principal,
+        which: &str,
+        to: &str,
+        memory: bool,
+    ) -> Result<RolledBack, ControlError> {
+        principal.require(Scope::Manage)?;
+        let found = self.find(principal, which).await?;
+        let _turn = self.0.locks.lock(&found.id).await;
+        let record = self.reread_any(&found.id, which).await?;
+        require_settled(&record, "roll back")?;
+        let to = self.find_snapshot(principal, to).await?;
+        require_memory(&to, memory)?;
+        let done = self.rollback_now(&record, &to, memory).await?;
+        self.prune(&record.id, SnapshotKind::Rollback, ROLLBACKS_KEPT)
+            .await;
+        Ok(done)
+    }
+
+    /// For whoever holds the sandbox's lock.
+    async fn rollback_now(
+        &self,
+        record: &SandboxRecord,
+        to: &SnapshotRecord,
+        memory: bool,
+    ) -> Result<RolledBack, ControlError> {
+        let row = SnapshotRecord {
+            rolled_back_to: Some(to.id.clone()),
+            ..self.new_row(record, SnapshotKind::Rollback)
+        };
+        let _target = self.0.snapshots_under_way.enter(&to.id);
+        let _held = self.0.snapshots_under_way.enter(&row.id);
+        let inserted = self.store().create_snapshot(&row, None).await;
+        inserted.map_err(|error| super::take::name_taken(error, None))?;
+        // It runs afterwards when it ran before, or when processes come back with its memory.
+        let will_run = memory || !matches!(record.state, State::Stopped | State::Failed);
+        let intent = SandboxChange {
+            desired: will_run.then_some(Desired::Running),
+            state: Some(State::Restoring),
+            holds: will_run.then(|| holding(State::Restoring, &record.spec.resources)),
+            ..SandboxChange::default()
+        };
+        let intended = self.store().change_sandbox(&record.id, &intent, self.now());
+        let intended = match intended.await {
+            Ok(intended) => intended,
+            Err(error) => {
+                self.store().forget_snapshot(&row.id).await?;
+                return Err(error.into());
+            }
+        };
+        let request = RollbackRequest {
+            sandbox: record.id.clone(),
+            to: to.id.clone(),
+            keep: row.id.clone(),
+            memory,
+        };
+        match self.runner().rollback(request).await {
+            Ok(done) => {
+                let kept = self.keep_snapshot(&row, &done.kept).await?;
+                self.write_observed(&intended, &done.sandbox).await?;
+                self.move_head(&kept).await?;
+                self.0.activity.note(&record.id, self.now());
+                let now = self.reread_any(&record.id, record.id.as_str()).await?;
+                self.meter_now(&now, None).await;
+                Ok(RolledBack {
+                    sandbox: now.into(),
+                    kept,
+                })
+            }
+            Err(error) => {
+                self.give_up_snapshot(&row, &error).await;
+                self.look_again(&intended).await;
+                Err(error.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Taking one, and giving one up.
+
+use cove_model::SnapshotId;
+use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
+use cove_store::{
+    IdempotencyKey, SandboxChange, SandboxRecord, SnapshotChange, SnapshotCreated, SnapshotFacts,
+    SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
+};
+
+use super::Taken;
+use crate::Control;
+use crate::error::{ControlError, ErrorCode};
+use crate::sandboxes::key_reused;
+
+/// What a snapshot that is not measured yet holds of the disk quota. Whoever is beyond it gets no more.
+pub(super) const FIRST_HOLD_MB: u64 = 1;
+/// How often a request looks again when the one it would repeat has just failed.
+const REPLAYS_MAX: u32 = 3;
+
+/// A snapshot to be taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub kind: SnapshotKind,
+    pub name: Option<String>,
+    pub memory: bool,
+    /// Only when something was written since the last one.
+    pub unless_unchanged: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            kind: SnapshotKind::Manual,
+            name: None,
+            memory: false,
+            unless_unchanged: false,
+        }
+    }
+}
+
+pub(super) fn facts(view: &SnapshotView) -> SnapshotFacts {
+    SnapshotFacts {
+        image: Some(view.image.clone()),
+        exclusive_bytes: view.exclusive_bytes,
+        shared_bytes: view.shared_bytes,
+        memory_bytes: view.memory_bytes,
+        stopped_us: view.stopped_us,
+        unfit: view.unfit.clone(),
+    }
+}
+
+pub(super) fn held_mb(view: &SnapshotView) -> u64 {
+    view.exclusive_bytes.div_ceil(1 << 20)
+}
+
+impl Control {
+    pub(super) fn new_row(&self, of: &SandboxRecord, kind: SnapshotKind) -> SnapshotRecord {
+        SnapshotRecord {
+            id: SnapshotId::random(),
+            org: of.org.clone(),
+            name: None,
+            sandbox: Some(of.id.clone()),
+            parent: of.head.clone(),
+            kind,
+            state: SnapshotState::Making,
+            memory: false,
+            spec: of.spec.clone(),
+            rolled_back_to: None,
+            facts: SnapshotFacts::default(),
+            held_disk_mb: FIRST_HOLD_MB,
+            created_at: self.now(),
+            deleted_at: None,
+        }
+    }
+
+    /// For whoever holds the sandbox's lock. One that an earlier request took and that is gone since is
+    /// answered too, as gone.
+    pub(crate) async fn take_now(
+        &self,
+        of: &SandboxRecord,
+        wish: &Wish,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Taken, ControlError> {
+        let row = SnapshotRecord {
+            name: wish.name.clone(),
+            memory: wish.memory,
+            ..self.new_row(of, wish.kind)
+        };
+        let _held = self.0.snapshots_under_way.enter(&row.id);
+        for _ in 0..REPLAYS_MAX {
+            let inserted = self.store().create_snapshot(&row, key).await;
+            match inserted.map_err(|error| name_taken(error, wish.name.as_deref()))? {
+                SnapshotCreated::New => {
+                    return Ok(Taken {
+                        snapshot: self.make_snapshot(&row, wish).await?,
+                        replayed: false,
+                    });
+                }
+                SnapshotCreated::KeyReused => return Err(key_reused("for another request")),
+                SnapshotCreated::Replayed(first) => {
+                    // Its maker is gone: the sandbox's lock is ours.
+                    self.settle_snapshot(&first).await?;
+                    let found = self.store().any_snapshot(&first).await?;
+                    if let Some(snapshot) = found {
+                        return Ok(Taken {
+                            snapshot,
+                            replayed: true,
+                        });
+                    }
+                }
+            }
+        }
+        Err(key_reused("for a snapshot that could not be taken"))
+    }
+
+    async fn make_snapshot(
+        &self,
+        row: &SnapshotRecord,
+        wish: &Wish,
+    ) -> Result<SnapshotRecord, ControlError> {
+        let Some(sandbox) = &row.sandbox else {
+            return Err(ControlError::internal("a snapshot of nothing"));
+        };
+        let request = SnapshotRequest {
+            id: row.id.clone(),
+            sandbox: sandbox.clone(),
+            memory: wish.memory,
+            unless_unchanged: wish.unless_unchanged,
+        };
+        let made = match self.runner().snapshot(request).await {
+            // The id is ours alone, so this is our own earlier try.
+            Err(RunnerError::AlreadyExists { .. }) => self.runner().get_snapshot(&row.id).await,
+            outcome => outcome,
+        };
+        match made {
+            Ok(view) => {
+                let kept = self.keep_snapshot(row, &view).await?;
+                self.move_head(&kept).await?;
+                Ok(kept)
+            }
+            Err(error) => {
+                self.give_up_snapshot(row, &error).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Writes down what the host made.
+    pub(super) async fn keep_snapshot(
+        &self,
+        row: &SnapshotRecord,
+        view: &SnapshotView,
+    ) -> Result<SnapshotRecord, ControlError> {
+        let change = SnapshotChange {
+            state: Some(SnapshotState::Ready),
+            parent: Some(row.parent.clone().or_else(|| view.parent.clone())),
+            memory: Some(view.memory),
+            facts: Some(facts(view)),
+            held_disk_mb: Some(held_mb(view)),
+            ..SnapshotChange::default()
+        };
+        Ok(self.store().change_snapshot(&row.id, &change).await?)
+    }
+
+    /// The sandbox's state grows from this snapshot now, or from where it was rolled back to.
+    pub(super) async fn move_head(&self, kept: &SnapshotRecord) -> Result<(), ControlError> {
+        let Some(sandbox) = &kept.sandbox else {
+            return Ok(());
+        };
+        let head = kept.rolled_back_to.as_ref().unwrap_or(&kept.id);
+        let change = SandboxChange {
+            head: Some(Some(head.clone())),
+            ..SandboxChange::default()
+        };
+        let moved = self
+            .store()
+            .change_sandbox(sandbox, &change, self.now())
+            .await;
+        match moved {
+            // A sandbox that is gone meanwhile stands nowhere.
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Undoes what the host refused or failed at; what it never answered is settled later.
+    pub(super) async fn give_up_snapshot(&self, row: &SnapshotRecord, error: &RunnerError) {
+        let clean = match error {
+            RunnerError::Unreachable { .. } => false,
+            RunnerError::Internal { .. } | RunnerError::GuestUnreachable { .. } => {
+                self.runner().delete_snapshot(&row.id).await.is_ok()
+            }
+            _ => true,
+        };
+        if !clean {
+            self.0.stale.mark_all();
+            return;
+        }
+        if let Err(error) = self.store().forget_snapshot(&row.id).await {
+            tracing::error!(%error, snapshot = %row.id, "a failed snapshot could not be forgotten");
+        }
+    }
+
+    /// The intent is durable before the host is asked, so it is carried out in the end.
+    pub(super) async fn delete_snapshot_now(
+        &self,
+        row: &SnapshotRecord,
+    ) -> Result<(), ControlError> {
+        let intent = SnapshotChange {
+            state: Some(SnapshotState::Deleting),
+            ..SnapshotChange::default()
+        };
+        self.store().change_snapshot(&row.id, &intent).await?;
+        self.finish_delete_snapshot(row).await
+    }
+
+    pub(super) async fn finish_delete_snapshot(
+        &self,
+        row: &SnapshotRecord,
+    ) -> Result<(), ControlError> {
+        if let Err(error) = self.runner().delete_snapshot(&row.id).await {
+            let error = ControlError::from(error);
+            return Err(match error.code {
+                ErrorCode::RunnerUnreachable => {
+                    error.hint("the deletion is noted and will be carried out")
+                }
+                _ => error,
+            });
+        }
+        self.bury_snapshot(row).await
+    }
+
+    /// Nothing of it is left on the host.
+    pub(super) async fn bury_snapshot(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
+        let gone = SnapshotChange {
+            deleted_at: Some(self.now()),
+            ..SnapshotChange::default()
+        };
+        match self.store().change_snapshot(&row.id, &gone).await {
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+pub(super) fn name_taken(error: StoreError, name: Option<&str>) -> ControlError {
+    match (&error, name) {
+        (StoreError::Exists { .. }, Some(name)) => ControlError::new(
+            ErrorCode::AlreadyExists,
+            format!("a snapshot named '{name}' exists already"),
+        )
+        .hint("choose another name, or delete that snapshot first"),
+        (StoreError::Quota { .. }, _) => ControlError::from(error)
+            .hint("delete snapshots or sandboxes, or have the quota raised"),
+        _ => error.into(),
+    }
+}

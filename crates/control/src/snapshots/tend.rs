@@ -1,0 +1,155 @@
+//! Brings the books of snapshots and the host into agreement, and collects what nobody needs.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cove_model::SnapshotId;
+use cove_runner::{RunnerError, SnapshotView};
+use cove_store::{
+    PAGE_MAX, PageRequest, SnapshotChange, SnapshotKind, SnapshotRecord, SnapshotState,
+};
+
+use super::take::{facts, held_mb};
+use crate::Control;
+use crate::error::ControlError;
+
+/// A fork's snapshot that is still there after this long was left behind by a crash.
+const FORK_POINT_KEPT: Duration = Duration::from_secs(3600);
+
+/// What the host has, by id.
+pub(crate) type OnHost = HashMap<SnapshotId, SnapshotView>;
+
+impl Control {
+    /// A host that cannot take snapshots has none.
+    pub(crate) async fn snapshots_on_host(&self) -> Result<OnHost, ControlError> {
+        match self.runner().snapshots().await {
+            Ok(views) => Ok(views
+                .into_iter()
+                .map(|view| (view.id.clone(), view))
+                .collect()),
+            Err(RunnerError::Unsupported { .. }) => Ok(OnHost::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Those the host has and nobody has a row for. The host must have been asked before the rows are
+    /// read: a row is always there first.
+    pub(crate) async fn unknown_snapshots(
+        &self,
+        host: &OnHost,
+    ) -> Result<Vec<SnapshotId>, ControlError> {
+        let mut unknown = Vec::new();
+        for id in host.keys() {
+            let row = self.store().any_snapshot(id).await?;
+            if row.is_none_or(|row| row.deleted_at.is_some()) && !self.0.snapshots_under_way.has(id)
+            {
+                unknown.push(id.clone());
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// Looks at every row, and deletes what is unknown. The last failure, if there was one.
+    pub(crate) async fn tend_snapshots(
+        &self,
+        host: &OnHost,
+        unknown: Vec<SnapshotId>,
+    ) -> Result<(), ControlError> {
+        let mut failed = None;
+        for id in unknown {
+            tracing::warn!(snapshot = %id, "deleting a snapshot nobody asked for");
+            if let Err(error) = self.runner().delete_snapshot(&id).await {
+                failed = Some(error.into());
+            }
+        }
+        let mut page = PageRequest {
+            limit: PAGE_MAX,
+            cursor: None,
+        };
+        loop {
+            let found = self.store().all_snapshots(&page).await?;
+            for row in found.items {
+                if self.0.snapshots_under_way.has(&row.id) {
+                    continue;
+                }
+                if let Err(error) = self.tend_snapshot(&row, host.get(&row.id)).await {
+                    tracing::warn!(%error, snapshot = %row.id, "a snapshot could not be tended");
+                    failed = Some(error);
+                }
+            }
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => return failed.map_or(Ok(()), Err),
+            }
+        }
+    }
+
+    async fn tend_snapshot(
+        &self,
+        row: &SnapshotRecord,
+        view: Option<&SnapshotView>,
+    ) -> Result<(), ControlError> {
+        match (row.state, view) {
+            (SnapshotState::Making, _) | (SnapshotState::Ready, None) => {
+                self.settle_snapshot(&row.id).await
+            }
+            (SnapshotState::Deleting, _) => self.finish_delete_snapshot(row).await,
+            (SnapshotState::Ready, Some(view)) => {
+                if self.is_garbage(row).await? {
+                    return self.delete_snapshot_now(row).await;
+                }
+                let (facts, held) = (facts(view), held_mb(view));
+                if facts == row.facts && held == row.held_disk_mb {
+                    return Ok(());
+                }
+                let change = SnapshotChange {
+                    facts: Some(facts),
+                    held_disk_mb: Some(held),
+                    ..SnapshotChange::default()
+                };
+                self.store().change_snapshot(&row.id, &change).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Finishes or undoes what a crash or a lost answer left, by what the host says now.
+    pub(crate) async fn settle_snapshot(&self, id: &SnapshotId) -> Result<(), ControlError> {
+        let Some(row) = self.store().any_snapshot(id).await? else {
+            return Ok(());
+        };
+        if row.deleted_at.is_some() || row.state == SnapshotState::Deleting {
+            return Ok(());
+        }
+        match self.runner().get_snapshot(id).await {
+            Ok(view) if row.state == SnapshotState::Making => {
+                let kept = self.keep_snapshot(&row, &view).await?;
+                self.move_head(&kept).await
+            }
+            Ok(_) => Ok(()),
+            Err(RunnerError::NotFound { .. }) if row.state == SnapshotState::Making => {
+                Ok(self.store().forget_snapshot(id).await?)
+            }
+            Err(RunnerError::NotFound { .. }) => {
+                tracing::error!(snapshot = %id, "the host has lost a snapshot");
+                self.bury_snapshot(&row).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Automatic ones go with their sandbox; those of forks when the fork is over.
+    async fn is_garbage(&self, row: &SnapshotRecord) -> Result<bool, ControlError> {
+        if !row.kind.is_automatic() {
+            return Ok(false);
+        }
+        if row.kind == SnapshotKind::Fork && self.now() - row.created_at >= FORK_POINT_KEPT {
+            return Ok(true);
+        }
+        let Some(sandbox) = &row.sandbox else {
+            return Ok(true);
+        };
+        let of = self.store().any_sandbox(sandbox).await?;
+        Ok(of.is_none_or(|of| of.deleted_at.is_some()))
+    }
+}

@@ -1,0 +1,64 @@
+//! A process's output that goes on across captures of its sandbox.
+//!
+//! A guest that is about to be captured ends every call. What it says next, in the original or once it
+//! is back, is asked for from the offsets reached, so nobody who listens misses or repeats a byte.
+
+use cove_control::{GuestAccess, GuestError};
+use cove_protocol::client::{Follow, FollowEvent};
+use cove_protocol::message::OutputFrom;
+
+use crate::failure::{self, About, Failure};
+
+pub struct Following {
+    /// Kept so that the sandbox is not idle while somebody listens.
+    access: GuestAccess,
+    follow: Follow,
+    /// What was asked for; the offsets are those reached when the guest broke off.
+    from: OutputFrom,
+    about: About,
+    /// The guest has told that the process is there, so that it can be asked for again.
+    begun: bool,
+    /// The guest broke off, and has not been asked again yet.
+    broken: bool,
+}
+
+impl Following {
+    pub fn new(access: GuestAccess, follow: Follow, from: OutputFrom, about: About) -> Self {
+        Self {
+            access,
+            follow,
+            from,
+            begun: !matches!(about, About::Start),
+            about,
+            broken: false,
+        }
+    }
+
+    /// The next event; `None` after the exit. Dropping the wait loses nothing.
+    pub async fn next(&mut self) -> Result<Option<FollowEvent>, Failure> {
+        loop {
+            if self.broken {
+                self.follow = self.access.follow_again(self.from.clone()).await?;
+                self.broken = false;
+            }
+            match self.follow.next().await {
+                Err(GuestError::Quiesced) if self.begun => {
+                    let (stdout, stderr) = self.follow.position();
+                    self.from.stdout_from = stdout;
+                    self.from.stderr_from = stderr;
+                    self.broken = true;
+                }
+                Ok(event) => {
+                    self.begun = true;
+                    return Ok(event);
+                }
+                Err(error) => return Err(failure::guest(error, self.about)),
+            }
+        }
+    }
+
+    /// Where it is: the next offsets of stdout and stderr.
+    pub fn position(&self) -> (u64, u64) {
+        self.follow.position()
+    }
+}

@@ -1,0 +1,296 @@
+//! Snapshots and what grew from them.
+
+use cove_model::{OrgId, SandboxId, SnapshotId};
+use time::OffsetDateTime;
+
+use crate::cursor::{self, Place};
+use crate::ops::idempotency::{Claimed, claim};
+use crate::ops::organisations::{hold, hold_whatever};
+use crate::sql::{Op, Row, Tx, Value, json, micros, values};
+use crate::{
+    Holding, IdempotencyKey, Page, PageRequest, SnapshotChange, SnapshotCreated, SnapshotFilter,
+    SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
+};
+
+const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
+     facts, held_disk_mb, created_at, deleted_at";
+
+const NAME_TAKEN: StoreError = StoreError::Exists {
+    what: "a snapshot of this name",
+};
+
+fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
+    let corrupt = |what| StoreError::Corrupt { what };
+    Ok(SnapshotRecord {
+        id: row.parse(0, "snapshot id")?,
+        org: row.parse(1, "organisation id")?,
+        name: row.optional_text(2)?,
+        sandbox: row.optional_parse(3, "sandbox id")?,
+        parent: row.optional_parse(4, "snapshot id")?,
+        kind: SnapshotKind::parse(row.text(5)?).ok_or(corrupt("kind of snapshot"))?,
+        state: SnapshotState::parse(row.text(6)?).ok_or(corrupt("state of a snapshot"))?,
+        memory: row.int(7)? != 0,
+        spec: row.json(8, "sandbox spec")?,
+        rolled_back_to: row.optional_parse(9, "snapshot id")?,
+        facts: row.json(10, "facts of a snapshot")?,
+        held_disk_mb: row.count(11)?,
+        created_at: row.time(12)?,
+        deleted_at: row.optional_time(13)?,
+    })
+}
+
+fn row_values(record: &SnapshotRecord) -> Result<[Value; 14], StoreError> {
+    Ok([
+        (&record.id).into(),
+        (&record.org).into(),
+        record.name.as_deref().into(),
+        record.sandbox.as_ref().into(),
+        record.parent.as_ref().into(),
+        record.kind.as_str().into(),
+        record.state.as_str().into(),
+        record.memory.into(),
+        json(&record.spec)?.into(),
+        record.rolled_back_to.as_ref().into(),
+        json(&record.facts)?.into(),
+        record.held_disk_mb.into(),
+        record.created_at.into(),
+        record.deleted_at.into(),
+    ])
+}
+
+fn disk(mb: u64) -> Holding {
+    Holding {
+        disk_mb: mb,
+        ..Holding::nothing()
+    }
+}
+
+/// A duplicate can only be the name: ids are random and the caller's own.
+fn name_taken(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Exists { .. } => NAME_TAKEN,
+        other => other,
+    }
+}
+
+pub struct Create {
+    pub record: SnapshotRecord,
+    pub idempotency: Option<IdempotencyKey>,
+}
+
+impl Op for Create {
+    type Out = SnapshotCreated;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<SnapshotCreated, StoreError> {
+        let new = &self.record;
+        if let Some(key) = &self.idempotency {
+            match claim(tx, &new.org, key, (&new.id).into(), new.created_at).await? {
+                Claimed::New => {}
+                Claimed::Taken => return Ok(SnapshotCreated::KeyReused),
+                Claimed::Before(id) => {
+                    let id = id.parse();
+                    return Ok(SnapshotCreated::Replayed(id.map_err(|_| {
+                        StoreError::Corrupt {
+                            what: "snapshot id",
+                        }
+                    })?));
+                }
+            }
+        }
+        hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
+        let sql = format!(
+            "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
+             ?11, ?12, ?13, ?14)"
+        );
+        tx.execute(&sql, &row_values(new)?)
+            .await
+            .map_err(name_taken)?;
+        Ok(SnapshotCreated::New)
+    }
+}
+
+pub enum Get {
+    ById(OrgId, SnapshotId),
+    ByName(OrgId, String),
+    Any(SnapshotId),
+}
+
+impl Op for Get {
+    type Out = Option<SnapshotRecord>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let select = format!("SELECT {COLUMNS} FROM snapshots WHERE");
+        let rows = match self {
+            Self::ById(org, id) => {
+                let sql = format!("{select} id = ?1 AND org = ?2 AND deleted_at IS NULL");
+                tx.query(&sql, values![id, org]).await?
+            }
+            Self::ByName(org, name) => {
+                let sql = format!("{select} name = ?1 AND org = ?2 AND deleted_at IS NULL");
+                tx.query(&sql, values![name.as_str(), org]).await?
+            }
+            Self::Any(id) => tx.query(&format!("{select} id = ?1"), values![id]).await?,
+        };
+        rows.first().map(record).transpose()
+    }
+}
+
+pub struct List {
+    /// Absent: of everybody.
+    pub org: Option<OrgId>,
+    pub filter: SnapshotFilter,
+    pub page: PageRequest,
+}
+
+impl Op for List {
+    type Out = Page<SnapshotRecord>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let from = cursor::place(&self.page)?.unwrap_or(Place::new(i64::MAX, ""));
+        let mut values = vec![
+            Value::from(from.number),
+            Value::from(from.id),
+            Value::from(cursor::rows_wanted(&self.page)),
+        ];
+        let mut sql = format!(
+            "SELECT {COLUMNS} FROM snapshots WHERE \
+             (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
+        );
+        let mut bind = |value: Value| {
+            values.push(value);
+            format!("?{}", values.len())
+        };
+        if !self.filter.gone_too {
+            sql += " AND deleted_at IS NULL";
+        }
+        if let Some(org) = &self.org {
+            sql += &format!(" AND org = {}", bind(org.into()));
+        }
+        if let Some(sandbox) = &self.filter.sandbox {
+            sql += &format!(" AND sandbox = {}", bind(sandbox.into()));
+        }
+        if !self.filter.kinds.is_empty() {
+            let kinds = self.filter.kinds.iter();
+            let kinds: Vec<_> = kinds.map(|kind| bind(kind.as_str().into())).collect();
+            sql += &format!(" AND kind IN ({})", kinds.join(", "));
+        }
+        sql += " ORDER BY created_at DESC, id DESC LIMIT ?3";
+        let rows = tx.query(&sql, &values).await?;
+        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
+        Ok(cursor::page(
+            found,
+            &self.page,
+            |record: &SnapshotRecord| Place::new(micros(record.created_at), record.id.as_str()),
+        ))
+    }
+}
+
+pub struct Change {
+    pub id: SnapshotId,
+    pub change: SnapshotChange,
+}
+
+impl Op for Change {
+    type Out = SnapshotRecord;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<SnapshotRecord, StoreError> {
+        // Writing first takes the row's lock, so what is read stays true.
+        let sql = format!(
+            "UPDATE snapshots SET state = state WHERE id = ?1 AND deleted_at IS NULL \
+             RETURNING {COLUMNS}"
+        );
+        let rows = tx.query(&sql, values![&self.id]).await?;
+        let old = record(rows.first().ok_or(StoreError::NotFound {
+            what: "the snapshot",
+        })?)?;
+        let new = applied(&old, &self.change);
+        hold_whatever(
+            tx,
+            &old.org,
+            &disk(old.held_disk_mb),
+            &disk(new.held_disk_mb),
+        )
+        .await?;
+        tx.execute(
+            "UPDATE snapshots SET org = ?2, name = ?3, sandbox = ?4, parent = ?5, kind = ?6, \
+             state = ?7, memory = ?8, spec = ?9, rolled_back_to = ?10, facts = ?11, \
+             held_disk_mb = ?12, created_at = ?13, deleted_at = ?14 WHERE id = ?1",
+            &row_values(&new)?,
+        )
+        .await?;
+        Ok(new)
+    }
+}
+
+fn applied(old: &SnapshotRecord, change: &SnapshotChange) -> SnapshotRecord {
+    let change = change.clone();
+    let gone = change.deleted_at.is_some();
+    SnapshotRecord {
+        state: change.state.unwrap_or(old.state),
+        parent: change.parent.unwrap_or_else(|| old.parent.clone()),
+        memory: change.memory.unwrap_or(old.memory),
+        spec: change.spec.unwrap_or_else(|| old.spec.clone()),
+        facts: change.facts.unwrap_or_else(|| old.facts.clone()),
+        held_disk_mb: match gone {
+            true => 0,
+            false => change.held_disk_mb.unwrap_or(old.held_disk_mb),
+        },
+        deleted_at: change.deleted_at.or(old.deleted_at),
+        ..old.clone()
+    }
+}
+
+/// Takes a row away that never came to be, and lets its request be tried again.
+pub struct Forget(pub SnapshotId);
+
+impl Op for Forget {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        let rows = tx
+            .query(
+                "DELETE FROM snapshots WHERE id = ?1 RETURNING org, held_disk_mb",
+                values![&self.0],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(());
+        };
+        let org: OrgId = row.parse(0, "organisation id")?;
+        hold_whatever(tx, &org, &disk(row.count(1)?), &Holding::nothing()).await?;
+        tx.execute(
+            "DELETE FROM idempotency WHERE org = ?1 AND sandbox = ?2",
+            values![&org, &self.0],
+        )
+        .await
+        .map(drop)
+    }
+}
+
+/// Ids of the living sandboxes that began from a snapshot of this one.
+pub struct Forks(pub SandboxId, pub i64);
+
+impl Op for Forks {
+    type Out = Vec<SandboxId>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let rows = tx
+            .query(
+                "SELECT sandboxes.id FROM sandboxes JOIN snapshots \
+                 ON snapshots.id = sandboxes.origin AND snapshots.org = sandboxes.org \
+                 WHERE snapshots.sandbox = ?1 AND sandboxes.deleted_at IS NULL \
+                 ORDER BY sandboxes.created_at, sandboxes.id LIMIT ?2",
+                values![&self.0, self.1],
+            )
+            .await?;
+        rows.iter().map(|row| row.parse(0, "sandbox id")).collect()
+    }
+}
+
+/// Forgets snapshots that are long gone.
+pub async fn bury<T: Tx>(
+    tx: &mut T,
+    before: OffsetDateTime,
+    rows_max: i64,
+) -> Result<u64, StoreError> {
+    tx.execute(
+        "DELETE FROM snapshots WHERE id IN (SELECT id FROM snapshots WHERE deleted_at IS NOT NULL \
+         AND deleted_at < ?1 ORDER BY deleted_at, id LIMIT ?2)",
+        values![before, rows_max],
+    )
+    .await
+}

@@ -1,0 +1,156 @@
+//! Rows of snapshots: what was kept of which sandbox, and what it grew from.
+
+use cove_model::{ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+/// Why a snapshot was taken. All but the first and the last come and go by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// Somebody asked for it.
+    Manual,
+    /// The sandbox's own policy asked for it.
+    Auto,
+    /// What the children of a fork began from.
+    Fork,
+    /// What a sandbox was before a rollback.
+    Rollback,
+    /// It came in a file from somewhere else.
+    Import,
+}
+
+impl SnapshotKind {
+    pub const ALL: [SnapshotKind; 5] = [
+        Self::Manual,
+        Self::Auto,
+        Self::Fork,
+        Self::Rollback,
+        Self::Import,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Manual => "manual",
+            Self::Auto => "auto",
+            Self::Fork => "fork",
+            Self::Rollback => "rollback",
+            Self::Import => "import",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+
+    /// Whether nobody asked for it by name, so that it may go without being asked.
+    pub fn is_automatic(self) -> bool {
+        matches!(self, Self::Auto | Self::Fork | Self::Rollback)
+    }
+}
+
+/// How far a snapshot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotState {
+    /// The host was asked, or is about to be.
+    Making,
+    /// On the host's disk.
+    Ready,
+    /// Somebody asked for its end.
+    Deleting,
+}
+
+impl SnapshotState {
+    pub const ALL: [SnapshotState; 3] = [Self::Making, Self::Ready, Self::Deleting];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Making => "making",
+            Self::Ready => "ready",
+            Self::Deleting => "deleting",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SnapshotRecord {
+    pub id: SnapshotId,
+    pub org: OrgId,
+    /// Unique among the organisation's snapshots.
+    pub name: Option<String>,
+    /// Where it was taken; absent for what was imported.
+    pub sandbox: Option<SandboxId>,
+    /// What the sandbox's state had grown from; it may be gone by now.
+    pub parent: Option<SnapshotId>,
+    pub kind: SnapshotKind,
+    pub state: SnapshotState,
+    pub memory: bool,
+    /// The settings when it was taken.
+    pub spec: SandboxSpec,
+    /// Where the sandbox went instead, for what a rollback kept.
+    pub rolled_back_to: Option<SnapshotId>,
+    pub facts: SnapshotFacts,
+    /// MiB of the organisation's disk quota.
+    pub held_disk_mb: u64,
+    pub created_at: OffsetDateTime,
+    /// The row stays for a while, so that the tree it was part of keeps its shape.
+    pub deleted_at: Option<OffsetDateTime>,
+}
+
+/// What the host told of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SnapshotFacts {
+    pub image: Option<ImageId>,
+    pub exclusive_bytes: u64,
+    pub shared_bytes: u64,
+    pub memory_bytes: u64,
+    pub stopped_us: u64,
+    /// Why its memory cannot be restored on this host, when it has some and it cannot.
+    pub unfit: Option<String>,
+}
+
+/// A change of a snapshot's row; what is absent stays.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotChange {
+    pub state: Option<SnapshotState>,
+    pub parent: Option<Option<SnapshotId>>,
+    pub memory: Option<bool>,
+    pub spec: Option<SandboxSpec>,
+    pub facts: Option<SnapshotFacts>,
+    /// What is on a disk is there, so this is written down also above the quota.
+    pub held_disk_mb: Option<u64>,
+    /// The row becomes a tombstone: its name is free again and no list shows it.
+    pub deleted_at: Option<OffsetDateTime>,
+}
+
+/// Where the making of a snapshot with an idempotency key ended up.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SnapshotCreated {
+    /// The row is there, durable.
+    New,
+    /// The same request made this snapshot before; it may be gone by now.
+    Replayed(SnapshotId),
+    /// The key belongs to another request.
+    KeyReused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotRef<'a> {
+    Id(&'a SnapshotId),
+    Name(&'a str),
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SnapshotFilter {
+    /// Taken of this one.
+    pub sandbox: Option<SandboxId>,
+    /// Of any of these kinds; empty: of all.
+    pub kinds: Vec<SnapshotKind>,
+    /// Also those that are gone, as far as they are remembered.
+    pub gone_too: bool,
+}
