@@ -17,3 +17,4 @@ mod python;
 mod reloading;
 mod restarts;
 mod terminal;
+mod travel;
