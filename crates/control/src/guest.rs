@@ -193,6 +193,7 @@ impl CommandRequest {
 /// as the call or the attached client does.
 pub struct GuestAccess {
     guest: Guest,
+    listener: Guest,
     sandbox: Sandbox,
     facts: HostFacts,
     control: Control,
@@ -200,8 +201,38 @@ pub struct GuestAccess {
 }
 
 impl GuestAccess {
+    /// Wakes the sandbox whenever it is put to rest meanwhile.
     pub fn guest(&self) -> &Guest {
         &self.guest
+    }
+
+    /// For whoever only listens: never wakes it.
+    pub fn listener(&self) -> &Guest {
+        &self.listener
+    }
+
+    /// Whether a call failed because the sandbox was put to rest.
+    pub fn is_at_rest(error: &GuestError) -> bool {
+        let GuestError::Connect(cause) = error else {
+            return false;
+        };
+        let told = cause.get_ref();
+        matches!(
+            told.and_then(|inner| inner.downcast_ref::<RunnerError>()),
+            Some(RunnerError::Conflict { state, .. }) if is_at_rest(*state)
+        )
+    }
+
+    /// Starts a command, waking the sandbox if need be, and then only listens to it.
+    pub async fn start_following(&self, start: Start) -> Result<Follow, GuestError> {
+        match self.listener.start_following(start.clone()).await {
+            Err(error) if Self::is_at_rest(&error) => {
+                let woken = self.control.wake(&self.sandbox.id).await;
+                woken.map_err(|error| GuestError::Connect(io::Error::other(error)))?;
+                self.listener.start_following(start).await
+            }
+            outcome => outcome,
+        }
     }
 
     pub fn sandbox(&self) -> &Sandbox {
@@ -215,16 +246,10 @@ impl GuestAccess {
         let mut events = control.0.latest_event.subscribe();
         loop {
             if !is_at_rest(control.runner().get(id).await?.state) {
-                match control.guest_of(id).follow(from.clone()).await {
+                match self.listener.follow(from.clone()).await {
                     Err(GuestError::Quiesced) => {}
-                    outcome => {
-                        let outcome = outcome.map_err(ControlError::from);
-                        let rested =
-                            matches!(&outcome, Err(error) if error.code == ErrorCode::Conflict);
-                        if !rested {
-                            return outcome;
-                        }
-                    }
+                    Err(error) if Self::is_at_rest(&error) => {}
+                    outcome => return Ok(outcome?),
                 }
             }
             tokio::select! {
@@ -391,6 +416,7 @@ impl Control {
         }
         Ok(GuestAccess {
             guest: self.guest_through(&record.id, true),
+            listener: self.guest_of(&record.id),
             facts: record.facts.clone(),
             sandbox: record.into(),
             control: self.clone(),

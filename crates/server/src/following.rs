@@ -1,7 +1,8 @@
 //! A process's output that goes on across captures of its sandbox.
 //!
-//! A guest that is about to be captured ends every call. What it says next, in the original or once it
-//! is back, is asked for from the offsets reached, so nobody who listens misses or repeats a byte.
+//! A guest that is about to be captured ends every call, and the client of its protocol takes streams up
+//! again by itself. What is left to do here is the sandbox that was put to rest: whoever listens waits
+//! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat.
 
 use cove_control::{GuestAccess, GuestError};
 use cove_protocol::client::{Follow, FollowEvent};
@@ -20,6 +21,11 @@ pub struct Following {
     begun: bool,
     /// The guest broke off, and has not been asked again yet.
     broken: bool,
+}
+
+/// Whether a stream ended because its sandbox was put to rest.
+fn rests(error: &GuestError) -> bool {
+    matches!(error, GuestError::Quiesced) || GuestAccess::is_at_rest(error)
 }
 
 impl Following {
@@ -42,10 +48,11 @@ impl Following {
                 self.broken = false;
             }
             match self.follow.next().await {
-                Err(GuestError::Quiesced) if self.begun => {
+                Err(error) if self.begun && rests(&error) => {
                     let (stdout, stderr) = self.follow.position();
                     self.from.stdout_from = stdout;
                     self.from.stderr_from = stderr;
+                    self.from.resume = true;
                     self.broken = true;
                 }
                 Ok(event) => {

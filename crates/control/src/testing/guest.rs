@@ -2,7 +2,7 @@
 
 use cove_protocol::frame;
 use cove_protocol::message::{
-    Done, Empty, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Reply,
+    Done, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Quiesced, Reply,
     ReplyKind, Request,
 };
 use cove_runner::GuestStream;
@@ -74,7 +74,7 @@ impl ScriptedGuest {
                             data: BEFORE.into(),
                             ..Output::default()
                         }),
-                        ReplyKind::Quiesce(Empty {}),
+                        ReplyKind::Quiesce(Quiesced::default()),
                     ];
                 }
                 let length = said.len() as u64;

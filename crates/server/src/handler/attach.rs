@@ -13,7 +13,7 @@ use cove_api::process::{
     AttachEvent, AttachFrame, AttachQuery, AttachRequest, Process, Stream, TerminalSize,
     parse_signal,
 };
-use cove_control::{GuestAction, GuestError};
+use cove_control::GuestAction;
 use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
 use futures_util::stream::{SplitSink, SplitStream};
@@ -66,7 +66,7 @@ pub async fn attach(
         resume: false,
     };
     let follow = access
-        .guest()
+        .listener()
         .follow(from.clone())
         .await
         .map_err(process_failure)?;
@@ -233,29 +233,28 @@ impl Input {
     }
 
     async fn type_in(&mut self, bytes: bytes::Bytes) -> Result<(), Failure> {
-        // A way in that a capture of the sandbox has closed since the last keystroke is opened anew.
-        for fresh in [self.stdin.is_none(), true] {
-            let mut stdin = match self.stdin.take() {
-                Some(stdin) => stdin,
-                None => {
-                    let opened = self.guest.stdin(self.id.clone()).await;
-                    opened.map_err(process_failure)?
-                }
-            };
-            let written = async {
-                stdin.write(bytes.clone()).await?;
-                stdin.flush().await
-            };
-            match written.await {
-                Ok(_) => {
-                    self.stdin = Some(stdin);
-                    return Ok(());
-                }
-                Err(GuestError::Quiesced) if !fresh => {}
-                Err(error) => return Err(process_failure(error)),
+        if self.stdin.is_none() {
+            let opened = self
+                .guest
+                .stdin(self.id.clone())
+                .await
+                .map_err(process_failure)?;
+            self.stdin = Some(opened);
+        }
+        let Some(stdin) = &mut self.stdin else {
+            return Ok(());
+        };
+        let written = async {
+            stdin.write(bytes).await?;
+            stdin.flush().await
+        };
+        match written.await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.stdin = None;
+                Err(process_failure(error))
             }
         }
-        Ok(())
     }
 
     async fn obey(&mut self, request: AttachRequest) -> Result<(), Failure> {

@@ -67,16 +67,11 @@ pub async fn exec(
     let mut start = access.command(request)?;
     start.tag = tag;
     let process = start.id.clone();
-    let follow = access
-        .guest()
-        .start_following(start)
-        .await
-        .map_err(start_failure)?;
+    let follow = access.start_following(start).await.map_err(start_failure)?;
     let from = OutputFrom {
         id: process.clone(),
-        stdout_from: 0,
-        stderr_from: 0,
         follow: true,
+        ..OutputFrom::default()
     };
     let mut following = Following::new(access, follow, from, About::Start);
     if live {

@@ -95,7 +95,7 @@ pub async fn output(
         resume: false,
     };
     let follow = access
-        .guest()
+        .listener()
         .follow(from.clone())
         .await
         .map_err(process_failure)?;

@@ -93,7 +93,11 @@ pub async fn watch(
         user,
         recursive: query.recursive,
     };
-    let watcher = access.guest().watch(request).await.map_err(path_failure)?;
+    let watcher = access
+        .listener()
+        .watch(request)
+        .await
+        .map_err(path_failure)?;
     let ready = FileChange {
         kind: ChangeKind::Ready,
         path,
