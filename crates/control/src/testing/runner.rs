@@ -11,8 +11,8 @@ use cove_model::{
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi, RunnerError,
-    Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
+    ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
+    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
