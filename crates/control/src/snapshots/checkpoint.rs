@@ -163,17 +163,27 @@ impl Control {
                 limit: PAGE_MAX,
                 cursor: None,
             };
+            // Where the sandbox stands stays on the map, and is one of those that are kept.
+            let head = match &record.head {
+                Some(head) => self.store().any_snapshot(head).await?,
+                None => None,
+            };
+            let head = head.filter(|head| {
+                head.kind == kind && head.deleted_at.is_none() && head.sandbox.as_ref() == Some(id)
+            });
+            let keep = keep.saturating_sub(usize::from(head.is_some()));
             let mut seen = 0;
             loop {
                 let found = self.store().snapshots(&record.org, &filter, &page).await?;
                 for row in found.items {
-                    if row.state != SnapshotState::Ready || self.0.snapshots_under_way.has(&row.id)
+                    if row.state != SnapshotState::Ready
+                        || record.head.as_ref() == Some(&row.id)
+                        || self.0.snapshots_under_way.has(&row.id)
                     {
                         continue;
                     }
                     seen += 1;
-                    // Where the sandbox stands stays on the map.
-                    if seen > keep && record.head.as_ref() != Some(&row.id) {
+                    if seen > keep {
                         self.delete_snapshot_now(&row).await?;
                     }
                 }
