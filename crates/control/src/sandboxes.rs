@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use cove_model::{
     IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
-    SnapshotId,
-    State,
+    SnapshotId, State,
 };
 use cove_runner::SandboxView;
 use cove_store::{

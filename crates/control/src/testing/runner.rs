@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle,
+    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State,
+    lifecycle,
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
