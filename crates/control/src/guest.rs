@@ -411,7 +411,10 @@ impl Control {
             record = self.find(principal, record.id.as_str()).await?;
         }
         require_running(&record)?;
-        if matches!(action, GuestAction::Exec | GuestAction::ProcessStart) {
+        if matches!(
+            action,
+            GuestAction::Exec | GuestAction::ProcessStart | GuestAction::CodeRun
+        ) {
             self.checkpoint_before_command(&record).await?;
         }
         Ok(GuestAccess {

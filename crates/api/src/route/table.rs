@@ -5,7 +5,9 @@ use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
 use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
-use crate::{NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, snapshot, tenancy};
+use crate::{
+    NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, snapshot, tenancy,
+};
 
 const fn get(
     op: Op,
