@@ -175,6 +175,7 @@ fn a_removed_sandbox_leaves_no_rules_and_its_index_can_be_used_again() {
         });
         assert!(!reached);
     }
-    let (_, rules) = bare.world.host.program("nft list table inet cove-0badcafe");
+    let (listed, rules) = bare.world.host.program("nft list table inet cove-0badcafe");
+    assert!(listed, "{rules}");
     assert!(!rules.contains("cv61000"), "{rules}");
 }

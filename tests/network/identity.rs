@@ -149,4 +149,7 @@ fn every_refusal_is_told_with_the_sandbox_it_was_refused_to() {
         );
     }
     assert_eq!(told, expected);
+    // The host's administrators can look at it all.
+    let (listed, said) = bare.world.host.program("nft list ruleset");
+    assert!(listed && said.contains("chain entry"), "{said}");
 }

@@ -35,6 +35,8 @@ pub struct Traces {
     pub interfaces: Vec<String>,
     /// The engine's packet filter table, likewise.
     pub tables: Vec<String>,
+    /// The gateway's address as the engine's own, likewise.
+    pub routes: Vec<String>,
     pub records: BTreeSet<String>,
     /// Volumes of sandboxes.
     pub volumes: BTreeSet<String>,
@@ -135,6 +137,7 @@ impl Traces {
             && self.claims.is_empty()
             && self.interfaces.is_empty()
             && self.tables.is_empty()
+            && self.routes.is_empty()
     }
 
     fn find_network(&mut self, instance: &str) {
@@ -150,6 +153,20 @@ impl Traces {
                     .and_then(|index| index.parse::<u32>().ok())
                     .and_then(|index| index.checked_sub(FIRST_RANGE))
                     .is_some_and(|index| blocks.contains(&(index / BLOCK_RANGES)))
+            })
+            .collect();
+        let metric = u32::from_str_radix(instance, 16).map(|metric| format!("metric {metric}"));
+        let local = std::process::Command::new("ip")
+            .args(["route", "show", "table", "local"])
+            .output();
+        let local = local.map(|output| output.stdout).unwrap_or_default();
+        self.routes = String::from_utf8_lossy(&local)
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .filter(|line| {
+                metric
+                    .as_ref()
+                    .is_ok_and(|metric| line.ends_with(metric.as_str()))
             })
             .collect();
         // Without the program to ask, nothing is known.
@@ -195,6 +212,12 @@ impl Traces {
             let words = format!("delete {table}");
             let _ = std::process::Command::new("nft")
                 .args(words.split(' '))
+                .output();
+        }
+        for route in &self.routes {
+            let words = format!("route del table local {route}");
+            let _ = std::process::Command::new("ip")
+                .args(words.split_whitespace())
                 .output();
         }
         for claim in &self.claims {

@@ -299,20 +299,16 @@ impl Rule {
         self.tracked(CT_STATUS, STATUS_DNAT)
     }
 
-    /// Holds while the source, or what a map said before, stays under a rate in this set.
-    pub fn rate(self, set: &str, per_second: u64, burst: u32, mapped: bool) -> Self {
-        let rule = if mapped {
-            self
-        } else {
-            self.load(NETWORK_HEADER, OFFSET_SOURCE, 4, WORD[0])
-        };
+    /// Holds while the source stays under a rate in this set.
+    pub fn rate(self, set: &str, per_second: u64, burst: u32) -> Self {
         const UPDATE: u32 = 1;
-        rule.dynamic(set, UPDATE, "limit", |limit| {
-            limit.put(1, &per_second.to_be_bytes());
-            limit.put(2, &1u64.to_be_bytes());
-            limit.put_be32(3, burst);
-            limit.put_be32(4, 0);
-        })
+        self.load(NETWORK_HEADER, OFFSET_SOURCE, 4, WORD[0])
+            .dynamic(set, UPDATE, "limit", |limit| rate(limit, per_second, burst))
+    }
+
+    /// Holds while all packets that come this far together stay under a rate.
+    pub fn rate_of_all(self, per_second: u64, burst: u32) -> Self {
+        self.expression("limit", |limit| rate(limit, per_second, burst))
     }
 
     /// Holds once the source has more connections than this.
@@ -391,4 +387,11 @@ impl Rule {
     pub fn go_to(self, chain: &str) -> Self {
         self.verdict(-4, Some(chain))
     }
+}
+
+fn rate(limit: &mut Attributes, per_second: u64, burst: u32) {
+    limit.put(1, &per_second.to_be_bytes());
+    limit.put(2, &1u64.to_be_bytes());
+    limit.put_be32(3, burst);
+    limit.put_be32(4, 0);
 }
