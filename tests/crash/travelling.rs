@@ -379,13 +379,25 @@ async fn check(world: &World, told: &Shared) {
     assert_eq!(host.running, listed.len() as u64);
     assert_eq!(
         host.promised_memory_bytes,
-        listed.len() as u64 * small_spec().resources.memory_mb << 20
+        (listed.len() as u64 * small_spec().resources.memory_mb) << 20
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_while_travelling_leave_the_old_state_or_the_new() {
     travel(World::start(PROGRAM).await, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_while_memory_goes_to_disk_and_back_do_no_harm_either() {
+    let world = World::start(PROGRAM).await;
+    let tiers = world.client().host().await.unwrap().tiers;
+    if !tiers[0].capabilities.contains(&"memory".to_owned()) {
+        println!("skipped: this host has no CRIU that can capture memory");
+        world.finish();
+        return;
+    }
+    travel(world, true).await;
 }
 
 async fn travel(mut world: World, memory: bool) {

@@ -4,6 +4,7 @@
 use std::fs;
 
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
+use cove_protocol::message::{PtySize, Start};
 use cove_runner::{
     CreateRequest, FromSnapshot, JobState, RollbackRequest, RunnerApi, RunnerError,
     SnapshotRequest, SnapshotView,
@@ -313,16 +314,23 @@ async fn what_cannot_be_captured_goes_on_and_says_so() {
     let Some(world) = world().await else { return };
     let client = world.client();
     let id = counting(&world).await;
-    // A namespace of its own inside is beyond what can be captured.
-    let nested = shell("unshare -i sleep 1000");
-    world.guest(&id).start(nested).await.unwrap();
+    // A process that holds its terminal by the name /dev/tty is beyond what can be captured.
+    let holder = Start {
+        pty: Some(PtySize { cols: 80, rows: 24 }),
+        ..shell("exec 9<>/dev/tty; touch /root/held; sleep 1000")
+    };
+    world.guest(&id).start(holder).await.unwrap();
+    eventually("the terminal is held", || async {
+        let said = output(&world.guest(&id), "ls /root").await;
+        said.contains("held").then_some(())
+    })
+    .await;
     let cursor = world.cursor().await;
-    let asleep = client.pause(&id).await;
-    if asleep.is_ok() {
-        // This one can: nothing to show here.
-        world.finish();
-        return;
-    }
+    let refused = client.pause(&id).await.unwrap_err();
+    assert!(
+        matches!(refused, RunnerError::Uncapturable { .. }),
+        "{refused:?}"
+    );
     assert_eq!(client.get(&id).await.unwrap().state, State::Running);
     world
         .event(cursor, "the capture failed", |event| {
