@@ -127,6 +127,19 @@ impl NetworkOptions {
             bandwidth_down_mbit: self.bandwidth_down,
         })
     }
+
+    /// What a sandbox with the policy `now` should have, keeping what was not said: new bandwidths
+    /// leave its reach alone, a new reach leaves its bandwidths alone.
+    pub fn over(&self, now: &Network) -> Option<Network> {
+        let mut asked = self.request()?;
+        if self.network.is_none() && self.allow.is_empty() {
+            asked.mode = now.mode;
+            asked.allow.clone_from(&now.allow);
+        }
+        asked.bandwidth_up_mbit = asked.bandwidth_up_mbit.or(now.bandwidth_up_mbit);
+        asked.bandwidth_down_mbit = asked.bandwidth_down_mbit.or(now.bandwidth_down_mbit);
+        Some(asked)
+    }
 }
 
 impl CreateOptions {
@@ -206,7 +219,6 @@ pub struct UpdateArgs {
     /// Never put it away or take snapshots of it by itself
     #[arg(long, conflicts_with = "lifecycle")]
     pub keep: bool,
-    /// Together these replace the whole network policy, at once
     #[command(flatten)]
     pub network: NetworkOptions,
 }
@@ -233,8 +245,42 @@ impl UpdateArgs {
                 false => lifecycle,
             },
             resources: Some(resources).filter(|asked| *asked != ResourcesChange::default()),
-            network: self.network.request(),
+            // Needs the policy in force; see `NetworkOptions::over`.
+            network: None,
             expected_generation: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_bandwidth_leaves_the_reach_alone_and_the_other_way_round() {
+        let now = Network {
+            mode: Reach::Allowlist,
+            allow: Some(vec!["example.org".into()]),
+            bandwidth_up_mbit: Some(5),
+            bandwidth_down_mbit: None,
+        };
+        let mut options = NetworkOptions {
+            network: None,
+            allow: vec![],
+            bandwidth_up: None,
+            bandwidth_down: Some(7),
+        };
+        let limited = options.over(&now).unwrap();
+        assert_eq!(limited.mode, Reach::Allowlist);
+        assert_eq!(limited.allow, now.allow);
+        assert_eq!(limited.bandwidth_up_mbit, Some(5));
+        assert_eq!(limited.bandwidth_down_mbit, Some(7));
+
+        options.bandwidth_down = None;
+        assert!(options.over(&now).is_none());
+        options.network = Some(NetworkArg::Open);
+        let opened = options.over(&now).unwrap();
+        assert_eq!((opened.mode, opened.allow), (Reach::Open, None));
+        assert_eq!(opened.bandwidth_up_mbit, Some(5));
     }
 }

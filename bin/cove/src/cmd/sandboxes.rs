@@ -225,10 +225,17 @@ pub async fn remove(client: &Client, sandboxes: &[String]) -> Result<(), CliErro
 }
 
 pub async fn update(client: &Client, args: &UpdateArgs, json: bool) -> Result<(), CliError> {
-    let patch = args.request();
+    let mut patch = args.request();
+    if args.network.request().is_some() {
+        let now = client.sandbox(&args.sandbox).await?;
+        patch.network = args.network.over(&now.network);
+        // Nobody's change in between is overwritten.
+        patch.expected_generation = Some(now.generation);
+    }
     let unchanged = patch.name.is_none()
         && patch.labels.is_none()
         && patch.lifecycle.is_none()
+        && patch.network.is_none()
         && patch.resources.is_none();
     if unchanged {
         return Err(CliError::hinted(

@@ -186,7 +186,7 @@ pub async fn sandboxes_remember_what_they_grew_from(store: Arc<dyn Store>) {
     store.create_sandbox(&child, None).await.unwrap();
     assert_eq!(
         store.forks(&parent.id, 10).await.unwrap(),
-        [child.id.clone()]
+        std::slice::from_ref(&child.id)
     );
     assert!(store.forks(&child.id, 10).await.unwrap().is_empty());
     let later = SnapshotId::random();
