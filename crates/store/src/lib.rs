@@ -50,6 +50,8 @@ pub enum StoreError {
     RootKey,
     #[error("this is the organisation's last key that may make others")]
     LastAdminKey,
+    #[error("there are too many {what} already")]
+    TooMany { what: &'static str },
     #[error("the cursor was not made by this list")]
     BadCursor,
     #[error("the database is at version {found}, this program knows up to {known}")]
@@ -223,6 +225,17 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<ImageJobRecord>, StoreError>;
     /// Those whose end was never written, newest first.
     async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError>;
+
+    /// Adds it, or opens to everybody what was shared by links before; as it is then.
+    async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError>;
+    /// Of one port of a sandbox, or of all that are shared or ever were.
+    async fn port_shares(
+        &self,
+        sandbox: &SandboxId,
+        port: Option<u16>,
+    ) -> Result<Vec<PortShare>, StoreError>;
+    /// Makes every link given out for the port worthless, and closes it to everybody.
+    async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError>;
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;

@@ -9,5 +9,6 @@ pub mod keys;
 pub mod organisations;
 pub mod sandboxes;
 pub mod snapshots;
+pub mod shares;
 pub mod sweep;
 pub mod usage;

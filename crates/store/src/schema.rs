@@ -4,7 +4,7 @@
 //! program would misread it.
 
 /// Each step's statements. Add to the end only.
-pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS];
+pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS, PORT_SHARES];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
 const IMAGE_JOBS: &[&str] = &[
@@ -30,6 +30,11 @@ const SNAPSHOTS: &[&str] = &[
     "ALTER TABLE sandboxes ADD COLUMN head TEXT",
     "CREATE INDEX sandboxes_by_origin ON sandboxes (origin) WHERE origin IS NOT NULL",
 ];
+
+/// Ports that may be visited without a key.
+const PORT_SHARES: &[&str] = &["CREATE TABLE port_shares (
+        sandbox TEXT NOT NULL, port BIGINT NOT NULL, org TEXT NOT NULL, epoch BIGINT NOT NULL,
+        public BIGINT NOT NULL, public_until BIGINT, PRIMARY KEY (sandbox, port))"];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (

@@ -5,12 +5,12 @@ use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, image_jobs, images, keys, organisations, sandboxes, snapshots, sweep, usage,
+    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, sweep, usage,
 };
 use crate::sql::Backend;
 use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
-    Page, PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
+    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
     SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord,
     SnapshotRef, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
@@ -345,6 +345,22 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError> {
         self.0.read(image_jobs::Unfinished).await
+    }
+
+    async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError> {
+        self.0.write(shares::Put(share.clone())).await
+    }
+
+    async fn port_shares(
+        &self,
+        sandbox: &SandboxId,
+        port: Option<u16>,
+    ) -> Result<Vec<PortShare>, StoreError> {
+        self.0.read(shares::Get(sandbox.clone(), port)).await
+    }
+
+    async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError> {
+        self.0.write(shares::Revoke(sandbox.clone(), port)).await
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

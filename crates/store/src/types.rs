@@ -388,6 +388,19 @@ pub struct ImageJobRecord {
     pub outcome: Option<String>,
 }
 
+/// A port that may be visited without a key: by links, or by everybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortShare {
+    pub sandbox: SandboxId,
+    pub port: u16,
+    pub org: OrgId,
+    /// Counts how often links were taken back; those of an earlier count are worthless.
+    pub epoch: u64,
+    /// Open to everybody, for ever or until a moment.
+    pub public: bool,
+    pub public_until: Option<OffsetDateTime>,
+}
+
 /// What old rows a sweep removes: those before a time, and the oldest beyond a number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {

@@ -83,7 +83,7 @@ async fn bury<T: Tx>(tx: &mut T, keep: &Retention) -> Result<u64, StoreError> {
          egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes"
     );
     tx.execute(&fold, which).await?;
-    for table in ["usage_hours", "usage_marks"] {
+    for table in ["usage_hours", "usage_marks", "port_shares"] {
         let sql = format!("DELETE FROM {table} WHERE sandbox IN ({dead})");
         tx.execute(&sql, which).await?;
     }

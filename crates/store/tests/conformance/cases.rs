@@ -7,5 +7,6 @@ pub mod misc;
 pub mod quota;
 pub mod sandboxes;
 pub mod snapshots;
+pub mod shares;
 pub mod tenants;
 pub mod usage;
