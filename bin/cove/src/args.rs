@@ -169,6 +169,30 @@ pub enum Command {
     Org(OrgCommand),
     /// List the ports a sandbox listens on
     Ports { sandbox: String },
+    /// Make a link to a port's preview that anybody who has it may open
+    Share {
+        sandbox: String,
+        port: u16,
+        /// How long the link is good, or the port public [default: an hour; public: until taken back]
+        #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
+        expires: Option<u64>,
+        /// Open the preview to everybody, without a link
+        #[arg(long, conflicts_with = "revoke")]
+        public: bool,
+        /// Take back all links and make the preview private
+        #[arg(long, conflicts_with = "expires")]
+        revoke: bool,
+    },
+    /// Reach ports inside a sandbox through ports of this machine
+    PortForward {
+        sandbox: String,
+        /// PORT, or LOCAL:PORT; a LOCAL of 0 takes any that is free
+        #[arg(required = true, value_name = "[LOCAL:]PORT", value_parser = crate::cmd::forward::pair)]
+        ports: Vec<crate::cmd::forward::Pair>,
+        /// The address of this machine to listen at
+        #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+        bind: std::net::IpAddr,
+    },
     /// Show what was used
     Usage {
         /// Only this sandbox

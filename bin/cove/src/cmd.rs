@@ -12,6 +12,7 @@ pub mod copy;
 pub mod doctor;
 pub mod egress;
 pub mod exec;
+pub mod forward;
 pub mod images;
 pub mod look;
 pub mod meta;
@@ -76,6 +77,24 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
                 .map_err(CliError::from),
         ),
         Command::Ports { sandbox } => done(look::ports(&client, &sandbox, json).await),
+        Command::Share {
+            sandbox,
+            port,
+            expires,
+            public,
+            revoke,
+        } => done(match revoke {
+            true => client
+                .unshare_port(&sandbox, port)
+                .await
+                .map_err(CliError::from),
+            false => look::share(&client, &sandbox, port, expires, public, json).await,
+        }),
+        Command::PortForward {
+            sandbox,
+            ports,
+            bind,
+        } => done(forward::run(&client, &sandbox, &ports, bind, json).await),
         Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),
         Command::Events {
             sandbox,

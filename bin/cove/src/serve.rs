@@ -19,12 +19,14 @@
 //! listening socket, so that callers wait through a restart of the control side instead of failing.
 
 mod control;
+mod handover;
 mod logging;
 mod privileges;
 mod ready;
 mod reload;
 mod role;
 mod runner;
+mod secrets;
 mod settings;
 mod supervisor;
 

@@ -31,6 +31,12 @@ pub struct Port {
     pub pid: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
+    /// Where its preview is, where the server has previews. Private unless shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Everybody may visit the preview.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
 }
 
 /// A host that runs sandboxes: what it has, has promised and lacks.

@@ -15,6 +15,7 @@ pub mod host;
 pub mod image;
 pub mod lifecycle;
 pub mod openapi;
+pub mod port;
 pub mod process;
 pub mod route;
 pub mod sandbox;

@@ -217,11 +217,6 @@ impl Route {
 /// Routes the design names that have nothing behind them yet. They answer `unsupported` with this
 /// text to whoever has a good key, and are not in the OpenAPI document.
 pub const PLANNED: &[(Verb, &str, &str)] = &[
-    (
-        Verb::Post,
-        "/v1/sandboxes/{id}/ports/{port}/share",
-        "share links",
-    ),
     (Verb::Get, "/v1/secrets", "secrets"),
     (Verb::Post, "/v1/secrets", "secrets"),
     (Verb::Delete, "/v1/secrets/{secret}", "secrets"),
@@ -295,6 +290,9 @@ operations! {
     RemoveCodeContext = "code.context_remove",
     InterruptCode = "code.interrupt",
     RunCode = "code.run",
+    SharePort = "port.share",
+    UnsharePort = "port.unshare",
+    ConnectPort = "port.connect",
     ListImages = "image.list",
     AddImage = "image.add",
     GetImage = "image.get",

@@ -11,6 +11,7 @@ mod connection;
 mod egress;
 mod error;
 mod files;
+mod ports;
 mod processes;
 mod sandboxes;
 mod snapshots;
@@ -31,6 +32,7 @@ pub use attach::{AttachMessage, Attachment};
 pub use body::{Outgoing, Upload};
 pub use connection::Answer;
 pub use error::ClientError;
+pub use ports::PortConnection;
 pub use stream::{ByteStream, Lines, ServerEvents};
 
 use connection::Connections;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cove_store::Quota;
 use time::OffsetDateTime;
 
+use crate::previews::LinkKey;
 use crate::rate::RateLimit;
 
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct ControlConfig {
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
     pub tombstones_kept: Duration,
     pub tombstones_max: u64,
+    /// Signs what lets visitors in without a key. Those signed with another one are worthless.
+    pub link_key: LinkKey,
 }
 
 impl Default for ControlConfig {
@@ -63,6 +66,7 @@ impl Default for ControlConfig {
             delete_unknown_sandboxes: false,
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),
             tombstones_max: 100_000,
+            link_key: LinkKey::random(),
         }
     }
 }

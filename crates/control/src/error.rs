@@ -204,6 +204,7 @@ impl From<StoreError> for ControlError {
                 .hint("`cove key reset-root`, run there by root, replaces it at once"),
             StoreError::LastAdminKey => Self::new(ErrorCode::Conflict, error.to_string())
                 .hint("make another key with the scope admin first, and revoke this one with that"),
+            StoreError::TooMany { .. } => Self::new(ErrorCode::LimitReached, error.to_string()),
             StoreError::BadCursor => Self::invalid(error.to_string())
                 .hint("pass next_cursor of an earlier page unchanged"),
             StoreError::Newer { .. }

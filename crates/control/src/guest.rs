@@ -58,6 +58,8 @@ pub enum GuestAction {
     FileWatch,
     PortList,
     PortConnect,
+    /// One request to a port through its preview: too many to be audited one by one.
+    PortVisit,
     Metrics,
     CodeContext,
     CodeRun,
@@ -90,6 +92,7 @@ impl GuestAction {
             | Self::FileWatch
             | Self::PortList
             | Self::CodeList
+            | Self::PortVisit
             | Self::Metrics => return None,
         })
     }

@@ -21,6 +21,8 @@ pub struct ServerConfig {
     /// What requests and streams get to end by themselves when the server stops.
     pub shutdown_grace: Duration,
     pub tls: Option<TlsPem>,
+    /// Where previews are reached from outside; without it there are none.
+    pub previews: Option<crate::preview::Place>,
 }
 
 /// Contents rather than paths: whoever makes this may read the key before giving up the right to.
@@ -48,6 +50,7 @@ impl Default for ServerConfig {
             write_stall: Duration::from_secs(15 * 60),
             shutdown_grace: Duration::from_secs(10),
             tls: None,
+            previews: None,
         }
     }
 }

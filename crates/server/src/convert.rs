@@ -140,8 +140,10 @@ pub fn change(change: guest::Change) -> Option<FileChange> {
     })
 }
 
-pub fn port(port: guest::Port) -> Port {
+pub fn port(port: guest::Port, url: Option<String>, public: bool) -> Port {
     Port {
+        url,
+        public,
         port: port.port,
         address: port.address,
         pid: (port.pid != 0).then_some(port.pid),

@@ -41,7 +41,7 @@ pub struct Peer(pub IpAddr);
 #[derive(Clone, Debug, Default)]
 pub struct Seen(pub std::sync::Arc<std::sync::OnceLock<String>>);
 
-fn new_request_id() -> String {
+pub fn new_request_id() -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let bits: u128 = rand::random();
     let random = (0..ID_CHARS).map(|i| ALPHABET[((bits >> (5 * i)) & 31) as usize] as char);

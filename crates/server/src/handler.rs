@@ -17,6 +17,7 @@ pub mod exec;
 pub mod files;
 pub mod host;
 pub mod images;
+pub mod ports;
 pub mod processes;
 pub mod sandboxes;
 pub mod snapshots;

@@ -15,6 +15,7 @@ mod guard;
 mod handler;
 mod listen;
 mod metrics;
+mod preview;
 mod router;
 mod stalling;
 mod state;
@@ -23,7 +24,8 @@ mod strict;
 mod tls;
 
 pub use config::{ServerConfig, TlsPem};
-pub use listen::{ServeError, serve};
+pub use listen::{ServeError, serve, serve_previews};
+pub use preview::{Place, PlaceError};
 pub use router::router;
 pub use state::App;
 pub use tls::{TlsError, check_tls};

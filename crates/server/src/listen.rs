@@ -25,6 +25,7 @@ use tower_service::Service;
 
 use crate::config::ServerConfig;
 use crate::guard::Peer;
+use crate::preview;
 use crate::router::router;
 use crate::stalling::Stalling;
 use crate::state::App;
@@ -56,6 +57,26 @@ pub async fn serve(
     app: App,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
+    let router = router(app.clone());
+    accept(listener, app, router, shutdown).await
+}
+
+/// Serves visits to ports inside, on a listener of their own, in the same way.
+pub async fn serve_previews(
+    listener: std::net::TcpListener,
+    app: App,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let router = preview::router(app.clone());
+    accept(listener, app, router, shutdown).await
+}
+
+async fn accept(
+    listener: std::net::TcpListener,
+    app: App,
+    router: Router,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
     listener
         .set_nonblocking(true)
         .map_err(ServeError::Listener)?;
@@ -63,7 +84,7 @@ pub async fn serve(
     let acceptor = app.config.tls.as_ref().map(tls::acceptor).transpose()?;
     let server = Arc::new(Connections {
         http: http(&app.config),
-        router: router(app.clone()),
+        router,
         acceptor,
         app: app.clone(),
     });

@@ -13,8 +13,8 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, code, egress, events, exec, files, host, images, processes, sandboxes, snapshots,
-    tenancy, tree,
+    attach, code, egress, events, exec, files, host, images, ports, processes, sandboxes,
+    snapshots, tenancy, tree,
 };
 use crate::state::App;
 
@@ -93,7 +93,10 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::MakeDirectory => on(verb, tree::mkdir),
         Op::MoveFile => on(verb, tree::rename),
         Op::ChangeMode => on(verb, tree::chmod),
-        Op::ListPorts => on(verb, processes::ports),
+        Op::ListPorts => on(verb, ports::list),
+        Op::SharePort => on(verb, ports::share),
+        Op::UnsharePort => on(verb, ports::unshare),
+        Op::ConnectPort => on(verb, ports::connect),
         Op::CreateCodeContext => on(verb, code::create),
         Op::ListCodeContexts => on(verb, code::list),
         Op::RemoveCodeContext => on(verb, code::remove),

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
+use crate::preview::Crowds;
 
 /// Bytes of requests and answers held in memory at once, by all callers together.
 const BUFFERED_MAX: usize = 512 * 1024 * 1024;
@@ -34,6 +35,8 @@ pub struct Shared {
     pub(crate) buffers: Semaphore,
     /// Conversations that left HTTP behind.
     pub(crate) sessions: TaskTracker,
+    /// Visits under way, by sandbox.
+    pub(crate) crowds: Crowds,
 }
 
 impl App {
@@ -48,6 +51,7 @@ impl App {
             closing: CancellationToken::new(),
             buffers: Semaphore::new(BUFFERED_MAX / BUFFER_UNIT),
             sessions: TaskTracker::new(),
+            crowds: Crowds::default(),
         }))
     }
 }

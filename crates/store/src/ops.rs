@@ -8,7 +8,7 @@ pub mod images;
 pub mod keys;
 pub mod organisations;
 pub mod sandboxes;
-pub mod snapshots;
 pub mod shares;
+pub mod snapshots;
 pub mod sweep;
 pub mod usage;

@@ -5,14 +5,15 @@ use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, sweep, usage,
+    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, sweep,
+    usage,
 };
 use crate::sql::Backend;
 use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
-    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
-    SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord,
-    SnapshotRef, Store, StoreError, StoredEvent, Usage, UsageSample,
+    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
+    SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
+    SnapshotRecord, SnapshotRef, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);

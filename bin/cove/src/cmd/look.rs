@@ -2,6 +2,7 @@
 
 use cove_api::PageQuery;
 use cove_api::event::{Event, EventKind};
+use cove_api::port::SharePort;
 use cove_api::process::{OutputEvent, OutputQuery, Process};
 use cove_api::sandbox::{ListSandboxes, SandboxState};
 use cove_api::tenancy::UsageQuery;
@@ -85,16 +86,36 @@ pub async fn ports(client: &Client, sandbox: &str, json: bool) -> Result<(), Cli
     if json {
         return output::json(&ports);
     }
-    let mut table = Table::new(&["PORT", "ADDRESS", "PID", "PROCESS"]);
+    let mut table = Table::new(&["PORT", "ADDRESS", "PID", "PROCESS", "PREVIEW"]);
     for port in ports {
         table.row([
             port.port.to_string(),
             port.address,
             port.pid.map_or_else(String::new, |pid| pid.to_string()),
             port.process.unwrap_or_default(),
+            match (port.url, port.public) {
+                (Some(url), true) => format!("{url} (public)"),
+                (url, _) => url.unwrap_or_default(),
+            },
         ]);
     }
     table.print()
+}
+
+pub async fn share(
+    client: &Client,
+    sandbox: &str,
+    port: u16,
+    expires_s: Option<u64>,
+    public: bool,
+    json: bool,
+) -> Result<(), CliError> {
+    let request = SharePort { expires_s, public };
+    let share = client.share_port(sandbox, port, &request).await?;
+    if json {
+        return output::json(&share);
+    }
+    output::line(&share.url)
 }
 
 pub async fn usage(client: &Client, sandbox: Option<String>, json: bool) -> Result<(), CliError> {

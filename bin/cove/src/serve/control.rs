@@ -1,17 +1,16 @@
 //! The unprivileged child: HTTP and the books.
 
 use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cove_control::{Control, SystemClock, TokenHash};
 use cove_runner::wire;
-use cove_server::{App, TlsPem};
+use cove_server::{App, Place, TlsPem};
 use tokio_util::sync::CancellationToken;
 
 use super::role::{RoleConfig, claim, follow_parent, until_told};
-use super::{ServeError, privileges};
+use super::{ServeError, handover, privileges, secrets};
 
 /// Between two tries to open the books: a database may come up after us.
 const STORE_RETRY: Duration = Duration::from_millis(500);
@@ -21,12 +20,9 @@ const RUNNER_WAIT: Duration = Duration::from_secs(5);
 const RUNNER_PAUSE: Duration = Duration::from_millis(10);
 
 pub fn run(config: RoleConfig) -> Result<(), ServeError> {
-    // The listening socket comes as standard input; the key of the certificate is root's to read.
-    let listener = rustix::stdio::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .map(TcpListener::from)
-        .map_err(|source| ServeError::io("cannot take over the listening socket", source))?;
+    // The listening sockets come over standard input; the key of the certificate is root's to read.
+    let listeners = handover::take()
+        .map_err(|source| ServeError::io("cannot take over the listening sockets", source))?;
     let tls = tls(&config)?;
     let _claim = claim(&config, "control")?;
     privileges::drop_to(config.account)?;
@@ -36,7 +32,7 @@ pub fn run(config: RoleConfig) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start the control side", source))?;
-    runtime.block_on(serve(config, listener, tls))
+    runtime.block_on(serve(config, listeners, tls))
 }
 
 pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
@@ -57,15 +53,23 @@ pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
 
 async fn serve(
     config: RoleConfig,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     tls: Option<TlsPem>,
 ) -> Result<(), ServeError> {
     let shutdown = until_told()?;
     let settings = &config.settings;
+    let mut listeners = listeners.into_iter();
+    let missing = || ServeError::Start {
+        message: "a listening socket was not handed over".into(),
+        hint: None,
+    };
+    let listener = listeners.next().ok_or_else(missing)?;
     let store = open_store(&config).await?;
     wait_for_runner(&settings.runner_socket()).await;
     let runner = Arc::new(wire::Client::new(settings.runner_socket()));
-    let control = Control::new(settings.control(), store, runner, Arc::new(SystemClock));
+    let mut control = settings.control();
+    control.link_key = secrets::link_key(&settings.control_dir())?;
+    let control = Control::new(control, store, runner, Arc::new(SystemClock));
     let failed = |error: cove_control::ControlError| ServeError::Start {
         message: format!("the control side cannot start: {}", chain(&error)),
         hint: error.hint.clone(),
@@ -84,11 +88,33 @@ async fn serve(
     });
     let mut server = settings.server();
     server.tls = tls;
+    let previews = match &config.preview_url {
+        Some(url) => {
+            let place = Place::parse(url).map_err(|error| ServeError::Settings {
+                message: format!("preview_url: {error}"),
+            })?;
+            server.previews = Some(place);
+            Some(listeners.next().ok_or_else(missing)?)
+        }
+        None => None,
+    };
+    let app = App::new(control, server);
     tracing::info!("the control side is ready");
-    let served = cove_server::serve(listener, App::new(control, server), shutdown).await;
+    let visits = async {
+        match previews {
+            Some(listener) => {
+                cove_server::serve_previews(listener, app.clone(), shutdown.clone()).await
+            }
+            None => Ok(()),
+        }
+    };
+    let served = tokio::try_join!(
+        cove_server::serve(listener, app.clone(), shutdown.clone()),
+        visits
+    );
     background_end.cancel();
     background.await.ok();
-    served.map_err(|error| ServeError::Start {
+    served.map(drop).map_err(|error| ServeError::Start {
         message: chain(&error),
         hint: None,
     })

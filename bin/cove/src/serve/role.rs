@@ -22,6 +22,8 @@ pub struct RoleConfig {
     pub account: Account,
     /// Of the first key; the key itself stays with root.
     pub root_key_hash: String,
+    /// Where previews are reached; their socket is handed over after the API's.
+    pub preview_url: Option<String>,
     /// The supervisor; a child that finds another parent was left alone.
     pub parent: i32,
 }

@@ -16,12 +16,16 @@ use value::Value;
 mod value;
 
 const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
+/// How far after the API's port the others are.
+const PREVIEW_AFTER: u16 = 1;
 /// A configuration file beyond this is not one.
 const FILE_MAX: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub listen: SocketAddr,
+    pub preview_listen: String,
+    pub preview_url: String,
     pub data_dir: PathBuf,
     pub database: String,
     pub tls_certificate: Option<PathBuf>,
@@ -70,6 +74,8 @@ impl Default for Settings {
         let engine = EngineConfig::new(crate::connect::DEFAULT_DATA_DIR);
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
+            preview_listen: String::new(),
+            preview_url: String::new(),
             data_dir: crate::connect::DEFAULT_DATA_DIR.into(),
             database: String::new(),
             tls_certificate: None,
@@ -136,6 +142,8 @@ macro_rules! settings {
 
 settings! {
     listen "ADDRESS" "Where the API listens; beyond loopback use TLS";
+    preview_listen "ADDRESS" "Where previews listen; empty: the port after the API's; off: no previews";
+    preview_url "URL" "Where previews are reached from outside; empty: localhost and that port";
     data_dir "DIR" "Where everything is kept";
     database "URL" "postgres://… for the books; empty: SQLite in the data directory";
     tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
@@ -297,6 +305,11 @@ impl Settings {
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(wrong("tls_certificate and tls_key belong together".into()));
         }
+        self.beside("preview_listen", &self.preview_listen, PREVIEW_AFTER)?;
+        if !self.preview_url.is_empty() {
+            cove_server::Place::parse(&self.preview_url)
+                .map_err(|error| wrong(format!("preview_url: {error}")))?;
+        }
         if !matches!(self.log_format.as_str(), "text" | "json") {
             return Err(wrong("log_format must be text or json".into()));
         }
@@ -345,6 +358,47 @@ impl Settings {
         Ok(())
     }
 
+    /// A listener besides the API's: where it was told to, or so many ports after it.
+    fn beside(&self, key: &str, told: &str, after: u16) -> Result<Option<SocketAddr>, ServeError> {
+        match told {
+            "off" => Ok(None),
+            "" => {
+                let mut address = self.listen;
+                // With any port for the API, any will do here.
+                if address.port() != 0 {
+                    let port = address.port().checked_add(after).ok_or_else(|| {
+                        wrong(format!(
+                            "{key} must be told: there is no port after listen's"
+                        ))
+                    })?;
+                    address.set_port(port);
+                }
+                Ok(Some(address))
+            }
+            told => told
+                .parse()
+                .map(Some)
+                .map_err(|_| wrong(format!("{key} must be like 127.0.0.1:7071, off, or empty"))),
+        }
+    }
+
+    pub fn preview_address(&self) -> Result<Option<SocketAddr>, ServeError> {
+        self.beside("preview_listen", &self.preview_listen, PREVIEW_AFTER)
+    }
+
+    /// Where previews are reached that listen there.
+    pub fn preview_place(&self, listening: SocketAddr) -> String {
+        let scheme = if self.tls_certificate.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        match self.preview_url.as_str() {
+            "" => format!("{scheme}://localhost:{}", listening.port()),
+            url => url.to_owned(),
+        }
+    }
+
     pub fn server(&self) -> ServerConfig {
         ServerConfig {
             connections_max: usize::try_from(self.connections_max).unwrap_or(usize::MAX),
@@ -355,6 +409,7 @@ impl Settings {
             write_stall: Duration::from_secs(self.write_stall_s),
             shutdown_grace: Duration::from_secs(self.shutdown_grace_s),
             tls: None,
+            previews: None,
         }
     }
 

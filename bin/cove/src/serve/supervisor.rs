@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::privileges::{self, Account};
 use super::role::{RoleConfig, VARIABLE};
 use super::settings::Settings;
-use super::{FATAL, ServeError, logging, ready, reload};
+use super::{FATAL, ServeError, handover, logging, ready, reload};
 use crate::connect::{ROOT_KEY_FILE, URL_FILE};
 
 /// Between a child's end and its next start: doubled each time, from and to these.
@@ -54,7 +54,7 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
     prepare_directories(&settings, account)?;
     let lock = lock(&settings.data_dir)?;
     let token = root_key(&settings.data_dir)?;
-    let listener = listen(settings.listen)?;
+    let listener = listen(settings.listen, "--listen")?;
     let address = listener
         .local_addr()
         .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -65,15 +65,27 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
         tracing::warn!(%address, "the API is open to the network without TLS: keys travel readable");
     }
 
+    let mut sockets = vec![OwnedFd::from(listener)];
+    let mut preview_url = None;
+    if let Some(wanted) = settings.preview_address()? {
+        let listener = listen(wanted, "--preview-listen")?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| ServeError::io("cannot read the address", source))?;
+        preview_url = Some(settings.preview_place(address));
+        sockets.push(listener.into());
+    }
+
     let mut role = RoleConfig {
+        preview_url,
         account,
         root_key_hash: token.hash().as_str().to_owned(),
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         settings,
     };
     let stop = CancellationToken::new();
-    let runner = Supervised::new("runner", &role, None)?;
-    let (control, reloads) = Supervised::renewable("control", &role, listener.into())?;
+    let runner = Supervised::new("runner", &role)?;
+    let (control, reloads) = Supervised::renewable("control", &role, sockets)?;
     let until_ready = stop.clone();
     let ca_pem = role
         .settings
@@ -144,20 +156,16 @@ struct Supervised {
     role: &'static str,
     /// A new value ends the child in good order and starts another with it.
     config: watch::Receiver<String>,
-    /// Given to the child as its standard input.
-    listener: Option<OwnedFd>,
+    /// Handed over to the child through its standard input.
+    sockets: Vec<OwnedFd>,
 }
 
 impl Supervised {
-    fn new(
-        role: &'static str,
-        config: &RoleConfig,
-        listener: Option<OwnedFd>,
-    ) -> Result<Self, ServeError> {
+    fn new(role: &'static str, config: &RoleConfig) -> Result<Self, ServeError> {
         Ok(Self {
             role,
             config: watch::channel(config.encoded()?).1,
-            listener,
+            sockets: Vec::new(),
         })
     }
 
@@ -165,13 +173,13 @@ impl Supervised {
     fn renewable(
         role: &'static str,
         config: &RoleConfig,
-        listener: OwnedFd,
+        sockets: Vec<OwnedFd>,
     ) -> Result<(Self, watch::Sender<String>), ServeError> {
         let (renew, config) = watch::channel(config.encoded()?);
         let supervised = Self {
             role,
             config,
-            listener: Some(listener),
+            sockets,
         };
         Ok((supervised, renew))
     }
@@ -180,9 +188,9 @@ impl Supervised {
         let failed =
             |source| ServeError::io(format!("cannot start the {} side", self.role), source);
         let program = std::env::current_exe().map_err(failed)?;
-        let stdin = match &self.listener {
-            Some(listener) => Stdio::from(listener.as_fd().try_clone_to_owned().map_err(failed)?),
-            None => Stdio::null(),
+        let stdin = match self.sockets.is_empty() {
+            false => Stdio::from(handover::give(&self.sockets).map_err(failed)?),
+            true => Stdio::null(),
         };
         Command::new(program)
             .args(["serve", "--role", self.role])
@@ -258,11 +266,11 @@ fn is_fatal(status: ExitStatus) -> bool {
     status.code() == Some(i32::from(FATAL))
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).map_err(|source| match source.kind() {
         std::io::ErrorKind::AddrInUse => ServeError::start(
             format!("{address} is taken by another program"),
-            "is a server running already? choose another with --listen",
+            format!("is a server running already? choose another with {flag}"),
         ),
         _ => ServeError::io(format!("cannot listen at {address}"), source),
     })

@@ -11,6 +11,7 @@ mod copying;
 mod documents;
 mod harness;
 mod pipes;
+mod ports;
 mod postgres;
 mod privileges;
 mod python;

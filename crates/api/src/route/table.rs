@@ -6,7 +6,7 @@ use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, code, file, host, image, process, sandbox, snapshot, tenancy,
+    NoQuery, Page, PageQuery, code, file, host, image, port, process, sandbox, snapshot, tenancy,
 };
 
 const fn get(
@@ -388,6 +388,27 @@ pub const ROUTES: &[Route] = &[
     .exec_body::<code::RunCode>()
     .reply::<code::CodeResult>(200)
     .or_stream::<code::CodeEvent>(NDJSON),
+    post(
+        Op::SharePort,
+        "/v1/sandboxes/{id}/ports/{port}/share",
+        Use,
+        "Sign a link to a port's preview, or open it to everybody",
+    )
+    .optional_body::<port::SharePort>()
+    .reply::<port::PortShare>(201),
+    delete(
+        Op::UnsharePort,
+        "/v1/sandboxes/{id}/ports/{port}/share",
+        Use,
+        "Take back all links to a port's preview and make it private",
+    ),
+    get(
+        Op::ConnectPort,
+        "/v1/sandboxes/{id}/ports/{port}/tcp",
+        Use,
+        "A connection to a port inside, after `Upgrade: tcp`",
+    )
+    .upgrade(),
     get(Op::ListImages, "/v1/images", Read, "List images").reply::<Page<image::Image>>(200),
     post(
         Op::AddImage,

@@ -1,4 +1,4 @@
-//! Processes that run: their records, output, input and signals; and the ports they listen on.
+//! Processes that run: their records, output, input and signals.
 
 use axum::extract::State;
 use cove_api::NoQuery;
@@ -239,20 +239,4 @@ pub async fn resize(
         .await
         .map_err(process_failure)?;
     nothing()
-}
-
-pub async fn ports(
-    State(app): State<App>,
-    caller: Caller,
-    Query(NoQuery {}): Query<NoQuery>,
-    Names(id): Names<String>,
-) -> Answer {
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::PortList)
-        .await?;
-    let ports = access.guest().ports().await.map_err(process_failure)?;
-    ok(convert::everything(
-        ports.into_iter().map(convert::port).collect(),
-    ))
 }

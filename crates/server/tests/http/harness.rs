@@ -24,6 +24,9 @@ pub struct Server {
     pub token: String,
     pub client: Client,
     pub runner: Arc<MemoryRunner>,
+    /// Where previews listen.
+    pub previews: SocketAddr,
+    visited: JoinHandle<()>,
     shutdown: CancellationToken,
     served: Option<JoinHandle<()>>,
     background: JoinHandle<()>,
@@ -42,7 +45,7 @@ impl Server {
         Self::start(ServerConfig::default(), ControlConfig::default(), true).await
     }
 
-    pub async fn start(server: ServerConfig, control: ControlConfig, guest: bool) -> Self {
+    pub async fn start(mut server: ServerConfig, control: ControlConfig, guest: bool) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("cove-http-")
             .tempdir_in("/var/tmp")
@@ -71,7 +74,19 @@ impl Server {
         let secure = server.tls.is_some();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
+        let visits = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let previews = visits.local_addr().expect("an address");
+        let place = format!("http://localhost:{}", previews.port());
+        server.previews = Some(cove_server::Place::parse(&place).expect("a place"));
         let app = App::new(control, server);
+        let visited = tokio::spawn({
+            let (app, shutdown) = (app.clone(), shutdown.clone());
+            async move {
+                cove_server::serve_previews(visits, app, shutdown)
+                    .await
+                    .expect("previews are served")
+            }
+        });
         let served = tokio::spawn({
             let shutdown = shutdown.clone();
             async move {
@@ -90,6 +105,8 @@ impl Server {
             token,
             client,
             runner,
+            previews,
+            visited,
             shutdown,
             served,
             background,
@@ -141,6 +158,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shutdown.cancel();
         self.background.abort();
+        self.visited.abort();
         if let Some(served) = &self.served {
             served.abort();
         }

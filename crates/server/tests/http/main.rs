@@ -8,6 +8,8 @@ mod egress;
 mod harness;
 mod hostile;
 mod live;
+mod ports;
+mod previews;
 mod shapes;
 mod shutdown;
 mod slow;

@@ -6,7 +6,7 @@ pub mod idempotency;
 pub mod misc;
 pub mod quota;
 pub mod sandboxes;
-pub mod snapshots;
 pub mod shares;
+pub mod snapshots;
 pub mod tenants;
 pub mod usage;

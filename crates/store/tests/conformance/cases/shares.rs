@@ -44,7 +44,7 @@ pub async fn taking_a_share_back_makes_its_links_worthless_and_closes_the_port(
     };
     assert_eq!(
         store.port_shares(&id, Some(3000)).await.unwrap(),
-        [closed.clone()]
+        std::slice::from_ref(&closed)
     );
     assert_eq!(
         store.share_port(&by_links).await.unwrap(),

@@ -1,0 +1,32 @@
+//! Secrets of the control side, made once and kept in its own directory, readable by it alone.
+
+use std::path::Path;
+
+use cove_control::LinkKey;
+
+use super::ServeError;
+use super::supervisor::write_file;
+
+const LINK_KEY_FILE: &str = "link.key";
+
+/// What signs links to previews. Removing the file makes all of them worthless.
+pub fn link_key(directory: &Path) -> Result<LinkKey, ServeError> {
+    let path = directory.join(LINK_KEY_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => LinkKey::parse(text.trim()).ok_or_else(|| {
+            ServeError::start(
+                format!("{} does not hold a key", path.display()),
+                "remove it to have a new one made",
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let key = LinkKey::random();
+            write_file(&path, &key.reveal(), 0o600)?;
+            Ok(key)
+        }
+        Err(source) => Err(ServeError::io(
+            format!("cannot read {}", path.display()),
+            source,
+        )),
+    }
+}

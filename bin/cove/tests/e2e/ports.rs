@@ -1,0 +1,92 @@
+//! Servers inside real sandboxes, reached from outside.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use super::harness::{Cove, wait_for};
+
+/// Ended with the test.
+struct Forward(Child);
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// What was answered before the connection ended, however it did: a server may be killed under it.
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut answer = Vec::new();
+    if stream.write_all(request.as_bytes()).is_ok() {
+        stream.read_to_end(&mut answer).ok();
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn servers_on_loopback_are_reached_by_preview_and_by_forwarded_port() {
+    let mut cove = Cove::start();
+    cove.sandbox("web");
+    cove.ok([
+        "exec",
+        "web",
+        "-c",
+        "mkdir /tmp/www && echo inside > /tmp/www/index.html",
+    ]);
+    cove.ok(["exec", "web", "-c", "httpd -p 127.0.0.1:8000 -h /tmp/www"]);
+    let ports = cove.json(["ports", "web"]);
+    let shown = ports
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|port| port["port"] == 8000);
+    let url = shown.expect("the port is listed")["url"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let host = url.trim_start_matches("http://").trim_end_matches('/');
+    let (_, preview_port) = host.rsplit_once(':').unwrap();
+    let preview = format!("127.0.0.1:{preview_port}");
+    let plain = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+    let answer = ask(&preview, &format!("{plain}\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    let share = cove.json(["share", "web", "8000"]);
+    let token = share["token"].as_str().unwrap();
+    let signed = format!("{plain}X-Cove-Token: {token}\r\n\r\n");
+    let answer = ask(&preview, &signed);
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.ends_with("inside\n"),
+        "{answer}"
+    );
+
+    let child = cove
+        .command(["port-forward", "web", "0:8000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut forward = Forward(child);
+    let mut line = String::new();
+    let stdout = forward.0.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let local = line.split(' ').next().unwrap();
+    let get = "GET / HTTP/1.0\r\n\r\n";
+    for _ in 0..3 {
+        let answer = ask(local, get);
+        assert!(answer.ends_with("inside\n"), "{answer}");
+    }
+
+    // The listening socket and the key that signed links outlive the process that used them.
+    let control = cove.role_pid("control");
+    super::harness::signal(control, rustix::process::Signal::KILL);
+    wait_for("previews are back at the same place", || {
+        let answer = ask(&preview, &signed);
+        answer.ends_with("inside\n").then_some(())
+    });
+    cove.ok(["share", "web", "8000", "--revoke"]);
+    let answer = ask(&preview, &signed);
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    cove.stop();
+}
