@@ -226,6 +226,13 @@ impl GuestAccess {
         )
     }
 
+    /// Whether the sandbox is at rest now, by what its host says. A connection that a capture cut may
+    /// fail in many ways; this tells them from a guest that is really gone.
+    pub async fn rests(&self) -> bool {
+        let view = self.control.runner().get(&self.sandbox.id).await;
+        view.is_ok_and(|view| is_at_rest(view.state))
+    }
+
     /// Starts a command, waking the sandbox if need be, and then only listens to it.
     pub async fn start_following(&self, start: Start) -> Result<Follow, GuestError> {
         match self.listener.start_following(start.clone()).await {

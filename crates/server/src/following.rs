@@ -24,8 +24,14 @@ pub struct Following {
 }
 
 /// Whether a stream ended because its sandbox was put to rest.
-fn rests(error: &GuestError) -> bool {
-    matches!(error, GuestError::Quiesced) || GuestAccess::is_at_rest(error)
+async fn was_put_to_rest(access: &GuestAccess, error: &GuestError) -> bool {
+    match error {
+        GuestError::Quiesced => true,
+        GuestError::Connect(_) | GuestError::Frame(_) | GuestError::TimedOut(_) => {
+            GuestAccess::is_at_rest(error) || access.rests().await
+        }
+        GuestError::Refused { .. } | GuestError::Unexpected(_) => false,
+    }
 }
 
 impl Following {
@@ -48,7 +54,7 @@ impl Following {
                 self.broken = false;
             }
             match self.follow.next().await {
-                Err(error) if self.begun && rests(&error) => {
+                Err(error) if self.begun && was_put_to_rest(&self.access, &error).await => {
                     let (stdout, stderr) = self.follow.position();
                     self.from.stdout_from = stdout;
                     self.from.stderr_from = stderr;

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::harness::{Cove, signal, wait_for};
 
 fn state(cove: &Cove, sandbox: &str) -> String {
-    let shown = cove.json(["--json", "show", sandbox]);
+    let shown = cove.json(["show", sandbox]);
     shown["state"].as_str().unwrap().to_owned()
 }
 
@@ -22,7 +22,7 @@ fn write(cove: &Cove, sandbox: &str, text: &str) {
 
 /// Whether this host can capture memory; a test that needs it says so when it cannot.
 fn captures_memory(cove: &Cove) -> bool {
-    let host = cove.json(["--json", "doctor"]);
+    let host = cove.json(["doctor"]);
     let tiers = host[0]["tiers"].as_array().cloned().unwrap_or_default();
     let can = tiers.iter().any(|tier| {
         let capabilities = tier["capabilities"].as_array().cloned();
@@ -44,7 +44,7 @@ fn a_sandbox_goes_back_forks_and_shows_its_tree() {
     write(&cove, "box", "good");
     assert_eq!(cove.ok(["snapshot", "box", "--name", "clean"]), "clean\n");
     write(&cove, "box", "bad");
-    let done = cove.json(["--json", "rollback", "box", "clean"]);
+    let done = cove.json(["rollback", "box", "clean"]);
     assert_eq!(read(&cove, "box"), "good\n");
     let kept = done["kept"]["id"].as_str().unwrap();
     cove.ok(["rollback", "box", kept]);
