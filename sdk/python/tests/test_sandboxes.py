@@ -151,7 +151,11 @@ def test_figures_and_events_are_told(box: Sandbox) -> None:
 def test_updating_the_lifecycle_keeps_what_is_not_named() -> None:
     with Sandbox(stop_after=600, delete_after=6000) as box:
         box.update(stop_after=700)
-        assert box.info.lifecycle == {"stop_after_s": 700, "delete_after_s": 6000}
+        assert box.info.lifecycle == {
+            "stop_after_s": 700,
+            "delete_after_s": 6000,
+            "auto_resume": True,
+        }
 
 
 def test_many_at_once_from_one_event_loop() -> None:

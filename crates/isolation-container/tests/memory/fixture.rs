@@ -30,19 +30,25 @@ fn number() -> u32 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Made once for all tests of this program: the host's Python with its libraries, and BusyBox.
+/// Made once and kept with what was built: the host's Python with its libraries, and BusyBox.
 fn image() -> &'static Path {
-    static IMAGE: OnceLock<TempDir> = OnceLock::new();
-    IMAGE
-        .get_or_init(|| {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let image = built.join("memory-image");
+        if !image.exists() {
             let dir = tempfile::Builder::new()
-                .prefix("cove-memory-image-")
-                .tempdir_in("/var/tmp")
+                .prefix("memory-image-")
+                .tempdir_in(built)
                 .expect("a directory can be made");
             fill(dir.path());
-            dir
-        })
-        .path()
+            // Whole or not at all; another run that was faster made the same.
+            if fs::rename(dir.path(), &image).is_ok() {
+                let _ = dir.keep();
+            }
+        }
+        image
+    })
 }
 
 fn fill(image: &Path) {
