@@ -19,6 +19,7 @@ from ._sync.code import Code, CodeContext
 from ._sync.files import Files
 from ._sync.process import Process, Stream, Terminal
 from ._sync.sandbox import Sandbox
+from ._sync.snapshot import Forks, Snapshot
 from .errors import (
     AlreadyExistsError,
     ApiError,
@@ -68,6 +69,8 @@ from .types import (
     Resources,
     Result,
     SandboxInfo,
+    SnapshotInfo,
+    Timeline,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
     from ._async.files import AsyncFiles
     from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
     from ._async.sandbox import AsyncSandbox
+    from ._async.snapshot import AsyncForks, AsyncSnapshot
 
 __version__ = "0.1.0"
 
@@ -85,8 +89,10 @@ _LATER = {
     "AsyncCode": "code",
     "AsyncCodeContext": "code",
     "AsyncFiles": "files",
+    "AsyncForks": "snapshot",
     "AsyncProcess": "process",
     "AsyncSandbox": "sandbox",
+    "AsyncSnapshot": "snapshot",
     "AsyncStream": "process",
     "AsyncTerminal": "process",
 }
@@ -107,8 +113,10 @@ __all__ = [
     "AsyncCode",
     "AsyncCodeContext",
     "AsyncFiles",
+    "AsyncForks",
     "AsyncProcess",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "AsyncStream",
     "AsyncTerminal",
     "AuthenticationError",
@@ -133,6 +141,7 @@ __all__ = [
     "Files",
     "ForbiddenError",
     "ForkFailed",
+    "Forks",
     "GuestError",
     "Image",
     "InUseError",
@@ -157,9 +166,12 @@ __all__ = [
     "Sandbox",
     "SandboxInfo",
     "ServerError",
+    "Snapshot",
+    "SnapshotInfo",
     "Stream",
     "Terminal",
     "TimedOutError",
+    "Timeline",
     "UnavailableError",
     "UnsupportedError",
     "WaitTimeout",

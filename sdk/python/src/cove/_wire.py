@@ -267,6 +267,8 @@ def megabytes(name: str, value: Union[int, str, None]) -> Optional[int]:
 def create_body(
     *,
     image: Optional[str],
+    snapshot: Optional[str],
+    memory_too: bool,
     name: Optional[str],
     cpu: Optional[float],
     memory: Union[int, str, None],
@@ -285,6 +287,8 @@ def create_body(
     life = {key: whole_seconds(key, value) for key, value in lifecycle.items() if value is not None}
     return present(
         image=image,
+        snapshot=snapshot,
+        memory=memory_too or None,
         name=name,
         isolation=isolation,
         resources=limits or None,

@@ -411,3 +411,67 @@ class CodeContextInfo:
     user: str
     started_at: datetime
     default: bool = False
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One state of a sandbox, with memory or without. It never changes."""
+
+    id: str
+    kind: Literal["manual", "auto", "fork", "rollback", "import"]
+    memory: bool
+    created_at: datetime
+    name: Optional[str] = None
+    #: Where it was taken; that sandbox may be gone.
+    sandbox: Optional[str] = None
+    #: The snapshot the sandbox's state had grown from.
+    parent: Optional[str] = None
+    image_id: Optional[str] = None
+    #: What deleting it would free.
+    exclusive_bytes: int = 0
+    shared_bytes: int = 0
+    memory_bytes: int = 0
+    #: How long the sandbox stood still for it, in microseconds.
+    stopped_us: int = 0
+    #: Why its memory cannot be restored on this host.
+    unfit: Optional[str] = None
+    rolled_back_to: Optional[str] = None
+    deleted_at: Optional[datetime] = None
+
+
+@dataclass(frozen=True)
+class TimelineFork:
+    """A sandbox that began from another's snapshot."""
+
+    sandbox: str
+    state: State
+    from_snapshot: str
+    created_at: datetime
+    name: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The tree a sandbox is part of."""
+
+    sandbox: str
+    state: State
+    created_at: datetime
+    snapshots: tuple[SnapshotInfo, ...] = ()
+    forks: tuple[TimelineFork, ...] = ()
+    name: Optional[str] = None
+    #: The snapshot it began from, when it did not begin from an image.
+    from_snapshot: Optional[str] = None
+    #: The snapshot its present state grew from.
+    head: Optional[str] = None
+    truncated: bool = False
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Timeline:
+        if isinstance(data, Mapping):
+            data = {
+                **data,
+                "snapshots": tuple(decode(SnapshotInfo, one) for one in data.get("snapshots", ())),
+                "forks": tuple(decode(TimelineFork, one) for one in data.get("forks", ())),
+            }
+        return decode(cls, data)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 from .. import errors
 from .._wire import (
@@ -18,13 +19,28 @@ from .._wire import (
     sandbox_path,
     whole_seconds,
 )
-from ..types import Command, Event, Metrics, Port, ProcessInfo, Result, SandboxInfo, State, decode
+from ..types import (
+    Command,
+    Event,
+    Metrics,
+    Port,
+    ProcessInfo,
+    Result,
+    SandboxInfo,
+    SnapshotInfo,
+    State,
+    Timeline,
+    decode,
+)
 from . import _io
 from .client import AsyncClient
 from .code import AsyncCode
 from .files import AsyncFiles
 from .process import AsyncProcess, AsyncStream, AsyncTerminal
+from .snapshot import PATIENCE, AsyncForks, AsyncSnapshot
 
+T = TypeVar("T")
+R = TypeVar("R")
 Told = Callable[[str], Union[Awaitable[None], None]]
 
 #: Seconds a create may take: an image may have to be made first.
@@ -47,6 +63,9 @@ class AsyncSandbox:
     of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``stop_after`` and
     ``delete_after`` put an idle one away after so many seconds, ``max_lifetime`` ends it in any case.
 
+    ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
+    processes running.
+
     With ``keep=True`` the block's end leaves the sandbox alone; find it again with
     :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
     """
@@ -60,6 +79,8 @@ class AsyncSandbox:
         self,
         image: Optional[str] = None,
         *,
+        snapshot: Union[str, AsyncSnapshot, None] = None,
+        restore_memory: bool = False,
         name: Optional[str] = None,
         cpu: Optional[float] = None,
         memory: Union[int, str, None] = None,
@@ -79,6 +100,8 @@ class AsyncSandbox:
     ) -> None:
         body = create_body(
             image=image,
+            snapshot=snapshot.id if isinstance(snapshot, AsyncSnapshot) else snapshot,
+            memory_too=restore_memory,
             name=name,
             cpu=cpu,
             memory=memory,
@@ -413,9 +436,138 @@ class AsyncSandbox:
         path = sandbox_path(await self._reach(), "/stop")
         return await self._told(Call("POST", path, json=body or None, patience=patience))
 
+    async def pause(self) -> AsyncSandbox:
+        """Puts its memory on disk: it uses neither CPU nor memory, and goes on where it was when it is
+        needed again. The next command wakes it by itself.
+
+        >>> async with AsyncSandbox() as box:
+        ...     _ = await box.code.run("x = 41")
+        ...     (await box.pause()).state
+        ...     (await box.code.run("x + 1")).text
+        'paused'
+        '42'
+        """
+        return await self._told(Call("POST", sandbox_path(await self._reach(), "/pause"), patience=PATIENCE))
+
+    async def freeze(self) -> AsyncSandbox:
+        """Holds its processes still, memory kept; waking takes about a millisecond."""
+        return await self._told(Call("POST", sandbox_path(await self._reach(), "/freeze")))
+
     async def resume(self) -> AsyncSandbox:
-        """Makes a stopped one run again, from its disk."""
-        return await self._told(Call("POST", sandbox_path(await self._reach(), "/start")))
+        """Makes it run again, whether it was stopped, paused or frozen."""
+        how = "/start" if (await self.refresh()).state == "stopped" else "/resume"
+        return await self._told(Call("POST", sandbox_path(self.id, how), patience=PATIENCE))
+
+    async def snapshot(self, name: Optional[str] = None, *, memory: bool = False) -> AsyncSnapshot:
+        """Keeps its present state: the disk, with ``memory`` its processes too. It goes on meanwhile."""
+        body = present(name=name, memory=memory or None)
+        path = sandbox_path(await self._reach(), "/snapshots")
+        call = Call("POST", path, json=body, patience=PATIENCE).once()
+        return AsyncSnapshot(self._client, decode(SnapshotInfo, await self._client._json(call)))
+
+    async def snapshots(self) -> _List[AsyncSnapshot]:
+        """Its snapshots."""
+        pages = self._client._pages(Call("GET", sandbox_path(await self._reach(), "/snapshots")))
+        return [AsyncSnapshot(self._client, decode(SnapshotInfo, item)) async for item in pages]
+
+    async def rollback(self, to: Union[str, AsyncSnapshot], *, memory: bool = False) -> AsyncSnapshot:
+        """Puts it back to a snapshot; with ``memory`` its processes too. What it was before is kept: the
+        answer is a snapshot of that."""
+        body = {"snapshot": to.id if isinstance(to, AsyncSnapshot) else to, "memory": memory}
+        path = sandbox_path(await self._reach(), "/rollback")
+        answer = await self._client._json(Call("POST", path, json=body, patience=PATIENCE))
+        self._info = SandboxInfo.from_wire(answer.get("sandbox"))
+        return AsyncSnapshot(self._client, decode(SnapshotInfo, answer.get("kept")))
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        memory: bool = False,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+    ) -> AsyncForks:
+        """Copies of it, each a sandbox of its own; with ``memory`` they go on with its processes.
+
+        A block deletes them at its end; otherwise they are yours to delete.
+        """
+        path = sandbox_path(await self._reach(), "/fork")
+        return await AsyncForks._make(self._client, path, count, memory=memory, name=name, labels=labels)
+
+    async def map(
+        self,
+        work: Callable[[AsyncSandbox, T], Awaitable[R]],
+        items: Iterable[T],
+        *,
+        memory: bool = False,
+        concurrency: int = 10,
+    ) -> _List[R]:
+        """Does the work for each item in a fork of its own, some at once; results in the items' order.
+
+        >>> async def attempt(fork: AsyncSandbox, number: int) -> int:
+        ...     return int((await fork.run(f"echo $(($(cat /srv/base) + {number}))")).stdout)
+        >>> async with AsyncSandbox() as box:
+        ...     await box.files.write("/srv/base", "40")
+        ...     await box.map(attempt, [1, 2, 3])
+        2
+        [41, 42, 43]
+
+        All begin from the same state. The forks are deleted when their work is done; the first exception
+        is raised when all have ended.
+        """
+        todo = list(items)
+        if not todo:
+            return []
+        origin: Union[AsyncSandbox, AsyncSnapshot] = self
+        if len(todo) > concurrency:
+            origin = await self.snapshot(memory=memory)
+        results: list[Union[R, BaseException]] = []
+
+        async def one(pair: tuple[AsyncSandbox, T]) -> R:
+            async with pair[0] as fork:
+                return await work(fork, pair[1])
+
+        try:
+            for begin in range(0, len(todo), concurrency):
+                some = todo[begin : begin + concurrency]
+                async with await origin.fork(len(some), memory=memory) as forks:
+                    results += await _io.each(one, list(zip(forks, some)), concurrency)
+        finally:
+            if isinstance(origin, AsyncSnapshot):
+                await origin.delete()
+        good: list[R] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            good.append(result)
+        return good
+
+    @asynccontextmanager
+    async def attempt(self, *, memory: bool = False) -> AsyncGenerator[AsyncSandbox, None]:
+        """All or nothing: when the block raises, the sandbox is what it was before.
+
+        >>> async with AsyncSandbox() as box:
+        ...     try:
+        ...         async with box.attempt():
+        ...             _ = await box.run("rm -rf /usr/lib/python3", check=True)
+        ...             raise RuntimeError("that was wrong")
+        ...     except RuntimeError:
+        ...         await box.files.exists("/usr/lib/python3")
+        True
+        """
+        before = await self.snapshot(memory=memory)
+        try:
+            yield self
+        except BaseException:
+            await (await self.rollback(before, memory=memory)).delete()
+            await before.delete()
+            raise
+        await before.delete()
+
+    async def timeline(self) -> Timeline:
+        """Its snapshots, forks and rollbacks, and where it is now."""
+        call = Call("GET", sandbox_path(await self._reach(), "/timeline"))
+        return Timeline.from_wire(await self._client._json(call))
 
     async def delete(self) -> None:
         """Deletes it and all that is in it."""
