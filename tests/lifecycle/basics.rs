@@ -143,13 +143,21 @@ async fn refused_creates_leave_nothing() {
             .unwrap_err(),
         "vm",
     );
-    for mode in [NetworkMode::Open, NetworkMode::Allowlist] {
-        unsupported(
-            world
-                .try_create(|spec| spec.network.mode = mode)
-                .await
-                .unwrap_err(),
-            "none",
+    for (mode, entry) in [
+        (NetworkMode::Open, "example.org"),
+        (NetworkMode::Allowlist, "not a name"),
+        (NetworkMode::Allowlist, "preset:nobody-has-this"),
+    ] {
+        let error = world
+            .try_create(|spec| {
+                spec.network.mode = mode;
+                spec.network.allow = Some(vec![entry.into()]);
+            })
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, RunnerError::Invalid { .. }),
+            "{entry}: {error:?}"
         );
     }
     unsupported(
