@@ -107,7 +107,8 @@ async fn write(process: Rc<Process>, data: Bytes) -> Result<(), Failure> {
 async fn close(process: &Process) -> Result<(), Failure> {
     let mut input = process.input.lock().await;
     match &*input {
-        Input::Closed => Err(gone()),
+        // It ended meanwhile, perhaps because of the input just taken; there is nothing left to close.
+        Input::Closed => Ok(()),
         Input::Pipe(_) => {
             *input = Input::Closed;
             Ok(())
