@@ -63,11 +63,24 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         "control",
         &["model", "protocol", "runner", "scheduler", "store"],
     ),
+    // Dialects stand on the control plane, and the server on them; none knows the native contract.
+    (
+        "dialect",
+        &[
+            "control",
+            "model",
+            "protocol",
+            "runner",
+            "scheduler",
+            "store",
+        ],
+    ),
     (
         "server",
         &[
             "api",
             "control",
+            "dialect",
             "model",
             "protocol",
             "runner",

@@ -10,13 +10,14 @@ use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use cove_api::ErrorCode;
 use cove_api::route::{Body as RouteBody, Route};
-use cove_control::{Origin, Principal};
+use cove_control::Principal;
+use cove_dialect::RequestId;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
-use crate::guard::{Peer, RequestId, Seen, too_large};
+use crate::guard::too_large;
 use crate::state::App;
 use crate::strict;
 
@@ -35,18 +36,7 @@ impl FromRequestParts<App> for Caller {
             None => return Err(Failure::new(ErrorCode::Internal, "the request has no id")),
         };
         let token = bearer(&parts.headers)?;
-        let origin = Origin {
-            source: parts
-                .extensions
-                .get::<Peer>()
-                .map(|peer| peer.0.to_string()),
-            request_id: Some(request_id.clone()),
-        };
-        let principal = app.control.authenticate(token, origin).await?;
-        if let Some(seen) = parts.extensions.get::<Seen>() {
-            let key = principal.key.as_ref().map_or("-", |key| key.as_str());
-            seen.0.set(format!("{}/{key}", principal.org)).ok();
-        }
+        let principal = app.front.caller(&parts.extensions, token).await?;
         Ok(Self {
             principal,
             request_id,

@@ -1,77 +1,36 @@
-//! A process's output that goes on across captures of its sandbox.
-//!
-//! A guest that is about to be captured ends every call, and the client of its protocol takes streams up
-//! again by itself. What is left to do here is the sandbox that was put to rest: whoever listens waits
-//! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat.
+//! Output that goes on across captures, with refusals in the contract's own form.
 
-use cove_control::{GuestAccess, GuestError};
+use cove_control::GuestAccess;
+use cove_dialect::FollowError;
 use cove_protocol::client::{Follow, FollowEvent};
 use cove_protocol::message::OutputFrom;
 
 use crate::failure::{self, About, Failure};
 
 pub struct Following {
-    /// Kept so that the sandbox is not idle while somebody listens.
-    access: GuestAccess,
-    follow: Follow,
-    /// What was asked for; the offsets are those reached when the guest broke off.
-    from: OutputFrom,
+    inner: cove_dialect::Following,
     about: About,
-    /// The guest has told that the process is there, so that it can be asked for again.
-    begun: bool,
-    /// The guest broke off, and has not been asked again yet.
-    broken: bool,
-}
-
-/// Whether a stream ended because its sandbox was put to rest.
-async fn was_put_to_rest(access: &GuestAccess, error: &GuestError) -> bool {
-    match error {
-        GuestError::Quiesced => true,
-        GuestError::Connect(_) | GuestError::Frame(_) | GuestError::TimedOut(_) => {
-            GuestAccess::is_at_rest(error) || access.rests().await
-        }
-        GuestError::Refused { .. } | GuestError::Unexpected(_) => false,
-    }
 }
 
 impl Following {
     pub fn new(access: GuestAccess, follow: Follow, from: OutputFrom, about: About) -> Self {
+        let begun = !matches!(about, About::Start);
         Self {
-            access,
-            follow,
-            from,
-            begun: !matches!(about, About::Start),
+            inner: cove_dialect::Following::new(access, follow, from, begun),
             about,
-            broken: false,
         }
     }
 
     /// The next event; `None` after the exit. Dropping the wait loses nothing.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, Failure> {
-        loop {
-            if self.broken {
-                self.follow = self.access.follow_again(self.from.clone()).await?;
-                self.broken = false;
-            }
-            match self.follow.next().await {
-                Err(error) if self.begun && was_put_to_rest(&self.access, &error).await => {
-                    let (stdout, stderr) = self.follow.position();
-                    self.from.stdout_from = stdout;
-                    self.from.stderr_from = stderr;
-                    self.from.resume = true;
-                    self.broken = true;
-                }
-                Ok(event) => {
-                    self.begun = true;
-                    return Ok(event);
-                }
-                Err(error) => return Err(failure::guest(error, self.about)),
-            }
-        }
+        self.inner.next().await.map_err(|error| match error {
+            FollowError::Guest(error) => failure::guest(error, self.about),
+            FollowError::Control(error) => error.into(),
+        })
     }
 
     /// Where it is: the next offsets of stdout and stderr.
     pub fn position(&self) -> (u64, u64) {
-        self.follow.position()
+        self.inner.position()
     }
 }

@@ -2,7 +2,6 @@
 //! figures, and the promise that a panic stays one request's problem.
 
 use std::any::Any;
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,8 @@ use axum::response::{IntoResponse, Response};
 use cove_api::ErrorCode;
 use cove_api::bounds::{EXEC_BODY_MAX, HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
 use cove_api::route::{Body as RouteBody, Route};
+pub use cove_dialect::Peer;
+use cove_dialect::{RequestId, Seen};
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use tokio::sync::SemaphorePermit;
@@ -28,18 +29,6 @@ const ID_CHARS: usize = 20;
 /// How much of a refused body is taken in before the refusal, and for how long.
 const DISCARD_MAX: usize = 4 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
-
-/// Given by the server, never taken from a caller.
-#[derive(Clone, Debug)]
-pub struct RequestId(pub String);
-
-/// Where the connection comes from.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub IpAddr);
-
-/// Who turned out to be asking; put into the request's log line.
-#[derive(Clone, Debug, Default)]
-pub struct Seen(pub std::sync::Arc<std::sync::OnceLock<String>>);
 
 pub fn new_request_id() -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";

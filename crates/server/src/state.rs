@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cove_control::Control;
+pub(crate) use cove_dialect::BUFFER_UNIT;
+use cove_dialect::Front;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
-use crate::preview::Crowds;
+use crate::preview::{Crowds, Place};
 
 /// Bytes of requests and answers held in memory at once, by all callers together.
 const BUFFERED_MAX: usize = 512 * 1024 * 1024;
-/// What they are counted in.
-pub(crate) const BUFFER_UNIT: usize = 64 * 1024;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -32,7 +32,9 @@ pub struct Shared {
     /// Cancelled when everything else must end too.
     pub(crate) closing: CancellationToken,
     /// Room for what is held in memory, in units of [`BUFFER_UNIT`].
-    pub(crate) buffers: Semaphore,
+    pub(crate) buffers: Arc<Semaphore>,
+    /// The same, for what speaks another dialect.
+    pub(crate) front: Front,
     /// Conversations that left HTTP behind.
     pub(crate) sessions: TaskTracker,
     /// Visits under way, by sandbox.
@@ -42,14 +44,26 @@ pub struct Shared {
 impl App {
     pub fn new(control: Control, config: ServerConfig) -> Self {
         let document = cove_api::openapi::document(env!("CARGO_PKG_VERSION"));
+        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
+        let buffers = Arc::new(Semaphore::new(BUFFERED_MAX / BUFFER_UNIT));
+        let front = Front {
+            control: control.clone(),
+            draining: draining.clone(),
+            closing: closing.clone(),
+            buffers: Arc::clone(&buffers),
+            body_timeout: config.body_timeout,
+            upload_idle: config.upload_idle,
+            previews: config.previews.as_ref().map(Place::shown),
+        };
         Self(Arc::new(Shared {
             control,
+            front,
             config,
             metrics: Metrics::default(),
             openapi: document.to_string().into(),
-            draining: CancellationToken::new(),
-            closing: CancellationToken::new(),
-            buffers: Semaphore::new(BUFFERED_MAX / BUFFER_UNIT),
+            draining,
+            closing,
+            buffers,
             sessions: TaskTracker::new(),
             crowds: Crowds::default(),
         }))

@@ -4,6 +4,7 @@
 //! host names, so an id is written with `-` there. `/p/{id}/{port}/…` on any other host is for programs.
 
 use axum::http::Uri;
+use cove_dialect::PreviewPlace;
 use cove_model::SandboxId;
 
 /// The longest host name there is.
@@ -79,6 +80,14 @@ impl Place {
             (Some(port), _) => port,
             (None, true) => "443",
             (None, false) => "80",
+        }
+    }
+
+    /// What dialects are told of it.
+    pub fn shown(&self) -> PreviewPlace {
+        PreviewPlace {
+            secure: self.secure,
+            authority: format!("{}{}", self.domain, self.port),
         }
     }
 

@@ -1,0 +1,51 @@
+//! Who is asking, from where, and under which id.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use axum::http::Extensions;
+use cove_control::{ControlError, Origin, Principal};
+
+use crate::Front;
+
+/// Given by the server, never taken from a caller.
+#[derive(Clone, Debug)]
+pub struct RequestId(pub String);
+
+/// Where the connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+/// Who turned out to be asking; put into the request's log line.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(pub Arc<OnceLock<String>>);
+
+impl Front {
+    /// What audit records say of where a request came from.
+    pub fn origin(extensions: &Extensions) -> Origin {
+        let source = extensions.get::<Peer>().map(|peer| peer.0.to_string());
+        let request_id = extensions.get::<RequestId>().map(|id| id.0.clone());
+        Origin { source, request_id }
+    }
+
+    /// Whoever holds this key; counts against its rate limit.
+    pub async fn caller(
+        &self,
+        extensions: &Extensions,
+        token: &str,
+    ) -> Result<Principal, ControlError> {
+        let origin = Self::origin(extensions);
+        let principal = self.control.authenticate(token, origin).await?;
+        Self::note(extensions, &principal);
+        Ok(principal)
+    }
+
+    /// Names the caller in the request's log line.
+    pub fn note(extensions: &Extensions, principal: &Principal) {
+        if let Some(seen) = extensions.get::<Seen>() {
+            let key = principal.key.as_ref().map_or("-", |key| key.as_str());
+            // The first answer stands: a request has one caller.
+            seen.0.set(format!("{}/{key}", principal.org)).ok();
+        }
+    }
+}

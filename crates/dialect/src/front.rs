@@ -1,0 +1,37 @@
+//! The handle on the server around a dialect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove_control::Control;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// What held bytes are counted in.
+pub const BUFFER_UNIT: usize = 64 * 1024;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Front {
+    pub control: Control,
+    /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
+    pub draining: CancellationToken,
+    /// Cancelled when everything else must end too.
+    pub closing: CancellationToken,
+    /// Room for what all callers together hold in memory, in units of [`BUFFER_UNIT`].
+    pub buffers: Arc<Semaphore>,
+    /// For the whole of a body that is read into memory.
+    pub body_timeout: Duration,
+    /// Between two pieces of an upload.
+    pub upload_idle: Duration,
+    /// Where ports inside are reached from outside; without it they are not.
+    pub previews: Option<PreviewPlace>,
+}
+
+/// `{port}-{id}.{authority}`, with `-` for the `_` of an id, is a port of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreviewPlace {
+    pub secure: bool,
+    /// The domain, and the port where it is not the scheme's own.
+    pub authority: String,
+}
