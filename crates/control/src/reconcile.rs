@@ -31,7 +31,7 @@ pub(crate) struct Stale {
 }
 
 /// The state the host last told and when it came about, when that is all that may have changed.
-type Told = (State, OffsetDateTime);
+pub(crate) type Told = (State, OffsetDateTime);
 
 #[derive(Default)]
 struct Waiting {
@@ -169,7 +169,16 @@ impl Control {
         if said == Some(record.state) && record.desired != Desired::Deleted {
             return Ok(());
         }
-        let view = match self.runner().get(id).await {
+        self.settle_locked(&record, told).await
+    }
+
+    /// For whoever holds the sandbox's lock.
+    pub(crate) async fn settle_locked(
+        &self,
+        record: &SandboxRecord,
+        told: Option<Told>,
+    ) -> Result<(), ControlError> {
+        let view = match self.runner().get(&record.id).await {
             Ok(view) => Some(view),
             Err(RunnerError::NotFound { .. }) => None,
             Err(error) => return Err(error.into()),
@@ -177,7 +186,7 @@ impl Control {
         // Its end is known to the moment only from the host's own words about it.
         let ended_at = told
             .and_then(|(state, at)| matches!(state, State::Stopped | State::Paused).then_some(at));
-        self.settle_row(&record, view, ended_at).await
+        self.settle_row(record, view, ended_at).await
     }
 
     async fn remove_unwanted(&self, id: &SandboxId) -> Result<(), ControlError> {

@@ -1,5 +1,7 @@
 //! Creating: the row first, then the host, and nothing left of a create that failed.
 
+use std::time::Duration;
+
 use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
 use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
@@ -18,6 +20,9 @@ use crate::principal::Principal;
 pub const IDEMPOTENCY_KEY_MAX: usize = 255;
 /// How often a create looks again when the one it would repeat has just failed.
 const REPLAYS_MAX: u32 = 3;
+/// How long a repeated create waits for one that the host goes on with after its caller's end.
+const CUT_OFF_WAIT: Duration = Duration::from_secs(10);
+const CUT_OFF_LOOK: Duration = Duration::from_millis(20);
 
 /// A sandbox to be made, with its names looked up.
 pub(crate) struct Beginning {
@@ -130,15 +135,36 @@ impl Control {
     }
 
     /// The sandbox an earlier request made, once that request is over.
+    ///
+    /// A row that still says `creating` was left by a process that died: only the host knows what
+    /// came of it, and until it has said so the caller is promised nothing.
     async fn replay(&self, first: &SandboxId) -> Result<Option<Created>, ControlError> {
         let _turn = self.0.locks.lock(first).await;
-        let found = self.store().any_sandbox(first).await?;
-        Ok(found
-            .filter(|record| record.deleted_at.is_none())
-            .map(|record| Created {
-                sandbox: record.into(),
-                replayed: true,
-            }))
+        let deadline = tokio::time::Instant::now() + CUT_OFF_WAIT;
+        loop {
+            let found = self.store().any_sandbox(first).await?;
+            let Some(record) = found.filter(|record| record.deleted_at.is_none()) else {
+                return Ok(None);
+            };
+            if record.state != State::Creating {
+                return Ok(Some(Created {
+                    sandbox: record.into(),
+                    replayed: true,
+                }));
+            }
+            self.settle_locked(&record, None).await?;
+            let settled = self.store().any_sandbox(first).await?;
+            if settled.is_some_and(|record| record.state == State::Creating) {
+                if tokio::time::Instant::now() > deadline {
+                    return Err(ControlError::new(
+                        ErrorCode::TimedOut,
+                        "the first request with this idempotency key is still being carried out",
+                    )
+                    .hint("ask again in a moment"));
+                }
+                tokio::time::sleep(CUT_OFF_LOOK).await;
+            }
+        }
     }
 
     /// Asks the host for a sandbox whose row is there already.

@@ -54,6 +54,42 @@ async fn a_create_cut_off_before_the_host_heard_of_it_never_was() {
 }
 
 #[tokio::test]
+async fn a_repeated_create_promises_nothing_of_one_the_host_never_heard_of() {
+    let mut plane = Plane::new().await;
+    let request = CreateSandbox {
+        spec: named("agent"),
+        idempotency_key: Some("k".into()),
+        ..CreateSandbox::default()
+    };
+    let (control, root, again) = (plane.control.clone(), plane.root.clone(), request.clone());
+    hang(&plane, Call::Create, async move {
+        drop(control.create_sandbox(&root, request).await)
+    })
+    .await;
+    // The host is down too, so the row is still there when the caller asks again.
+    plane.runner.inject(Call::List, Fault::unreachable());
+    plane.crash().await;
+    let left = plane.all(&plane.root).await.remove(0);
+    assert_eq!(left.state, State::Creating);
+    let made = plane
+        .control
+        .create_sandbox(&plane.root, again)
+        .await
+        .unwrap();
+    assert_eq!(
+        (made.replayed, made.sandbox.state),
+        (false, State::Running),
+        "{left:?}"
+    );
+    plane
+        .control
+        .get_sandbox(&plane.root, made.sandbox.id.as_str())
+        .await
+        .unwrap();
+    assert_eq!(plane.runner.ids(), [made.sandbox.id]);
+}
+
+#[tokio::test]
 async fn a_create_cut_off_after_the_host_made_it_is_adopted() {
     let mut plane = Plane::new().await;
     let request = CreateSandbox {
