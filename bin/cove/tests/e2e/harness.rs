@@ -67,6 +67,12 @@ impl Cove {
         cove
     }
 
+    /// For the next [`Cove::serve`].
+    pub fn add_flags(&mut self, flags: &[&str]) {
+        self.flags
+            .extend(flags.iter().map(|flag| (*flag).to_owned()));
+    }
+
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }

@@ -10,6 +10,7 @@ mod cluster;
 mod copying;
 mod documents;
 mod harness;
+mod memory;
 mod pipes;
 mod ports;
 mod postgres;

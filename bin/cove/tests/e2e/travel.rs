@@ -21,7 +21,7 @@ fn write(cove: &Cove, sandbox: &str, text: &str) {
 }
 
 /// Whether this host can capture memory; a test that needs it says so when it cannot.
-fn captures_memory(cove: &Cove) -> bool {
+pub fn captures_memory(cove: &Cove) -> bool {
     let host = cove.json(["doctor"]);
     let tiers = host[0]["tiers"].as_array().cloned().unwrap_or_default();
     let can = tiers.iter().any(|tier| {
