@@ -379,7 +379,8 @@ pub fn conflict(host: &mut Socket, plan: &Addresses) -> Result<Option<String>, N
         }
     })?;
     for (network, bits, link) in routes {
-        let name = name_of(link).unwrap_or_default();
+        // One that went away since, as those of other engines' sandboxes do all the time, is in nobody's way.
+        let Some(name) = name_of(link) else { continue };
         if !name.starts_with(PREFIX) {
             let network = Ipv4Addr::from(u32::from(network) & mask(bits));
             return Ok(Some(format!("{network}/{bits} on {name}")));
@@ -482,4 +483,60 @@ pub fn limit_rate(
         &qdisc,
     );
     socket.transact(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A namespace that is gone with the test.
+    struct Namespace(String);
+
+    impl Namespace {
+        fn make() -> Self {
+            let name = format!("cove-link-{}", std::process::id());
+            let made = Command::new("ip").args(["netns", "add", &name]).status();
+            assert!(made.unwrap().success());
+            Self(name)
+        }
+    }
+
+    impl Drop for Namespace {
+        fn drop(&mut self) {
+            let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+        }
+    }
+
+    #[test]
+    fn interfaces_of_other_engines_that_come_and_go_are_no_conflict() {
+        const ROUNDS: usize = 300;
+        let namespace = Namespace::make();
+        let mut churn = Command::new("ip")
+            .args(["-n", &namespace.0, "-batch", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let route = "link add cv7 type veth peer name other\nlink set cv7 up\n\
+            route add 198.18.0.64/30 dev cv7\nlink del cv7\n";
+        let mut commands = churn.stdin.take().unwrap();
+        let feeding =
+            std::thread::spawn(move || commands.write_all(route.repeat(ROUNDS).as_bytes()));
+        let entry = std::fs::File::open(format!("/run/netns/{}", namespace.0)).unwrap();
+        let plan = Addresses::default();
+        crate::inside::run(entry.as_fd(), || {
+            let mut host = Socket::route()?;
+            while churn.try_wait()?.is_none() {
+                let found = conflict(&mut host, &plan).map_err(io::Error::other)?;
+                assert_eq!(found, None);
+            }
+            Ok(())
+        })
+        .unwrap();
+        feeding.join().unwrap().unwrap();
+        assert!(churn.wait().unwrap().success());
+    }
 }

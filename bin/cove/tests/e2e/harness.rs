@@ -105,7 +105,8 @@ impl Cove {
             .spawn()
             .unwrap();
         self.server = Some(child);
-        wait_for("the server is ready", || {
+        let started = Instant::now();
+        loop {
             let ended = self.server.as_mut().unwrap().try_wait().unwrap();
             assert!(
                 ended.is_none(),
@@ -113,8 +114,15 @@ impl Cove {
                 self.log()
             );
             let doctor = self.command(["doctor"]).output().unwrap();
-            doctor.status.success().then_some(())
-        });
+            if doctor.status.success() {
+                return;
+            }
+            assert!(
+                started.elapsed() < DEADLINE,
+                "the server never became ready: {doctor:?}"
+            );
+            std::thread::sleep(PAUSE);
+        }
     }
 
     pub fn log(&self) -> String {
