@@ -267,12 +267,9 @@ impl Shared {
         Ok(())
     }
 
-    fn finish(&self, seat: Seat, root: &Root, boot: &Plan) -> Result<Container, IsolationError> {
+    /// Puts a seat's limits and network in force; nothing of the sandbox runs yet.
+    fn furnish(&self, seat: &Seat, boot: &Plan) -> Result<CpuHold, IsolationError> {
         let limits = &boot.limits;
-        let network = self.config.network.as_ref();
-        let resolver = network.map(|network| network.addresses().gateway());
-        rootfs::prepare_volume(&root.volume, &boot.hostname, resolver)
-            .map_err(IsolationError::failed("prepare the volume"))?;
         let cpus = CpuHold::take(&self.cpus, limits);
         let group = seat.group();
         let limit = |error| IsolationError::failed("set the limits")(error);
@@ -294,6 +291,18 @@ impl Shared {
                 )
                 .map_err(limit)?;
         }
+        seat.link().set(&boot.id, &boot.network)?;
+        Ok(cpus)
+    }
+
+    fn finish(
+        &self,
+        seat: Seat,
+        cpus: CpuHold,
+        root: &Root,
+        boot: &Plan,
+    ) -> Result<Container, IsolationError> {
+        let limits = &boot.limits;
         let overlay = rootfs::mount(
             root,
             &self.config.base_dir,
@@ -301,7 +310,6 @@ impl Shared {
             seat.uid_base(),
             &self.overlays,
         )?;
-        seat.link().set(&boot.id, &boot.network)?;
         let visible = limits.visible_cpus();
         let start = Start {
             hostname: boot.hostname.clone(),
@@ -365,17 +373,17 @@ struct Plan {
 }
 
 /// CPUs that go back unless the boot succeeds.
-struct CpuHold<'a> {
-    book: &'a CpuBook,
+struct CpuHold {
+    book: Arc<CpuBook>,
     chosen: Vec<u32>,
     cpu: f64,
     kept: bool,
 }
 
-impl<'a> CpuHold<'a> {
-    fn take(book: &'a CpuBook, limits: &Resources) -> Self {
+impl CpuHold {
+    fn take(book: &Arc<CpuBook>, limits: &Resources) -> Self {
         Self {
-            book,
+            book: Arc::clone(book),
             chosen: book.take(limits.visible_cpus(), limits.cpu),
             cpu: limits.cpu,
             kept: false,
@@ -387,7 +395,7 @@ impl<'a> CpuHold<'a> {
     }
 }
 
-impl Drop for CpuHold<'_> {
+impl Drop for CpuHold {
     fn drop(&mut self) {
         if !self.kept {
             self.book.give_back(&self.chosen, self.cpu);
@@ -457,31 +465,44 @@ impl Isolation for ContainerTier {
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
         let shared = Arc::clone(&self.shared);
         shared.check(&boot.limits)?;
-        let ready = shared.take_ready();
-        let seat = async {
-            match ready {
-                Some(seat) => Ok(seat),
-                None => {
-                    let shared = Arc::clone(&shared);
-                    blocking(move || shared.maker.make()).await
-                }
-            }
-        };
-        // While the child prepares itself the volume is made.
-        let (seat, root) = tokio::join!(seat, boot.root);
-        let (seat, root) = (seat?, root?);
-        let plan = Plan {
+        let plan = Arc::new(Plan {
             id: boot.id,
             network: boot.network,
             hostname: boot.hostname,
             limits: boot.limits,
             no_new_privs: boot.no_new_privs,
-        };
-        let worker = Arc::clone(&shared);
+        });
+        let ready = shared.take_ready();
         let runtime = tokio::runtime::Handle::current();
+        let seat = async {
+            let (shared, plan, runtime) = (Arc::clone(&shared), Arc::clone(&plan), runtime.clone());
+            blocking(move || {
+                let _entered = runtime.enter();
+                let seat = ready.map_or_else(|| shared.maker.make(), Ok)?;
+                let cpus = shared.furnish(&seat, &plan)?;
+                Ok((seat, cpus))
+            })
+            .await
+        };
+        let root = async {
+            let root = boot.root.await?;
+            let network = shared.config.network.as_ref();
+            let resolver = network.map(|network| network.addresses().gateway());
+            let plan = Arc::clone(&plan);
+            blocking(move || {
+                rootfs::prepare_volume(&root.volume, &plan.hostname, resolver)
+                    .map_err(IsolationError::failed("prepare the volume"))?;
+                Ok(root)
+            })
+            .await
+        };
+        // While the child prepares itself the volume is made.
+        let (seat, root) = tokio::join!(seat, root);
+        let ((seat, cpus), root) = (seat?, root?);
+        let worker = Arc::clone(&shared);
         let container = blocking(move || {
             let _entered = runtime.enter();
-            worker.finish(seat, &root, &plan)
+            worker.finish(seat, cpus, &root, &plan)
         })
         .await?;
         shared.refill_in_background();
