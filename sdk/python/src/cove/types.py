@@ -254,6 +254,41 @@ class Port:
     address: str
     pid: Optional[int] = None
     process: Optional[str] = None
+    #: Where its preview is. Private unless shared.
+    url: Optional[str] = None
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class Share:
+    """Where a shared port is visited."""
+
+    #: For browsers: a host of its own. Signed unless the port is public.
+    url: str
+    #: For programs that do not resolve such names.
+    path_url: str
+    public: bool
+    #: Of the link by itself: programs may send it as ``X-Cove-Token``.
+    token: Optional[str] = None
+    expires_at: Optional[datetime] = None
+
+
+@dataclass(frozen=True)
+class Egress:
+    """One decision of a sandbox's network policy. A connection comes again when it is over, with the
+    bytes it carried."""
+
+    id: int
+    at: datetime
+    protocol: Literal["dns", "tcp", "udp", "icmp", "other"]
+    verdict: Literal["allowed", "denied"]
+    #: The entry of the policy that allowed it, or why nothing did.
+    rule: str
+    name: Optional[str] = None
+    address: Optional[str] = None
+    port: Optional[int] = None
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from .._wire import (
     create_body,
     input_fields,
     megabytes,
+    network_body,
     present,
     query,
     sandbox_path,
@@ -21,12 +22,14 @@ from .._wire import (
 )
 from ..types import (
     Command,
+    Egress,
     Event,
     Metrics,
     Port,
     ProcessInfo,
     Result,
     SandboxInfo,
+    Share,
     SnapshotInfo,
     State,
     Timeline,
@@ -376,6 +379,71 @@ class AsyncSandbox:
             if monotonic() > deadline:
                 raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
             await _io.sleep(PORT_PAUSE)
+
+    async def share(
+        self, port: int, *, expires: Optional[float] = None, public: bool = False
+    ) -> Share:
+        """A link to a server inside, for people without a key; good for an hour unless told.
+
+        ``public=True`` lets everybody in without a link, until :meth:`unshare`.
+
+        >>> async with AsyncSandbox() as box:
+        ...     _ = await box.start("python3 -m http.server 8080")
+        ...     _ = await box.wait_for_port(8080)
+        ...     (await box.share(8080, expires=600)).public
+        False
+        """
+        body = present(expires_s=whole_seconds("expires", expires), public=public or None)
+        path = sandbox_path(await self._reach(), f"/ports/{port}/share")
+        return decode(Share, await self._client._json(Call("POST", path, json=body)))
+
+    async def unshare(self, port: int) -> None:
+        """Takes back every link to a port, and that it is public."""
+        await self._client._done(Call("DELETE", sandbox_path(await self._reach(), f"/ports/{port}/share")))
+
+    async def set_network(self, network: Union[str, Sequence[str], Mapping[str, Any]]) -> AsyncSandbox:
+        """What it may reach from now on: ``"none"``, ``"open"``, or a list. Connections that this forbids
+        are cut at once.
+
+        >>> async with AsyncSandbox(network=["pypi.org"]) as box:
+        ...     box.info.network["allow"]
+        ...     (await box.set_network("none")).info.network["mode"]
+        ['pypi.org']
+        'none'
+        """
+        body = {"network": network_body(network)}
+        return await self._told(Call("PATCH", sandbox_path(await self._reach()), json=body))
+
+    async def egress(
+        self,
+        *,
+        verdict: Optional[str] = None,
+        protocol: Optional[str] = None,
+        name: Optional[str] = None,
+        after: Optional[int] = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[Egress, None]:
+        """What its network policy decided, oldest first; with ``follow`` also what it decides from now on.
+
+        >>> async with AsyncSandbox(network=["*.example.com"]) as box:
+        ...     _ = await box.run("getent hosts elsewhere.example.org")
+        ...     async for entry in box.egress(verdict="denied", follow=True):
+        ...         print(entry.protocol, entry.name)
+        ...         break
+        dns elsewhere.example.org
+        """
+        path = sandbox_path(await self._reach(), "/egress")
+        params = query(
+            after=after, limit=1000, verdict=verdict, protocol=protocol, name=name, follow=follow
+        )
+        call = Call("GET", path, params=params, patience=None if follow else 120.0)
+        if not follow:
+            for item in (await self._client._json(call))["items"]:
+                yield decode(Egress, item)
+            return
+        async for line in self._client._lines(call):
+            if isinstance(line, dict) and line.get("type") == "entry":
+                yield decode(Egress, line)
 
     async def metrics(self) -> Metrics:
         """What it uses now."""

@@ -15,6 +15,7 @@ from .._wire import (
     create_body,
     input_fields,
     megabytes,
+    network_body,
     present,
     query,
     sandbox_path,
@@ -22,12 +23,14 @@ from .._wire import (
 )
 from ..types import (
     Command,
+    Egress,
     Event,
     Metrics,
     Port,
     ProcessInfo,
     Result,
     SandboxInfo,
+    Share,
     SnapshotInfo,
     State,
     Timeline,
@@ -370,6 +373,71 @@ class Sandbox:
             if monotonic() > deadline:
                 raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
             _io.sleep(PORT_PAUSE)
+
+    def share(
+        self, port: int, *, expires: Optional[float] = None, public: bool = False
+    ) -> Share:
+        """A link to a server inside, for people without a key; good for an hour unless told.
+
+        ``public=True`` lets everybody in without a link, until :meth:`unshare`.
+
+        >>> with Sandbox() as box:
+        ...     _ = box.start("python3 -m http.server 8080")
+        ...     _ = box.wait_for_port(8080)
+        ...     box.share(8080, expires=600).public
+        False
+        """
+        body = present(expires_s=whole_seconds("expires", expires), public=public or None)
+        path = sandbox_path(self._reach(), f"/ports/{port}/share")
+        return decode(Share, self._client._json(Call("POST", path, json=body)))
+
+    def unshare(self, port: int) -> None:
+        """Takes back every link to a port, and that it is public."""
+        self._client._done(Call("DELETE", sandbox_path(self._reach(), f"/ports/{port}/share")))
+
+    def set_network(self, network: Union[str, Sequence[str], Mapping[str, Any]]) -> Sandbox:
+        """What it may reach from now on: ``"none"``, ``"open"``, or a list. Connections that this forbids
+        are cut at once.
+
+        >>> with Sandbox(network=["pypi.org"]) as box:
+        ...     box.info.network["allow"]
+        ...     box.set_network("none").info.network["mode"]
+        ['pypi.org']
+        'none'
+        """
+        body = {"network": network_body(network)}
+        return self._told(Call("PATCH", sandbox_path(self._reach()), json=body))
+
+    def egress(
+        self,
+        *,
+        verdict: Optional[str] = None,
+        protocol: Optional[str] = None,
+        name: Optional[str] = None,
+        after: Optional[int] = None,
+        follow: bool = False,
+    ) -> Generator[Egress, None, None]:
+        """What its network policy decided, oldest first; with ``follow`` also what it decides from now on.
+
+        >>> with Sandbox(network=["*.example.com"]) as box:
+        ...     _ = box.run("getent hosts elsewhere.example.org")
+        ...     for entry in box.egress(verdict="denied", follow=True):
+        ...         print(entry.protocol, entry.name)
+        ...         break
+        dns elsewhere.example.org
+        """
+        path = sandbox_path(self._reach(), "/egress")
+        params = query(
+            after=after, limit=1000, verdict=verdict, protocol=protocol, name=name, follow=follow
+        )
+        call = Call("GET", path, params=params, patience=None if follow else 120.0)
+        if not follow:
+            for item in (self._client._json(call))["items"]:
+                yield decode(Egress, item)
+            return
+        for line in self._client._lines(call):
+            if isinstance(line, dict) and line.get("type") == "entry":
+                yield decode(Egress, line)
 
     def metrics(self) -> Metrics:
         """What it uses now."""
