@@ -181,3 +181,53 @@ def test_nonsense_is_refused(shared: Sandbox) -> None:
         )
     with pytest.raises(cove.InvalidRequestError, match="node"):
         shared.code.run("1", language="javascript")
+
+
+@pytest.fixture(scope="module")
+def equipped() -> Iterator[Sandbox]:
+    """With the image that brings numpy, pandas, matplotlib and Node."""
+    with Sandbox("code-interpreter", memory="1G") as made:
+        yield made
+
+
+def test_tables_and_plots_are_shown(equipped: Sandbox) -> None:
+    table = equipped.code.run(
+        "import numpy as np, pandas as pd\npd.DataFrame({'n': np.arange(3), 'square': np.arange(3) ** 2})"
+    )
+    assert table.main is not None and "<table" in (table.main.html or "") and "square" in (table.text or "")
+    plot = equipped.code.run("import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()", timeout=120)
+    assert plot.ok and plot.png is not None and plot.png.startswith(b"\x89PNG\r\n")
+
+
+def test_javascript_keeps_variables_awaits_and_shows_results(equipped: Sandbox) -> None:
+    run = equipped.code.run
+    assert run("const kept = [1, 2]; let n = 40", language="javascript").ok
+    result = run("console.log('out'); console.error('err'); n += 2; ({kept, n})", language="javascript")
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert result.main is not None and result.main.json == {"kept": [1, 2], "n": 42}
+    assert run("await new Promise(done => setTimeout(() => done('later'), 5))", language="javascript").text
+    version = run("process.version", language="javascript").text or ""
+    assert int(version.strip("'\"v").split(".")[0]) >= 20
+
+
+def test_typescript_runs_in_the_same_context(equipped: Sandbox) -> None:
+    run = equipped.code.run
+    assert run("interface Point { x: number }\nconst at: Point = {x: 7};", language="typescript").ok
+    assert run("at.x * 6", language="javascript").text == "42"
+
+
+def test_javascript_errors_and_time_limits_leave_the_context_alive(equipped: Sandbox) -> None:
+    run = equipped.code.run
+    assert run("globalThis.alive = 'yes'", language="javascript").ok
+    thrown = run("function f() { throw new TypeError('wrong') }\nf()", language="javascript")
+    assert thrown.error is not None and (thrown.error.name, thrown.error.value) == ("TypeError", "wrong")
+    assert run("while (true) {}", language="javascript", timeout=1).timed_out
+    assert run("alive", language="javascript").text == "'yes'"
+
+
+def test_contexts_go_on_in_forks_with_memory_each_by_itself(shared: Sandbox) -> None:
+    shared.code.run("forked = 40")
+    with shared.fork(2, memory=True) as forks:
+        for number, fork in enumerate(forks):
+            assert fork.code.run(f"forked += {number}; forked").text == str(40 + number)
+    assert shared.code.run("forked").text == "40"

@@ -9,6 +9,7 @@ use super::harness::Cove;
 fn the_python_sdk_passes_its_tests() {
     let cove = Cove::start();
     cove.ok(["image", "build-debian"]);
+    cove.ok(["image", "build-code-interpreter"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/test-python");
     let output = Command::new(script)
         .env_remove("COVE_URL")
