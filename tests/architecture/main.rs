@@ -76,11 +76,24 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "dialect-daytona",
+        &[
+            "control",
+            "dialect",
+            "model",
+            "protocol",
+            "runner",
+            "scheduler",
+            "store",
+        ],
+    ),
+    (
         "server",
         &[
             "api",
             "control",
             "dialect",
+            "dialect-daytona",
             "model",
             "protocol",
             "runner",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cove_control::Control;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What held bytes are counted in.
 pub const BUFFER_UNIT: usize = 64 * 1024;
@@ -24,6 +25,10 @@ pub struct Front {
     pub body_timeout: Duration,
     /// Between two pieces of an upload.
     pub upload_idle: Duration,
+    /// Whether the server itself speaks TLS.
+    pub secure: bool,
+    /// Conversations that left HTTP behind.
+    pub sessions: TaskTracker,
     /// Where ports inside are reached from outside; without it they are not.
     pub previews: Option<PreviewPlace>,
 }

@@ -29,7 +29,9 @@ pub fn router(app: App) -> Router {
         let refuse = move |_: Caller| async move { planned(what) };
         router = router.route(path, on(filter(*verb), refuse));
     }
+    let daytona = cove_dialect_daytona::router(app.front.clone());
     router
+        .nest_service(cove_dialect_daytona::MOUNT, daytona)
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(app.clone(), guard::around))

@@ -46,6 +46,7 @@ impl App {
         let document = cove_api::openapi::document(env!("CARGO_PKG_VERSION"));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         let buffers = Arc::new(Semaphore::new(BUFFERED_MAX / BUFFER_UNIT));
+        let sessions = TaskTracker::new();
         let front = Front {
             control: control.clone(),
             draining: draining.clone(),
@@ -53,6 +54,8 @@ impl App {
             buffers: Arc::clone(&buffers),
             body_timeout: config.body_timeout,
             upload_idle: config.upload_idle,
+            secure: config.tls.is_some(),
+            sessions: sessions.clone(),
             previews: config.previews.as_ref().map(Place::shown),
         };
         Self(Arc::new(Shared {
@@ -64,7 +67,7 @@ impl App {
             draining,
             closing,
             buffers,
-            sessions: TaskTracker::new(),
+            sessions,
             crowds: Crowds::default(),
         }))
     }

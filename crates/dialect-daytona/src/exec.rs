@@ -1,0 +1,249 @@
+//! Commands that are answered in one piece, and code that leaves nothing behind.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use bytes::BytesMut;
+use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
+use cove_dialect::{Following, Front};
+use cove_protocol::client::FollowEvent;
+use cove_protocol::message::{Exit, OutputFrom};
+use serde_json::json;
+
+use crate::asking::{Caller, Json, Names};
+use crate::refusal::{Answer, Refusal};
+use crate::wire::{CodeRun, Execute};
+
+/// Bytes of output kept of one command.
+pub const OUTPUT_MAX: usize = 16 * 1024 * 1024;
+/// A day; more is a mistake.
+const TIMEOUT_MAX_S: i64 = 86_400;
+/// Bytes of a directory's name.
+const PATH_MAX: usize = 4096;
+
+/// A command that has ended.
+pub struct Ended {
+    pub output: BytesMut,
+    pub exit: Exit,
+}
+
+impl Ended {
+    pub fn text(&self) -> String {
+        let mut text = String::from_utf8_lossy(&self.output).into_owned();
+        if self.exit.oom {
+            let mib = |bytes: u64| bytes / (1024 * 1024);
+            text.push_str(&format!(
+                "\n[the sandbox ran out of memory: its limit is {} MiB]\n",
+                mib(self.exit.memory_limit_bytes)
+            ));
+        }
+        text
+    }
+}
+
+/// Runs a command to its end, both outputs together as they come.
+pub async fn run(access: GuestAccess, request: CommandRequest) -> Result<Ended, Refusal> {
+    let start = access.command(request)?;
+    let from = OutputFrom {
+        id: start.id.clone(),
+        follow: true,
+        ..OutputFrom::default()
+    };
+    let follow = access.start_following(start).await?;
+    let mut following = Following::new(access, follow, from, false);
+    let mut output = BytesMut::new();
+    loop {
+        match following.next().await? {
+            Some(FollowEvent::Started(_)) => {}
+            Some(FollowEvent::Output { data, .. }) => {
+                let left = OUTPUT_MAX.saturating_sub(output.len());
+                output.extend_from_slice(&data[..data.len().min(left)]);
+            }
+            Some(FollowEvent::Exit(exit)) => return Ok(Ended { output, exit }),
+            None => {
+                return Err(Refusal::new(
+                    502,
+                    "BAD_GATEWAY",
+                    "the output ended without an exit",
+                ));
+            }
+        }
+    }
+}
+
+/// Both outputs on one pipe, so that they keep their order.
+pub fn merged(command: &str) -> CommandLine {
+    CommandLine::Shell(format!("exec 2>&1; {command}"))
+}
+
+pub fn timeout_ms(seconds: Option<i64>) -> Result<Option<u64>, Refusal> {
+    match seconds {
+        None | Some(0) => Ok(None),
+        Some(seconds @ 1..=TIMEOUT_MAX_S) => Ok(Some(seconds.unsigned_abs() * 1000)),
+        Some(_) => Err(Refusal::invalid(format!(
+            "timeout must be between 1 and {TIMEOUT_MAX_S} seconds"
+        ))),
+    }
+}
+
+pub fn timed_out(seconds: Option<i64>) -> Refusal {
+    let seconds = seconds.unwrap_or(0);
+    let message = format!("the command did not end within {seconds} seconds and was ended");
+    Refusal::new(408, "PROCESS_EXECUTION_TIMEOUT", message)
+}
+
+pub async fn execute(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names(id): Names<String>,
+    Json(body): Json<Execute>,
+) -> Answer {
+    if body.command.trim().is_empty() {
+        return Err(Refusal::invalid("the command is empty"));
+    }
+    let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
+    let mut env = body.env.unwrap_or_default();
+    env.extend(body.envs.unwrap_or_default());
+    let request = CommandRequest {
+        cwd: cwd(&front, &caller, &id, body.cwd).await?,
+        env,
+        timeout_ms: timeout_ms(body.timeout)?,
+        ..CommandRequest::new(merged(&body.command))
+    };
+    let ended = run(access, request).await?;
+    if ended.exit.timed_out {
+        return Err(timed_out(body.timeout));
+    }
+    let answer = json!({ "exitCode": ended.exit.code, "result": ended.text() });
+    Ok(axum::Json(answer).into_response())
+}
+
+/// A directory as Daytona takes it: one that is not absolute begins where commands do.
+pub async fn cwd(
+    front: &Front,
+    caller: &Principal,
+    id: &str,
+    given: Option<String>,
+) -> Result<Option<String>, Refusal> {
+    match given.filter(|given| !given.is_empty()) {
+        None => Ok(None),
+        Some(given) => absolute(front, caller, id, given).await.map(Some),
+    }
+}
+
+pub async fn absolute(
+    front: &Front,
+    caller: &Principal,
+    id: &str,
+    given: String,
+) -> Result<String, Refusal> {
+    if given.contains('\0') || given.len() > PATH_MAX {
+        let message = format!("a path has at most {PATH_MAX} bytes and no NUL");
+        return Err(Refusal::new(400, "INVALID_FILE_PATH", message));
+    }
+    if given.starts_with('/') {
+        return Ok(given);
+    }
+    let base = asked_inside(front, caller, id, "pwd").await?;
+    Ok(format!("{}/{given}", base.trim_end_matches('/')))
+}
+
+/// One line that a command prints.
+async fn asked_inside(
+    front: &Front,
+    caller: &Principal,
+    id: &str,
+    command: &str,
+) -> Result<String, Refusal> {
+    let access = front
+        .control
+        .guest(caller, id, GuestAction::Metrics)
+        .await?;
+    let ended = run(access, CommandRequest::shell(command)).await?;
+    let text = ended.text();
+    match text.strip_suffix('\n') {
+        Some(line) if line.starts_with('/') && line.len() <= PATH_MAX => Ok(line.to_owned()),
+        _ => Err(Refusal::new(
+            502,
+            "BAD_GATEWAY",
+            "the sandbox does not tell where it works",
+        )),
+    }
+}
+
+pub async fn work_dir(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names(id): Names<String>,
+) -> Answer {
+    let dir = asked_inside(&front, &caller, &id, "pwd").await?;
+    Ok(axum::Json(json!({ "dir": dir })).into_response())
+}
+
+pub async fn home_dir(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names(id): Names<String>,
+) -> Answer {
+    let dir = asked_inside(&front, &caller, &id, "printf '%s\\n' \"$HOME\"").await?;
+    Ok(axum::Json(json!({ "dir": dir })).into_response())
+}
+
+/// How each language's program takes a file with code.
+fn interpreter(language: &str) -> Result<(&'static str, &'static str), Refusal> {
+    match language {
+        "python" => Ok(("py", "exec python3 -u \"$@\"")),
+        "javascript" => Ok(("cjs", "exec node \"$@\"")),
+        // What strips the types is in Node since version 22.6; later ones need no flag for it.
+        "typescript" => Ok((
+            "ts",
+            "exec node --experimental-strip-types --no-warnings \"$@\"",
+        )),
+        "bash" => Ok(("sh", "exec bash \"$@\"")),
+        other => Err(Refusal::invalid(format!(
+            "language: '{}' is not one of python, javascript, typescript and bash",
+            other.chars().take(40).collect::<String>().escape_debug()
+        ))),
+    }
+}
+
+pub async fn code_run(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names(id): Names<String>,
+    Json(body): Json<CodeRun>,
+) -> Answer {
+    let (extension, program) = interpreter(&body.language)?;
+    let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
+    // The code is the shell's input, which puts it into a file of its own and takes that away again.
+    let script = format!(
+        "exec 2>&1; umask 077; d=$(mktemp -d) || exit 1; cat >\"$d/code.{extension}\" || exit 1; \
+         ( set -- \"$d/code.{extension}\" \"$@\"; {program} ) </dev/null; s=$?; rm -rf \"$d\"; exit $s"
+    );
+    let mut argv = vec![
+        "/bin/sh".to_owned(),
+        "-c".to_owned(),
+        script,
+        "code".to_owned(),
+    ];
+    argv.extend(body.argv.unwrap_or_default());
+    let code = bytes::Bytes::from(body.code);
+    let env: BTreeMap<String, String> = body.envs.unwrap_or_default();
+    let request = CommandRequest {
+        env,
+        stdin: Some(code),
+        timeout_ms: timeout_ms(body.timeout)?,
+        ..CommandRequest::new(CommandLine::Argv(argv))
+    };
+    let ended = run(access, request).await?;
+    if ended.exit.timed_out {
+        return Err(timed_out(body.timeout));
+    }
+    let answer = json!({
+        "exitCode": ended.exit.code,
+        "result": ended.text(),
+        "artifacts": { "charts": [] },
+    });
+    Ok(axum::Json(answer).into_response())
+}

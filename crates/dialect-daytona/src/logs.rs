@@ -1,0 +1,91 @@
+//! A command's output as it comes.
+
+use axum::extract::{Request, State};
+use axum::http::Uri;
+use axum::response::IntoResponse;
+use bytes::{BufMut, BytesMut};
+use cove_control::GuestAction;
+use cove_dialect::{Following, Front};
+use cove_protocol::client::FollowEvent;
+use cove_protocol::message::{Channel, OutputFrom};
+use futures_util::StreamExt;
+
+use crate::asking::{Caller, Names};
+use crate::refusal::Answer;
+use crate::sessions;
+use crate::streams::{self, DONE, FAILED, Out};
+
+/// What goes before each piece.
+const STDOUT: [u8; 3] = [1, 1, 1];
+const STDERR: [u8; 3] = [2, 2, 2];
+
+/// In one piece; or over a WebSocket until the end, when that is what asks.
+pub async fn logs(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names((id, name, cmd)): Names<(String, String, String)>,
+    uri: Uri,
+    request: Request,
+) -> Answer {
+    let follows = uri
+        .query()
+        .is_some_and(|query| query.contains("follow=true"));
+    let access = front
+        .control
+        .guest(&caller, &id, GuestAction::ProcessRead)
+        .await?;
+    let process = sessions::found(&access, &name, &cmd).await?;
+    if !(follows && streams::is_upgrade(&request)) {
+        return sessions::logs(&front, access, process).await;
+    }
+    let from = OutputFrom {
+        id: process.id,
+        follow: true,
+        ..OutputFrom::default()
+    };
+    let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
+    let follow = access.listener().follow(from.clone()).await?;
+    let mut following = Following::new(access, follow, from, true);
+    let tracker = front.sessions.clone();
+    Ok(upgrade
+        .on_upgrade(move |socket| {
+            tracker.track_future(async move {
+                let (sink, mut stream) = socket.split();
+                let mut out = Out::new(sink);
+                let told = async {
+                    loop {
+                        let next = Box::pin(following.next());
+                        match out.while_waiting(next).await? {
+                            Ok(Some(FollowEvent::Output { channel, data, .. })) => {
+                                let mark = match channel {
+                                    Channel::Stdout => STDOUT,
+                                    Channel::Stderr => STDERR,
+                                };
+                                let mut frame = BytesMut::with_capacity(data.len() + mark.len());
+                                frame.put_slice(&mark);
+                                frame.put_slice(&data);
+                                out.bytes(frame).await?;
+                            }
+                            Ok(Some(FollowEvent::Exit(_)) | None) => return Some((DONE, String::new())),
+                            Ok(Some(FollowEvent::Started(_))) => {}
+                            Err(error) => {
+                                let refusal = crate::refusal::Refusal::from(error);
+                                return Some((FAILED, refusal.message().to_owned()));
+                            }
+                        }
+                    }
+                };
+                // Whoever follows says nothing but goodbye.
+                let left = async { while streams::heard(&mut stream).await.is_some() {} };
+                let end = tokio::select! {
+                    end = told => end,
+                    () = left => None,
+                    () = front.draining.cancelled() => Some((1012, "the server is restarting".into())),
+                };
+                if let Some((code, reason)) = end {
+                    out.close(code, &reason).await;
+                }
+            })
+        })
+        .into_response())
+}

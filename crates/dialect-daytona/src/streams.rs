@@ -1,0 +1,112 @@
+//! Conversations over WebSockets: followed logs, terminals, the code interpreter.
+
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts, Request};
+use bytes::Bytes;
+use cove_dialect::Front;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use crate::refusal::Refusal;
+
+pub type Sink = SplitSink<WebSocket, Message>;
+pub type Stream = SplitStream<WebSocket>;
+
+/// Bytes of one message from a caller.
+pub const MESSAGE_MAX: usize = 8 * 1024 * 1024;
+/// A ping goes out this often; a client silent for three of them is gone.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long a goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The end of a conversation as it went.
+pub const DONE: u16 = 1000;
+/// The other side broke something.
+pub const FAILED: u16 = 1011;
+
+pub fn is_upgrade(request: &Request) -> bool {
+    let asked = request.headers().get(axum::http::header::UPGRADE);
+    asked.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+pub async fn upgrade(
+    front: &Front,
+    request: Request,
+    protocols: Vec<String>,
+) -> Result<WebSocketUpgrade, Refusal> {
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, front)
+        .await
+        .map_err(|_| Refusal::invalid("this route is for WebSockets"))?;
+    Ok(upgrade
+        .protocols(protocols)
+        .max_message_size(MESSAGE_MAX)
+        .max_frame_size(MESSAGE_MAX))
+}
+
+/// The side that speaks. Keeps the connection known to be alive.
+pub struct Out {
+    sink: Sink,
+    pings: tokio::time::Interval,
+}
+
+impl Out {
+    pub fn new(sink: Sink) -> Self {
+        let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { sink, pings }
+    }
+
+    /// Waits for what is next to be said; `None` when the other side is gone.
+    pub async fn while_waiting<T>(&mut self, next: BoxFuture<'_, T>) -> Option<T> {
+        let mut next = next;
+        loop {
+            tokio::select! {
+                said = &mut next => return Some(said),
+                _ = self.pings.tick() => {
+                    self.sink.send(Message::Ping(Bytes::new())).await.ok()?;
+                }
+            }
+        }
+    }
+
+    pub async fn text(&mut self, text: String) -> Option<()> {
+        self.sink.send(Message::text(text)).await.ok()
+    }
+
+    pub async fn bytes(&mut self, bytes: impl Into<Bytes>) -> Option<()> {
+        self.sink.send(Message::binary(bytes)).await.ok()
+    }
+
+    pub async fn close(mut self, code: u16, reason: &str) {
+        // A reason has 123 bytes at most.
+        let reason = &reason[..reason.floor_char_boundary(123)];
+        let frame = CloseFrame {
+            code,
+            reason: Utf8Bytes::from(reason),
+        };
+        let said = async {
+            self.sink.send(Message::Close(Some(frame))).await.ok();
+            self.sink.close().await.ok();
+        };
+        timeout(FAREWELL, said).await.ok();
+    }
+}
+
+/// What the other side says next: bytes, whether they came as text or not. `None` when it is gone or
+/// silent for too long.
+pub async fn heard(stream: &mut Stream) -> Option<Bytes> {
+    loop {
+        match timeout(SILENCE_MAX, stream.next()).await.ok()??.ok()? {
+            Message::Binary(bytes) => return Some(bytes),
+            Message::Text(text) => return Some(Bytes::from(text)),
+            Message::Close(_) => return None,
+            Message::Ping(_) | Message::Pong(_) => {}
+        }
+    }
+}
