@@ -2,14 +2,20 @@
 //!
 //! Everything happens in network namespaces made here: a *host* in which the engine's network lives, an
 //! *internet* behind it with servers of its own, and sandboxes. `reach`, `attacks`, `identity` and
-//! `changes` take the network alone (see `bare`); `policy` goes through the engine, with root inside a
-//! sandbox.
+//! `changes` take the network alone (see `bare`); `policy`, `names`, `forks` and `left` go through the
+//! engine (see `stage`), with root inside a sandbox. `packages` alone leaves the machine, for the
+//! registries that this host itself uses.
 
 mod attacks;
 mod bare;
 mod changes;
+mod forks;
 mod identity;
+mod left;
+mod names;
+mod packages;
 mod packets;
 mod policy;
 mod reach;
+mod stage;
 mod world;

@@ -1,117 +1,12 @@
 //! Policies through the engine, from inside sandboxes as root.
 
-use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SandboxSpec};
-use cove_protocol::client::Guest;
-use cove_runner::{CreateRequest, EgressEntry, EgressQuery, EgressVerdict, RunnerApi, RunnerError};
-use cove_tests::engine_host::{World as Engine, exec, guest, output, small_spec};
+use cove_model::NetworkMode;
+use cove_model::{NetworkPolicy, SandboxId};
+use cove_runner::{EgressEntry, EgressVerdict, RunnerApi, RunnerError};
+use cove_tests::engine_host::{exec, output};
 
+use crate::stage::*;
 use crate::world::*;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_engine-host");
-
-/// An engine in a host namespace, with the internet behind it.
-struct Stage {
-    engine: Engine,
-    world: World,
-}
-
-impl Stage {
-    async fn new() -> Self {
-        let world = World::new();
-        let path = world.host.path().into();
-        let engine = Engine::with(PROGRAM, |setup| setup.namespace = Some(path)).await;
-        Self { engine, world }
-    }
-
-    async fn sandbox(&self, network: NetworkPolicy) -> (SandboxId, Guest) {
-        let id = SandboxId::random();
-        let spec = SandboxSpec {
-            network,
-            ..small_spec()
-        };
-        let request = CreateRequest {
-            id: id.clone(),
-            spec,
-            from: None,
-        };
-        let client = self.engine.client();
-        client.create(request).await.expect("a sandbox is created");
-        let guest = guest(&client, &id);
-        (id, guest)
-    }
-
-    fn finish(self) {
-        self.engine.finish();
-        let (_, links) = self.world.host.program("ip -o link show");
-        assert!(!links.contains(" cv"), "interfaces are left: {links}");
-        let (_, tables) = self.world.host.program("nft list tables");
-        assert_eq!(tables.trim(), "", "tables are left");
-        let (_, routes) = self.world.host.program("ip route show table local");
-        assert!(!routes.contains("198.19."), "routes are left: {routes}");
-    }
-}
-
-fn mode(mode: NetworkMode) -> NetworkPolicy {
-    NetworkPolicy {
-        mode,
-        ..NetworkPolicy::default()
-    }
-}
-
-/// What an echo server answers to a sandbox, or what went wrong.
-async fn ask(guest: &Guest, address: std::net::Ipv4Addr) -> Result<String, String> {
-    let command = format!("echo hello | nc -w 5 {address} {ECHO}");
-    let result = exec(guest, &command).await;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if result.stdout.is_empty() {
-        Err(text(&result.stderr))
-    } else {
-        Ok(text(&result.stdout))
-    }
-}
-
-fn listed(entries: &[&str]) -> NetworkPolicy {
-    NetworkPolicy {
-        mode: NetworkMode::Allowlist,
-        allow: Some(entries.iter().map(|entry| (*entry).to_owned()).collect()),
-        ..NetworkPolicy::default()
-    }
-}
-
-impl Stage {
-    /// The sandbox's log once it has an entry that `wanted` says yes to.
-    async fn logged(&self, id: &SandboxId, wanted: impl Fn(&EgressEntry) -> bool) -> EgressEntry {
-        let client = self.engine.client();
-        let mut after = 0;
-        let mut seen = Vec::new();
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while std::time::Instant::now() < deadline {
-            let query = EgressQuery {
-                sandbox: id.clone(),
-                after,
-                limit: 100,
-                wait_ms: 500,
-                verdict: None,
-            };
-            let batch = client.egress(query).await.expect("a log");
-            seen.extend(batch.entries);
-            if let Some(entry) = seen.iter().find(|entry| wanted(entry)) {
-                return entry.clone();
-            }
-            after = batch.next;
-        }
-        panic!("no such line came, but {seen:#?}");
-    }
-
-    fn gateway_pid(&self) -> u32 {
-        let file = self.engine.setup.data_dir().join("gateway/process");
-        let text = std::fs::read_to_string(file).expect("the gateway runs");
-        text.split_whitespace()
-            .next()
-            .and_then(|pid| pid.parse().ok())
-            .expect("a pid")
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged() {

@@ -229,6 +229,52 @@ impl Servers {
     }
 }
 
+impl Servers {
+    /// Answers every request with the host it was for and the address it came to, then hangs up.
+    pub fn web(namespace: &Namespace, port: u16) -> Self {
+        let listener = namespace
+            .enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("the port is free"));
+        listener.set_nonblocking(true).expect("sockets can be");
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Acquire) {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        let _ = page(stream);
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        Self {
+            stop,
+            threads: vec![thread],
+        }
+    }
+}
+
+fn page(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte)? == 1 {
+        head.extend(byte);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let host = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Host: "))
+        .unwrap_or_default();
+    let body = format!("for {host} at {}\n", stream.local_addr()?.ip());
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
 fn serve(mut stream: TcpStream, peer: SocketAddr, ended: &AtomicBool) {
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_read_timeout(Some(POLL));

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Setup {
     pub reserve_bytes: Option<u64>,
     pub warm: usize,
     pub memory_overcommit: Option<f64>,
+    /// Whom sandboxes' names are asked of; absent: whom the host asks.
+    pub resolver: Option<SocketAddr>,
     /// The network namespace the engine runs in; absent: the test's own. Not an argument.
     pub namespace: Option<PathBuf>,
 }
@@ -58,6 +61,7 @@ impl Setup {
             reserve_bytes: Some(64 << 20),
             warm: 0,
             memory_overcommit: None,
+            resolver: None,
             namespace: None,
         }
     }
@@ -80,6 +84,7 @@ impl Setup {
         }
         config.reserve_bytes = self.reserve_bytes;
         config.warm = self.warm;
+        config.network_resolvers = self.resolver.into_iter().collect();
         if let Some(memory) = self.memory_overcommit {
             config.overcommit = Overcommit {
                 memory,
@@ -101,14 +106,24 @@ impl Setup {
         arguments.push(text(
             self.memory_overcommit.map(|factor| factor.to_string()),
         ));
+        arguments.push(text(self.resolver.map(|resolver| resolver.to_string())));
         arguments
     }
 
     /// The other side of [`World::start`].
     pub fn from_arguments(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let given: Vec<String> = arguments.collect();
-        let [dir, directory_backend, pool_bytes, warm, reserve, memory] = given.as_slice() else {
-            return Err("six arguments are needed".into());
+        let [
+            dir,
+            directory_backend,
+            pool_bytes,
+            warm,
+            reserve,
+            memory,
+            resolver,
+        ] = given.as_slice()
+        else {
+            return Err("seven arguments are needed".into());
         };
         fn parse<T: std::str::FromStr>(text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("'{text}' makes no sense"))
@@ -123,6 +138,7 @@ impl Setup {
             warm: parse(warm)?,
             reserve_bytes: optional(reserve)?,
             memory_overcommit: optional(memory)?,
+            resolver: optional(resolver)?,
             namespace: None,
         })
     }

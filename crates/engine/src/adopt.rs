@@ -150,6 +150,7 @@ impl Engine {
         .await;
         self.inner.images.store.sweep().await?;
         self.inner.sweep_snapshots().await;
+        self.sweep_network().await;
         tracing::info!(groups, ?volumes, "swept");
         Ok(())
     }

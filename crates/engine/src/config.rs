@@ -1,5 +1,6 @@
 //! What an embedder chooses.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use cove_network::Addresses;
@@ -28,6 +29,9 @@ pub struct EngineConfig {
     pub network_range: Addresses,
     /// Named lists of allowed names besides those that are shipped.
     pub network_presets: Option<PathBuf>,
+    /// Whom the resolver of sandboxes asks; empty: those of the host's `/etc/resolv.conf`, followed when
+    /// it changes.
+    pub network_resolvers: Vec<SocketAddr>,
     /// Put before image references that name no registry; without it they are refused.
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
@@ -69,6 +73,7 @@ impl EngineConfig {
             overcommit: Overcommit::default(),
             network_range: Addresses::default(),
             network_presets: None,
+            network_resolvers: Vec::new(),
             default_registry: None,
             plain_registries: Vec::new(),
             trusted_keys: Vec::new(),

@@ -360,8 +360,7 @@ fn open_network(
         instance: instance.to_owned(),
         addresses: config.network_range,
     })?;
-    let presets = config.network_presets.clone();
-    let (keeper, ports) = Gatekeeper::open(&network, &config.data_dir, instance, presets)?;
+    let (keeper, ports) = Gatekeeper::open(&network, config, instance)?;
     *denials = Denials::open(instance)
         .inspect_err(|error| tracing::warn!(%error, "refused packets are not logged"))
         .ok();

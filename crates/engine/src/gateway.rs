@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::block_in_place;
 
+use crate::config::EngineConfig;
 use crate::engine::{Engine, Inner};
 use crate::error::{chain, internal};
 use crate::record::Record;
@@ -52,13 +53,12 @@ impl Gatekeeper {
     /// Chooses where it will listen, the same in every life of the engine. Starts nothing.
     pub fn open(
         network: &Network,
-        data_dir: &Path,
+        engine: &EngineConfig,
         instance: &str,
-        presets: Option<PathBuf>,
     ) -> io::Result<(Arc<Self>, Ports)> {
         let addresses = network.addresses();
         let address = addresses.gateway();
-        let directory = data_dir.join("gateway");
+        let directory = engine.data_dir.join("gateway");
         let ports = ports(&directory.with_extension("ports"), address)?;
         let (range, prefix) = addresses.range();
         let number = u32::from_str_radix(instance, 16).unwrap_or(0);
@@ -71,10 +71,10 @@ impl Gatekeeper {
             gid: uid,
             dns: SocketAddrV4::new(address, ports.dns),
             proxy: SocketAddrV4::new(address, ports.tcp),
-            resolvers: Vec::new(),
+            resolvers: engine.network_resolvers.clone(),
             resolv_conf: "/etc/resolv.conf".into(),
             presets: Presets {
-                file: presets,
+                file: engine.network_presets.clone(),
                 packages: PackageHosts::default(),
             },
             reserved: vec![Cidr::new(range, prefix)],

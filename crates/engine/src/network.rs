@@ -50,6 +50,30 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Rules and routes of engines whose data is gone: nobody else would ever remove them.
+    pub(crate) async fn sweep_network(&self) {
+        let ranges = Arc::clone(&self.inner.ranges);
+        let sweep =
+            move || cove_network::abandoned::sweep(|instance| ranges.is_claimed_by(instance));
+        match spawn_blocking(sweep).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(swept)) => tracing::info!(
+                swept,
+                "removed what engines that are gone left in the network"
+            ),
+            Ok(Err(error)) => {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "what engines that are gone left in the network stays"
+                );
+            }
+            Err(error) => tracing::warn!(%error, "the network was not swept"),
+        }
+    }
+}
+
 impl Inner {
     /// An engine may have died between writing a policy down and putting it in force. Where that fails
     /// now, the machine has no network at all rather than an old one.

@@ -67,6 +67,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_splice,
     libc::SYS_pipe2,
     libc::SYS_fcntl,
+    libc::SYS_fstat,
     libc::SYS_ioctl,
     libc::SYS_socket,
     libc::SYS_bind,

@@ -220,10 +220,20 @@ impl Gateway {
         self.resolver.set_upstreams(servers);
     }
 
+    /// Whether the engine's data was deleted: our log lies there. Somebody who only deletes a log does so
+    /// while an engine watches.
+    fn homeless(&self) -> bool {
+        let log = rustix::fs::fstat(std::io::stderr());
+        self.watched.load(Ordering::Relaxed) == 0 && log.is_ok_and(|log| log.st_nlink == 0)
+    }
+
     async fn unneeded(&self) {
         let mut since = Instant::now();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
+            if self.homeless() {
+                return;
+            }
             let needed = self.watched.load(Ordering::Relaxed) > 0
                 || self.world.sandboxes() > 0
                 || self.world.connections() > 0;

@@ -15,6 +15,8 @@ pub const MAC: [u8; 6] = [0x02, 0xc0, 0x5e, 0x00, 0x00, 0x01];
 /// Bits of the prefix of the network that inner address and gateway share.
 pub const INNER_PREFIX: u8 = 30;
 const RANGE_PREFIX: u8 = 15;
+/// Where in its range the gateway is.
+const GATEWAY: u32 = 0x1_0001;
 /// Set aside for tests of network devices, so that hardly any host uses it.
 const DEFAULT_RANGE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
@@ -72,7 +74,12 @@ impl Addresses {
 
     /// Where sandboxes send everything, and where resolver and gateway listen.
     pub fn gateway(&self) -> Ipv4Addr {
-        Ipv4Addr::from(self.base + 0x1_0001)
+        Ipv4Addr::from(self.base + GATEWAY)
+    }
+
+    /// Whether an address is the gateway's in any range.
+    pub fn is_gateway(address: Ipv4Addr) -> bool {
+        u32::from(address) & !mask(RANGE_PREFIX) == GATEWAY
     }
 
     /// What every sandbox sees as its own address.

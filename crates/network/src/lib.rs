@@ -8,6 +8,7 @@
 //! [`Network::set_listeners`] says, and see a sandbox's outer address as their peer.
 #![forbid(unsafe_code)]
 
+pub mod abandoned;
 mod address;
 mod conntrack;
 mod denials;

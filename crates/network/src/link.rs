@@ -247,6 +247,27 @@ pub fn local_address(
     }
 }
 
+/// The host's own addresses that [`local_address`] made, each with its metric.
+pub fn local_addresses(host: &mut Socket) -> Result<Vec<(Ipv4Addr, u32)>, NetlinkError> {
+    let mut batch = Batch::default();
+    let header = route_header(0, TABLE_LOCAL, 0, 0);
+    let all = Attributes::default();
+    batch.message("list the host's addresses", GET_ROUTE, DUMP, &header, &all);
+    let wanted = route_header(32, TABLE_LOCAL, SCOPE_HOST, ROUTE_LOCAL);
+    let mut found = Vec::new();
+    host.ask("list the host's addresses", batch, |_, body| {
+        let (Some(header), Some(rest)) = (body.get(..8), body.get(12..)) else {
+            return;
+        };
+        let address = attribute(rest, RTA_DST).and_then(|value| <[u8; 4]>::try_from(value).ok());
+        let metric = attribute(rest, RTA_PRIORITY).and_then(read_u32);
+        if let (true, Some(address), Some(metric)) = (header == &wanted[..8], address, metric) {
+            found.push((Ipv4Addr::from(address), metric));
+        }
+    })?;
+    Ok(found)
+}
+
 /// The index of an interface, if there is one of that name.
 pub fn find(socket: &mut Socket, name: &str) -> Result<Option<u32>, NetlinkError> {
     Ok(get(socket, name)?.map(|(index, _)| index))

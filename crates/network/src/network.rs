@@ -468,8 +468,17 @@ impl NetworkConfig {
     }
 }
 
+const TABLE: &str = "cove-";
+
 pub fn table_name(instance: &str) -> String {
-    format!("cove-{instance}")
+    format!("{TABLE}{instance}")
+}
+
+/// The engine that a table is of.
+pub(crate) fn instance_of(table: &str) -> Option<&str> {
+    let instance = table.strip_prefix(TABLE)?;
+    let digits = instance.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (instance.len() == 8 && digits).then_some(instance)
 }
 
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";

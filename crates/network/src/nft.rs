@@ -229,6 +229,11 @@ impl Transaction {
         const DESCRIPTION: u16 = 9;
         const ID: u16 = 10;
         const TIMEOUT: u16 = 11;
+        const USER_DATA: u16 = 13;
+        const SHOWN_KEY: u8 = 0;
+        const SHOWN_DATA: u8 = 1;
+        const HOST_ORDER: u32 = 1;
+        const NETWORK_ORDER: u32 = 2;
         self.sets += 1;
         let mut set = self.named(name);
         set.put_be32(ID, self.sets);
@@ -254,6 +259,13 @@ impl Transaction {
             SetKind::NameToAddress => {
                 set.put_be32(DATA_TYPE, TYPE_ADDRESS);
                 set.put_be32(DATA_LENGTH, 4);
+                // Read by the `nft` program alone, which shows names backwards without it.
+                let mut shown = Vec::new();
+                for (kind, order) in [(SHOWN_KEY, HOST_ORDER), (SHOWN_DATA, NETWORK_ORDER)] {
+                    shown.extend([kind, 4]);
+                    shown.extend(order.to_ne_bytes());
+                }
+                set.put(USER_DATA, &shown);
             }
             SetKind::Flows => set.nest(DESCRIPTION, |description| {
                 const CONCATENATION: u16 = 2;

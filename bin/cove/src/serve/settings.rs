@@ -1,12 +1,12 @@
 //! Every setting of the server in one table: its name in the file, the environment and on the
 //! command line, its default, and what it does. `docs/configuration.md` holds the same table.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cove_control::{ControlConfig, Quota, RateLimit};
-use cove_engine::{BackendChoice, EngineConfig, Overcommit};
+use cove_engine::{Addresses, BackendChoice, EngineConfig, Overcommit};
 use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ mod value;
 const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
 /// How far after the API's port the others are.
 const PREVIEW_AFTER: u16 = 1;
+/// Where the operator's presets are unless told.
+const PRESETS_FILE: &str = "/etc/cove/presets";
+const DNS_PORT: u16 = 53;
 /// A configuration file beyond this is not one.
 const FILE_MAX: u64 = 1024 * 1024;
 
@@ -64,6 +67,10 @@ pub struct Settings {
     pub default_registry: String,
     pub plain_registries: Vec<String>,
     pub trusted_keys: Vec<String>,
+    pub network_range: String,
+    pub network_presets: Option<PathBuf>,
+    pub network_resolvers: Vec<String>,
+    pub criu: Option<PathBuf>,
     pub delete_unknown_sandboxes: bool,
 }
 
@@ -114,6 +121,10 @@ impl Default for Settings {
             default_registry: engine.default_registry.unwrap_or_default(),
             plain_registries: engine.plain_registries,
             trusted_keys: Vec::new(),
+            network_range: engine.network_range.to_string(),
+            network_presets: Some(PRESETS_FILE.into()),
+            network_resolvers: Vec::new(),
+            criu: None,
             delete_unknown_sandboxes: control.delete_unknown_sandboxes,
         }
     }
@@ -182,6 +193,10 @@ settings! {
     default_registry "HOST" "Put before images that name no registry; empty: those are refused";
     plain_registries "HOSTS" "Registries spoken to without TLS, as host or host:port, besides those on loopback";
     trusted_keys "KEYS" "Export keys of other hosts, as their `cove doctor` shows them, whose snapshots bring memory in";
+    network_range "RANGE" "Addresses of sandboxes, a /15 the host has no other use for; the same for all servers of a machine";
+    network_presets "FILE" "Named lists of what sandboxes may reach, besides those that come with Cove; may be missing";
+    network_resolvers "ADDRESSES" "Whom sandboxes' names are asked of, as address or address:port; empty: those of /etc/resolv.conf";
+    criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
     delete_unknown_sandboxes "BOOL" "Delete what the books do not know when they meet this host first; false: refuse to start";
 }
 
@@ -200,7 +215,13 @@ impl Setting {
 }
 
 /// Settings that may be written as a list in the file.
-const LISTS: &[&str] = &["plain_registries", "trusted_keys"];
+const LISTS: &[&str] = &["plain_registries", "trusted_keys", "network_resolvers"];
+
+/// `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`.
+fn resolver(text: &str) -> Option<SocketAddr> {
+    let address = text.parse::<IpAddr>().map(|ip| (ip, DNS_PORT).into());
+    address.or_else(|_| text.parse()).ok()
+}
 
 /// An Ed25519 key written in hexadecimal digits.
 fn key_bytes(text: &str) -> Option<[u8; 32]> {
@@ -353,6 +374,29 @@ impl Settings {
                 )));
             }
         }
+        if let Err(error) = self.network_range.parse::<Addresses>() {
+            return Err(wrong(format!("network_range: {error}")));
+        }
+        for text in &self.network_resolvers {
+            if resolver(text).is_none() {
+                return Err(wrong(format!(
+                    "network_resolvers: '{text}' must be like 192.0.2.1 or 192.0.2.1:53"
+                )));
+            }
+        }
+        for (key, path) in [
+            ("network_presets", &mut self.network_presets),
+            ("criu", &mut self.criu),
+        ] {
+            if let Some(path) = path {
+                *path = std::path::absolute(&*path).map_err(|source| {
+                    ServeError::io(format!("{key} cannot be made absolute"), source)
+                })?;
+            }
+        }
+        if let Some(path) = self.criu.as_ref().filter(|path| !path.is_file()) {
+            return Err(wrong(format!("criu: there is no file {}", path.display())));
+        }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
         Ok(())
@@ -462,6 +506,14 @@ impl Settings {
                 .iter()
                 .filter_map(|key| key_bytes(key))
                 .collect(),
+            network_range: self.network_range.parse().unwrap_or_default(),
+            network_presets: self.network_presets.clone(),
+            network_resolvers: self
+                .network_resolvers
+                .iter()
+                .filter_map(|text| resolver(text))
+                .collect(),
+            criu: self.criu.clone(),
             ..EngineConfig::new(self.engine_dir())
         }
     }
@@ -584,12 +636,44 @@ mod tests {
             ("default_registry", "https://docker.io"),
             ("plain_registries", "a.example/path"),
             ("trusted_keys", "0123"),
+            ("network_range", "198.18.0.0/16"),
+            ("network_range", "198.19.0.0/15"),
+            ("network_resolvers", "resolver.example"),
+            ("criu", "/there/is/none"),
         ] {
             let mut settings = Settings::default();
             settings.set(key, value, "here").unwrap();
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(key) && error.contains(value), "{error}");
         }
+    }
+
+    #[test]
+    fn settings_of_the_network_and_of_memory_reach_the_engine() {
+        let mut settings = Settings::default();
+        settings.check().unwrap();
+        let engine = settings.engine();
+        assert_eq!(engine.network_range, Addresses::default());
+        assert_eq!(engine.network_presets, Some(PRESETS_FILE.into()));
+        assert!(engine.network_resolvers.is_empty() && engine.criu.is_none());
+        let text = "network_range = \"10.200.0.0/15\"\n\
+                    network_presets = \"/srv/presets\"\n\
+                    network_resolvers = [\"192.0.2.1\", \"[2001:db8::1]:5353\"]\n\
+                    criu = \"/proc/self/exe\"";
+        settings.read_toml(text, "file").unwrap();
+        settings.check().unwrap();
+        let engine = settings.engine();
+        assert_eq!(engine.network_range.to_string(), "10.200.0.0/15");
+        assert_eq!(engine.network_presets, Some("/srv/presets".into()));
+        let asked: Vec<_> = engine
+            .network_resolvers
+            .iter()
+            .map(SocketAddr::to_string)
+            .collect();
+        assert_eq!(asked, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
+        assert_eq!(engine.criu, Some("/proc/self/exe".into()));
+        settings.set("network_presets", "", "here").unwrap();
+        assert_eq!(settings.engine().network_presets, None);
     }
 
     #[test]
