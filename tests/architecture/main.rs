@@ -88,12 +88,25 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "dialect-e2b",
+        &[
+            "control",
+            "dialect",
+            "model",
+            "protocol",
+            "runner",
+            "scheduler",
+            "store",
+        ],
+    ),
+    (
         "server",
         &[
             "api",
             "control",
             "dialect",
             "dialect-daytona",
+            "dialect-e2b",
             "model",
             "protocol",
             "runner",

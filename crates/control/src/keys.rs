@@ -110,6 +110,7 @@ pub(crate) struct Keyring(Mutex<Ring>);
 #[derive(Default)]
 struct Ring {
     known: HashMap<TokenHash, (Key, OffsetDateTime)>,
+    by_id: HashMap<KeyId, (Key, OffsetDateTime)>,
     /// Counts revocations, so that a look-up that began before one is not remembered after it.
     epoch: u64,
     buckets: HashMap<KeyId, Bucket>,
@@ -140,9 +141,29 @@ impl Keyring {
         ring.known.insert(hash, (key, now));
     }
 
+    pub fn recall_id(&self, id: &KeyId, now: OffsetDateTime) -> Result<Key, u64> {
+        let ring = self.ring();
+        match ring.by_id.get(id) {
+            Some((key, since)) if now >= *since && now - *since < REMEMBERED => Ok(key.clone()),
+            _ => Err(ring.epoch),
+        }
+    }
+
+    pub fn remember_id(&self, key: Key, now: OffsetDateTime, epoch: u64) {
+        let mut ring = self.ring();
+        if ring.epoch != epoch {
+            return;
+        }
+        if ring.by_id.len() >= REMEMBERED_MAX {
+            ring.by_id.clear();
+        }
+        ring.by_id.insert(key.id.clone(), (key, now));
+    }
+
     fn forget_all(&self) {
         let mut ring = self.ring();
         ring.known.clear();
+        ring.by_id.clear();
         ring.epoch += 1;
     }
 
@@ -206,6 +227,12 @@ impl Control {
                 key
             }
         };
+        self.admit(key, origin)
+    }
+
+    /// Whoever holds this key, if it is still good; counts against its rate limit.
+    pub(crate) fn admit(&self, key: Key, origin: Origin) -> Result<Principal, ControlError> {
+        let now = self.now();
         if key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now) {
             return Err(not_valid());
         }

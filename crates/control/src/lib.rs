@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+mod access;
 mod activity;
 mod audit;
 mod background;
@@ -96,6 +97,7 @@ struct Inner {
     wakes: sandboxes::Wakes,
     snapshots_under_way: snapshots::UnderWay,
     checkpoints: snapshots::Checkpoints,
+    searches: access::Searches,
     /// Changes under way; they outlive the callers that asked for them.
     changes: TaskTracker,
     closing: CancellationToken,
@@ -125,6 +127,7 @@ impl Control {
             wakes: sandboxes::Wakes::default(),
             snapshots_under_way: snapshots::UnderWay::default(),
             checkpoints: snapshots::Checkpoints::default(),
+            searches: access::Searches::default(),
             changes: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))

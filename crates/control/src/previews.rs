@@ -62,6 +62,19 @@ impl LinkKey {
         format!("{expires}.{epoch}.{}", URL_SAFE_NO_PAD.encode(tag))
     }
 
+    /// The signature alone, for what does not expire.
+    pub(crate) fn mark(&self, purpose: &str, about: &str) -> String {
+        let message = message(purpose, about, 0, 0);
+        URL_SAFE_NO_PAD.encode(hmac::sign(&self.signer(), message.as_bytes()))
+    }
+
+    pub(crate) fn is_mark(&self, purpose: &str, about: &str, tag: &str) -> bool {
+        let message = message(purpose, about, 0, 0);
+        URL_SAFE_NO_PAD
+            .decode(tag)
+            .is_ok_and(|tag| hmac::verify(&self.signer(), message.as_bytes(), &tag).is_ok())
+    }
+
     /// The epoch of a token that was signed for exactly this and has not expired.
     pub(crate) fn verify(
         &self,

@@ -30,12 +30,15 @@ pub fn router(app: App) -> Router {
         router = router.route(path, on(filter(*verb), refuse));
     }
     let daytona = cove_dialect_daytona::router(app.front.clone());
-    router
+    let native = router
         .nest_service(cove_dialect_daytona::MOUNT, daytona)
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(app.clone(), guard::around))
-        .with_state(app)
+        .with_state(app.clone());
+    native
+        .merge(cove_dialect_e2b::signed_files(app.front.clone()))
+        .nest("/e2b", cove_dialect_e2b::router(app.front.clone()))
+        .layer(from_fn_with_state(app, guard::around))
 }
 
 fn filter(verb: Verb) -> MethodFilter {
