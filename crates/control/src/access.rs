@@ -17,6 +17,8 @@ use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
 
+/// The purpose of tokens that let their holder visit every port of a sandbox.
+pub const PORT_VISITS: &str = "port-visits";
 /// Longer texts are no tokens.
 const TOKEN_MAX: usize = 192;
 /// Rows asked for at once.

@@ -43,6 +43,7 @@ pub mod snapshots;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use access::PORT_VISITS;
 pub use code::{
     CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
     CodeRun, Language,

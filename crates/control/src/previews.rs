@@ -13,6 +13,7 @@ use ring::hmac;
 use time::{Duration, OffsetDateTime};
 
 use crate::Control;
+use crate::access::PORT_VISITS;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::guest::{GuestAccess, GuestAction};
@@ -135,6 +136,8 @@ pub struct Share {
 #[derive(Debug, Clone, Copy)]
 pub enum Pass<'a> {
     Key(&'a str),
+    /// A token for every port of the sandbox.
+    Access(&'a str),
     /// Tokens of links; may be none at all.
     Tokens(&'a [&'a str]),
 }
@@ -257,6 +260,7 @@ impl Control {
     ) -> Result<GuestAccess, ControlError> {
         let principal = match pass {
             Pass::Key(token) => self.authenticate(token, origin).await?,
+            Pass::Access(token) => self.token_holder(id, token, PORT_VISITS, origin).await?,
             Pass::Tokens(tokens) => {
                 let share = self.admitted(id, port, tokens).await?;
                 Principal {

@@ -30,7 +30,7 @@ pub use watch::Watchers;
 
 /// What tokens of each kind are good for.
 pub const ACCESS: &str = "e2b-access";
-pub const TRAFFIC: &str = "e2b-traffic";
+pub use cove_control::PORT_VISITS as TRAFFIC;
 
 const SANDBOX_ID: &str = "e2b-sandbox-id";
 const SANDBOX_PORT: &str = "e2b-sandbox-port";

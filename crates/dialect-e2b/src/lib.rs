@@ -17,7 +17,7 @@ mod refusal;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get, post, put};
+use axum::routing::{any, delete, get, post, put};
 use cove_dialect::Front;
 
 /// What every handler shares.
@@ -81,6 +81,8 @@ fn plane_routes() -> Router<Dialect> {
         .route("/sandboxes/{id}/fork", post(snapshots::fork))
         .route("/snapshots", get(snapshots::list))
         .route("/templates/{id}", delete(snapshots::remove))
+        // Not a snapshot of that name.
+        .route("/templates/tags", any(plane::elsewhere))
         .route("/templates/aliases/{alias}", get(templates::alias))
 }
 

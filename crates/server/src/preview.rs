@@ -88,9 +88,10 @@ async fn visit(
     let (mut parts, body) = request.into_parts();
     let shown = pass::take(&mut parts, place, &target);
     let tokens: Vec<&str> = shown.tokens.iter().map(String::as_str).collect();
-    let pass = match &shown.key {
-        Some(key) => Pass::Key(key),
-        None => Pass::Tokens(&tokens),
+    let pass = match (&shown.key, &shown.access) {
+        (Some(key), _) => Pass::Key(key),
+        (None, Some(token)) => Pass::Access(token),
+        (None, None) => Pass::Tokens(&tokens),
     };
     let origin = Origin {
         source: peer.map(|peer| peer.to_string()),

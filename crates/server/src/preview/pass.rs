@@ -14,6 +14,8 @@ use super::place::{Place, Target};
 pub const TOKEN_FIELD: &str = "cove_token";
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-cove-key");
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-cove-token");
+/// What clients of E2B show instead.
+const ACCESS_HEADER: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 const OWN_HEADERS: &str = "x-cove-";
 /// The name of the cookie; browsers let nobody but the host itself set one with the prefix.
 const COOKIE: &str = "cove_preview";
@@ -23,6 +25,8 @@ const SECURE_COOKIE: &str = "__Host-cove_preview";
 #[derive(Default)]
 pub struct Shown {
     pub key: Option<String>,
+    /// A token for all ports of the sandbox.
+    pub access: Option<String>,
     pub tokens: Vec<String>,
     /// The token in the query, when a browser would keep it as a cookie.
     pub link: Option<String>,
@@ -38,6 +42,8 @@ pub fn take(parts: &mut Parts, place: &Place, target: &Target) -> Shown {
     let believed = is_own_doing(parts, place, target);
     let headers = &mut parts.headers;
     shown.key = key(headers);
+    shown.access = text(headers, &ACCESS_HEADER);
+    headers.remove(&ACCESS_HEADER);
     if let Some(token) = text(headers, &TOKEN_HEADER) {
         shown.tokens.push(token);
     }
