@@ -263,3 +263,30 @@ async fn sandboxes_on_plain_directories_are_adopted_too() {
     );
     world.finish();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_hides_from_the_host_does_not_keep_the_others_from_being_adopted() {
+    let mut world = World::start(PROGRAM).await;
+    let client = world.client();
+    let hiding = world.create().await.id;
+    let honest = world.create().await.id;
+    exec(
+        &world.guest(&hiding),
+        "rm /.cove/sock && ln -s /etc/passwd /.cove/sock",
+    )
+    .await;
+    exec(&world.guest(&honest), "echo kept > /root/file").await;
+    world.kill();
+    world.launch();
+    assert_eq!(
+        output(&world.guest(&honest), "cat /root/file").await,
+        "kept"
+    );
+    // Nobody reaches it any more, but its owner can end it, and keeps the disk.
+    assert_eq!(client.get(&hiding).await.unwrap().state, State::Running);
+    assert!(world.guest(&hiding).info().await.is_err());
+    client.stop(&hiding, 0).await.unwrap();
+    client.start(&hiding).await.unwrap();
+    assert!(world.guest(&hiding).info().await.is_ok());
+    world.finish();
+}

@@ -11,6 +11,7 @@ use crate::ending::end;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::monitor;
+use crate::pause::put_back;
 use crate::record::{Durability, Record};
 use crate::sandbox::{Sandbox, volume_of};
 use crate::snapshots::{memory_dir, staging};
@@ -45,8 +46,15 @@ impl Engine {
 
     pub(crate) async fn adopt(&self, mut record: Record) -> Result<(), EngineError> {
         let inner = &self.inner;
+        let mut refused = None;
         let found = match &record.machine {
-            Some(machine) => inner.container.adopt(machine).await?,
+            Some(machine) => inner.container.adopt(machine).await.unwrap_or_else(|error| {
+                // One that cannot be taken over is ended by the sweep; the others must not suffer for it.
+                let reason = crate::error::chain(&error);
+                tracing::error!(sandbox = %record.id, error = reason, "a sandbox cannot be taken over and is ended");
+                refused = Some(format!("it could not be taken over: {reason}"));
+                Adopted::Gone(None)
+            }),
             None => Adopted::Gone(None),
         };
         let same_boot = record.host_boot == inner.host_boot;
@@ -81,12 +89,11 @@ impl Engine {
             && record.state != State::Restoring
         {
             record.state = State::Stopped;
-            let reason = if same_boot {
-                "PID 1 ended while the engine was down"
-            } else {
-                "the host restarted"
-            };
-            record.reason = Some(reason.into());
+            let reason = refused.unwrap_or_else(|| match same_boot {
+                true => "PID 1 ended while the engine was down".into(),
+                false => "the host restarted".into(),
+            });
+            record.reason = Some(reason);
         }
         if let Some(machine) = &machine {
             settle_machine(&mut record, machine.as_ref());
@@ -166,11 +173,8 @@ impl Inner {
         let memory = memory_dir(&self.pool.path(&volume));
         match record.state {
             State::Resuming | State::Paused => {
-                let aside = staging("resume", record.id.as_str());
-                if self.pool.exists(&aside)? {
-                    // What ran on the volume was never acknowledged.
-                    self.pool.swap(&volume, &aside)?;
-                }
+                // What ran on the volume was never acknowledged.
+                put_back(&self.pool, &volume, &staging("resume", record.id.as_str()))?;
                 if memory.symlink_metadata().is_ok() && record.memory.is_some() {
                     record.state = State::Paused;
                 } else {

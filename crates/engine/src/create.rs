@@ -95,7 +95,16 @@ impl Engine {
                 Err(error) => Err(internal(error)),
             };
             match (booted, written) {
-                (Ok(machine), Ok(())) => engine.inner.booted(&sandbox, machine, |_| {}),
+                (Ok(machine), Ok(())) => {
+                    let booted = engine
+                        .inner
+                        .booted(&sandbox, machine, Durability::Written, |_| {})
+                        .await;
+                    if booted.is_err() {
+                        engine.inner.forget(&sandbox).await;
+                    }
+                    booted
+                }
                 (booted, written) => {
                     let error = match (&booted, written) {
                         (_, Err(error)) => error,
@@ -135,8 +144,17 @@ impl Engine {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = Some(run);
             sandbox.advance(Step::Start, None, Durability::Written, |_| {})?;
-            match engine.inner.boot(&sandbox, &image, Starting::own()).await {
-                Ok(machine) => engine.inner.booted(&sandbox, machine, |_| {}),
+            let booted = match engine.inner.boot(&sandbox, &image, Starting::own()).await {
+                Ok(machine) => {
+                    engine
+                        .inner
+                        .booted(&sandbox, machine, Durability::Written, |_| {})
+                        .await
+                }
+                Err(error) => Err(error),
+            };
+            match booted {
+                Ok(view) => Ok(view),
                 Err(error) => {
                     sandbox
                         .run_promise
@@ -245,25 +263,39 @@ impl Inner {
         }
     }
 
-    pub(crate) fn booted(
+    /// A machine runs: writes that down, and watches it from then on. One that cannot be written down
+    /// is ended.
+    pub(crate) async fn booted(
         &self,
         sandbox: &Arc<Sandbox>,
         machine: Box<dyn Machine>,
+        durability: Durability,
         change: impl FnOnce(&mut Record),
     ) -> Result<SandboxView, RunnerError> {
         let machine: Arc<dyn Machine> = Arc::from(machine);
         let record = machine.record();
-        self.watch(sandbox, machine);
-        sandbox.advance(Step::Booted, None, Durability::Written, |entry| {
+        // Whoever hears that it runs finds it; its end is only told after its beginning.
+        sandbox.set_machine(Some(Arc::clone(&machine)));
+        let stepped = sandbox.advance(Step::Booted, None, durability, |entry| {
             entry.machine = Some(record);
             entry.started_at = Some(OffsetDateTime::now_utc());
             change(entry);
-        })?;
+        });
+        if let Err(error) = stepped {
+            sandbox.set_machine(None);
+            end(machine.as_ref()).await;
+            return Err(error);
+        }
+        self.watch(sandbox, machine);
         Ok(sandbox.view())
     }
 
     /// Undoes a create that failed.
     pub(crate) async fn forget(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
+        // Whoever still waits for its turn must not write the record again.
+        if let Err(error) = sandbox.advance(Step::Delete, None, Durability::Written, |_| {}) {
+            tracing::debug!(sandbox = %sandbox.id, %error, "a failed create ends without a word");
+        }
         if let Err(error) = self.remove_traces(sandbox).await {
             tracing::warn!(sandbox = %sandbox.id, %error, "a failed create left something for the next sweep");
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use cove_isolation::{Afterwards, Isolation, Machine, Restore};
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, SandboxId, State};
-use cove_pool::Access;
+use cove_pool::{Access, Pool, PoolError, VolumeId};
 use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
@@ -298,11 +298,7 @@ impl Inner {
         let aside = staging("resume", sandbox.id.as_str());
         let (pool, source, copy) = (self.pool.clone(), volume.clone(), aside.clone());
         spawn_blocking(move || {
-            if pool.exists(&copy)? {
-                // An earlier try failed and could not put things back; the copy is the whole one.
-                pool.swap(&source, &copy)?;
-                pool.delete(&copy)?;
-            }
+            put_back(&pool, &source, &copy)?;
             pool.snapshot(&source, &copy, Access::Writable)
         })
         .await
@@ -315,20 +311,20 @@ impl Inner {
             memory: memory_dir(&self.pool.path(&aside)),
         };
         let restored = match self.container.restore(restore).await {
+            // Flushed before the copy goes: a power loss must not bring back what was before.
             Ok(machine) => self
-                .booted(sandbox, machine, |record| {
+                .booted(sandbox, machine, Durability::Flushed, |record| {
                     record.memory = None;
                     record.grown_mb = grown_mb;
                 })
+                .await
                 .map(drop),
             Err(error) => Err(from_isolation(error)),
         };
         let (pool, failed) = (self.pool.clone(), restored.is_err());
-        let settled = spawn_blocking(move || {
-            if failed {
-                pool.swap(&volume, &aside)?;
-            }
-            pool.delete(&aside)
+        let settled = spawn_blocking(move || match failed {
+            true => put_back(&pool, &volume, &aside),
+            false => pool.delete(&aside),
         })
         .await
         .map_err(internal)?;
@@ -337,6 +333,16 @@ impl Inner {
         }
         restored
     }
+}
+
+/// Puts the copy that a resume set aside in its place again, if there is one. The copy is there exactly
+/// as long as it is needed, so that this may end anywhere and be begun anew.
+pub(crate) fn put_back(pool: &Pool, volume: &VolumeId, aside: &VolumeId) -> Result<(), PoolError> {
+    if pool.exists(aside)? {
+        pool.delete(volume)?;
+        pool.rename(aside, volume)?;
+    }
+    Ok(())
 }
 
 fn running(sandbox: &Sandbox, request: &str) -> Result<Arc<dyn Machine>, RunnerError> {

@@ -251,7 +251,9 @@ impl Inner {
             ..Starting::own()
         };
         let machine = self.boot(sandbox, &image, starting).await?;
-        self.booted(sandbox, machine, arrived)
+        // What it writes from now on is acknowledged: no power loss may put the snapshot back again.
+        self.booted(sandbox, machine, Durability::Flushed, arrived)
+            .await
     }
 
     /// The snapshot could not be started: back to what was kept. Returns what to tell the caller.

@@ -121,8 +121,8 @@ impl Sandbox {
         step(self.state(), wanted)
     }
 
-    /// Takes a step of the lifecycle: in memory, on disk, and as an event. `change` adds what goes
-    /// with it to the record.
+    /// Takes a step of the lifecycle: on disk, in memory, and as an event. `change` adds what goes
+    /// with it to the record. What cannot be written does not happen, unless it has happened already.
     pub fn advance(
         &self,
         wanted: Step,
@@ -133,14 +133,20 @@ impl Sandbox {
         let mut record = self.lock();
         let before = record.state;
         let next = step(before, wanted)?;
-        record.state = next;
-        record.reason.clone_from(&reason);
-        change(&mut record);
-        if is_kept(before) && next != State::Gone {
-            self.records
-                .write(&record, durability)
-                .map_err(|error| internal(format!("write the sandbox's record: {error}")))?;
+        let mut changed = record.clone();
+        changed.state = next;
+        changed.reason.clone_from(&reason);
+        change(&mut changed);
+        if is_kept(before)
+            && next != State::Gone
+            && let Err(error) = self.records.write(&changed, durability)
+        {
+            if !is_fact(wanted) {
+                return Err(internal(format!("write the sandbox's record: {error}")));
+            }
+            tracing::error!(sandbox = %self.id, %error, "what happened to a sandbox could not be written down");
         }
+        *record = changed;
         drop(record);
         // Told after it is written, so that whoever hears of it finds it on disk.
         if next != before || wanted == Step::Booted {
@@ -163,13 +169,15 @@ impl Sandbox {
         change: impl FnOnce(&mut Record),
     ) -> Result<(), RunnerError> {
         let mut record = self.lock();
-        change(&mut record);
-        if !is_kept(record.state) {
-            return Ok(());
+        let mut changed = record.clone();
+        change(&mut changed);
+        if is_kept(changed.state) {
+            self.records
+                .write(&changed, durability)
+                .map_err(|error| internal(format!("write the sandbox's record: {error}")))?;
         }
-        self.records
-            .write(&record, durability)
-            .map_err(|error| internal(format!("write the sandbox's record: {error}")))
+        *record = changed;
+        Ok(())
     }
 
     pub fn emit(&self, kind: EventKind) {
@@ -200,6 +208,14 @@ impl Sandbox {
 /// record would be there again.
 fn is_kept(state: State) -> bool {
     !matches!(state, State::Deleting | State::Gone)
+}
+
+/// Steps that tell what has come about, whether it can be written down or not.
+fn is_fact(step: Step) -> bool {
+    matches!(
+        step,
+        Step::Exited | Step::BootFailed | Step::CaptureFailed | Step::Deleted
+    )
 }
 
 pub fn volume_of(id: &SandboxId) -> VolumeId {

@@ -20,7 +20,9 @@ pub fn install(runtime_dir: &Path, program: &[u8]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     program.hash(&mut hasher);
     let dir = runtime_dir.join(format!("guest-{:016x}", hasher.finish()));
-    if dir.join(PROGRAM).exists() {
+    let is_there =
+        || fs::metadata(dir.join(PROGRAM)).is_ok_and(|found| found.len() == program.len() as u64);
+    if is_there() {
         return Ok(dir);
     }
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -29,9 +31,15 @@ pub fn install(runtime_dir: &Path, program: &[u8]) -> io::Result<PathBuf> {
     fs::write(draft.join(PROGRAM), program)?;
     fs::set_permissions(draft.join(PROGRAM), fs::Permissions::from_mode(0o555))?;
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
+    // Its name stands for its content for ever, so that a power loss must not leave it empty.
+    fs::File::open(draft.join(PROGRAM))?.sync_all()?;
+    fs::File::open(&draft)?.sync_all()?;
+    if dir.exists() && !is_there() {
+        fs::remove_dir_all(&dir)?;
+    }
     match fs::rename(&draft, &dir) {
         // Somebody else was quicker with the same.
-        Err(_) if dir.join(PROGRAM).exists() => fs::remove_dir_all(&draft)?,
+        Err(_) if is_there() => fs::remove_dir_all(&draft)?,
         other => other?,
     }
     Ok(dir)

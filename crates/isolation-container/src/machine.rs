@@ -82,38 +82,63 @@ struct Held {
     range: UidRange,
 }
 
-impl Container {
-    pub fn new(
-        detail: Detail,
+/// How the host follows a process and reaches the guest in it.
+pub struct Senses {
+    pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+    reach: Reach,
+    watch: MemoryWatch,
+    mark: tokio::sync::watch::Sender<u64>,
+}
+
+impl Senses {
+    /// Needs a runtime.
+    pub fn open(
+        pid: i32,
         pidfd: OwnedFd,
-        group: Group,
-        (link, range): (Link, UidRange),
-        cpus: Arc<CpuBook>,
+        group: &Group,
         mark: u64,
-        capturer: Arc<Capturer>,
     ) -> Result<Self, IsolationError> {
-        let socket =
-            open_socket(detail.pid).map_err(IsolationError::failed("open the guest's socket"))?;
         let mark = tokio::sync::watch::Sender::new(mark);
         let watch = group
             .watch(mark.subscribe())
             .map_err(IsolationError::failed("watch the memory"))?;
-        let pid = detail.pid;
         let pidfd = crate::watched::owned(pidfd, Interest::READABLE)
             .map_err(IsolationError::failed("watch PID 1"))?;
+        // Root inside may have removed it. That harms nobody else: only whoever wants in hears of it.
+        let socket = open_socket(pid);
         Ok(Self {
-            detail: Mutex::new(detail),
             pid,
             pidfd,
+            reach: Reach { socket, pid },
+            watch,
+            mark,
+        })
+    }
+}
+
+impl Container {
+    pub fn new(
+        detail: Detail,
+        senses: Senses,
+        group: Group,
+        (link, range): (Link, UidRange),
+        cpus: Arc<CpuBook>,
+        capturer: Arc<Capturer>,
+    ) -> Self {
+        Self {
+            detail: Mutex::new(detail),
+            pid: senses.pid,
+            pidfd: senses.pidfd,
             group,
             cpus,
             capturer,
             turn: Arc::default(),
-            reach: Arc::new(Reach { socket, pid }),
-            watch: tokio::sync::Mutex::new(Some(watch)),
-            mark,
+            reach: Arc::new(senses.reach),
+            watch: tokio::sync::Mutex::new(Some(senses.watch)),
+            mark: senses.mark,
             held: Mutex::new(Some(Held { link, range })),
-        })
+        }
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
@@ -180,13 +205,19 @@ fn open_socket(pid: i32) -> io::Result<OwnedFd> {
 /// The way to a guest.
 struct Reach {
     /// Opened once: what is put in its place later is never looked at.
-    socket: OwnedFd,
+    socket: io::Result<OwnedFd>,
     pid: i32,
 }
 
 impl Reach {
     async fn connect(&self) -> io::Result<UnixStream> {
-        let path = format!("/proc/self/fd/{}", self.socket.as_raw_fd());
+        let socket = self.socket.as_ref().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the guest's socket was not in its place: {error}"),
+            )
+        })?;
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         let mut tries = 0;
         let stream = loop {
             match UnixStream::connect(&path).await {

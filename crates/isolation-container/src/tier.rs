@@ -29,7 +29,7 @@ use crate::capturer::Capturer;
 use crate::cgroup::{Cgroups, MemoryLimit};
 use crate::cpus::CpuBook;
 use crate::guest_program;
-use crate::machine::{self, Container, Detail, TIER};
+use crate::machine::{self, Container, Detail, Senses, TIER};
 use crate::overlay::{Handing, Overlays};
 use crate::rootfs;
 use crate::seat::{self, Link, Seat, SeatMaker};
@@ -303,11 +303,12 @@ impl Shared {
         boot: &Plan,
     ) -> Result<Container, IsolationError> {
         let limits = &boot.limits;
+        let uid_base = seat.uid_base();
         let overlay = rootfs::mount(
             root,
             &self.config.base_dir,
             seat.user_ns(),
-            seat.uid_base(),
+            uid_base,
             &self.overlays,
         )?;
         let visible = limits.visible_cpus();
@@ -322,9 +323,10 @@ impl Shared {
             no_new_privs: boot.no_new_privs,
         };
         let taken = seat.start(&start, overlay)?;
-        let clean_up = TakenGuard {
-            pidfd: Some(taken.pidfd),
+        let mut clean_up = TakenGuard {
+            pidfd: taken.pidfd,
             group: taken.group,
+            held: Some((taken.link, taken.range)),
         };
         let start_time = machine::start_time(taken.pid)
             .map_err(IsolationError::failed("look at PID 1"))?
@@ -334,7 +336,7 @@ impl Shared {
         let detail = Detail {
             pid: taken.pid,
             start_time,
-            uid_base: taken.range.base(),
+            uid_base,
             cpus: cpus.chosen.clone(),
             cpu: limits.cpu,
             device: self.config.device,
@@ -344,22 +346,20 @@ impl Shared {
         };
         let pidfd = clean_up
             .pidfd
-            .as_ref()
-            .expect("set above")
             .try_clone()
             .map_err(IsolationError::failed("keep the pidfd"))?;
-        let container = Container::new(
-            detail,
-            pidfd,
-            clean_up.group.clone(),
-            (taken.link, taken.range),
-            Arc::clone(&self.cpus),
-            MemoryLimit::of(limits, limits.memory_mb).mark(),
-            Arc::clone(&self.capturer),
-        )?;
-        clean_up.disarm();
+        let mark = MemoryLimit::of(limits, limits.memory_mb).mark();
+        let senses = Senses::open(taken.pid, pidfd, &clean_up.group, mark)?;
+        let held = clean_up.held.take().expect("set above");
         cpus.keep();
-        Ok(container)
+        Ok(Container::new(
+            detail,
+            senses,
+            clean_up.group.clone(),
+            held,
+            Arc::clone(&self.cpus),
+            Arc::clone(&self.capturer),
+        ))
     }
 }
 
@@ -405,22 +405,29 @@ impl Drop for CpuHold {
 
 /// Ends a child that became a guest and was not handed on.
 struct TakenGuard {
-    pidfd: Option<std::os::fd::OwnedFd>,
+    pidfd: std::os::fd::OwnedFd,
     group: crate::cgroup::Group,
-}
-
-impl TakenGuard {
-    fn disarm(mut self) {
-        self.pidfd = None;
-    }
+    /// Taken by the machine that it becomes.
+    held: Option<(Link, UidRange)>,
 }
 
 impl Drop for TakenGuard {
     fn drop(&mut self) {
-        if let Some(pidfd) = self.pidfd.take() {
-            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-            let _ = seat::remove_when_empty(&self.group);
-        }
+        let Some((link, range)) = self.held.take() else {
+            return;
+        };
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        let removed = seat::remove_when_empty(&self.group);
+        link.release();
+        give_back(range, removed);
+    }
+}
+
+/// Gives a range back, but for one whose processes may not have ended: nobody else may have its ids.
+fn give_back(range: UidRange, emptied: io::Result<()>) {
+    if let Err(error) = emptied {
+        tracing::error!(%error, group = seat::group_name(&range), "a cgroup does not empty; its uid range stays taken until the next start");
+        std::mem::forget(range);
     }
 }
 
@@ -536,15 +543,15 @@ impl Isolation for ContainerTier {
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again, and whether what
         // stands still was frozen, is to end, or only was in the middle of a capture and goes on.
+        let senses = Senses::open(detail.pid, pidfd, &group, MemoryLimit::NO_MARK)?;
         let container = Container::new(
             detail,
-            pidfd,
+            senses,
             group,
             (link, range),
             Arc::clone(&shared.cpus),
-            MemoryLimit::NO_MARK,
             Arc::clone(&shared.capturer),
-        )?;
+        );
         container.wake();
         Ok(Adopted::Running(Box::new(container)))
     }
@@ -605,10 +612,9 @@ impl Shared {
             }
             // On version 1 a stopped process dies only once it may go on.
             let _ = group.thaw();
-            seat::remove_when_empty(&group)
-                .map_err(IsolationError::failed("remove a left-over cgroup"))?;
-            drop(range);
-            swept += 1;
+            let removed = seat::remove_when_empty(&group);
+            swept += u64::from(removed.is_ok());
+            give_back(range, removed);
         }
         if let Some(network) = &self.config.network {
             let failed =
@@ -634,8 +640,7 @@ async fn remove_remains(
 ) -> Result<Adopted, IsolationError> {
     blocking(move || {
         let usage = group.usage().ok();
-        seat::remove_when_empty(&group).map_err(IsolationError::failed("remove the cgroup"))?;
-        drop(range);
+        give_back(range, seat::remove_when_empty(&group));
         Ok(Adopted::Gone(usage))
     })
     .await

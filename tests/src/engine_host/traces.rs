@@ -47,6 +47,16 @@ pub struct Traces {
     pub unfinished: BTreeSet<String>,
 }
 
+/// Files of records; what was flushed before a record's newest content belongs to it.
+fn records(dir: &Path) -> BTreeSet<String> {
+    let all: BTreeSet<String> = names(dir).into_iter().collect();
+    let belongs = |name: &String| {
+        name.strip_suffix(".flushed")
+            .is_some_and(|record| all.contains(&format!("{record}.json")))
+    };
+    all.iter().filter(|name| !belongs(name)).cloned().collect()
+}
+
 impl Traces {
     pub fn find(instance: &str, dir: &Path) -> Self {
         let mut traces = Self::default();
@@ -114,10 +124,10 @@ impl Traces {
             fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.starts_with(b"cove-gateway"))
         }));
-        traces.records = names(&data.join("records")).into_iter().collect();
+        traces.records = records(&data.join("records"));
         traces.volumes = names(&data.join("pool/sandboxes")).into_iter().collect();
         traces.snapshots = names(&data.join("pool/snapshots")).into_iter().collect();
-        traces.snapshot_records = names(&data.join("snapshots")).into_iter().collect();
+        traces.snapshot_records = records(&data.join("snapshots"));
         for folder in ["staging", "trash", "partial"] {
             traces.unfinished.extend(
                 names(&data.join("pool").join(folder))

@@ -11,7 +11,7 @@ use cove_model::{NetworkPolicy, Resources, SandboxId};
 
 use super::{ContainerTier, CpuHold, Shared, blocking};
 use crate::cgroup::{Group, MemoryLimit};
-use crate::machine::{self, Container, Detail};
+use crate::machine::{self, Container, Detail, Senses};
 use crate::restore::{self, Plan};
 use crate::seat::Link;
 use crate::{guest_program, rootfs, seat};
@@ -182,6 +182,8 @@ impl Shared {
             .ok_or_else(|| {
                 IsolationError::failed("look at PID 1")(io::Error::other("the guest ended at once"))
             })?;
+        let mark = MemoryLimit::of(limits, limits.memory_mb).mark();
+        let senses = Senses::open(restored.pid, restored.pidfd, &group, mark)?;
         let link = link.0.take().ok_or_else(|| {
             let missing = io::Error::other("criu never told of the namespaces");
             IsolationError::failed("attach the network")(missing)
@@ -197,18 +199,16 @@ impl Shared {
             sandbox: Some(copy.id.clone()),
             network: copy.network.clone(),
         };
-        let container = Container::new(
+        guard.kept = true;
+        cpus.keep();
+        Ok(Some(Container::new(
             detail,
-            restored.pidfd,
+            senses,
             group,
             (link, range),
             Arc::clone(&self.cpus),
-            MemoryLimit::of(limits, limits.memory_mb).mark(),
             Arc::clone(&self.capturer),
-        )?;
-        guard.kept = true;
-        cpus.keep();
-        Ok(Some(container))
+        )))
     }
 
     /// The limits as asked for, while every process of the copy stands still.
