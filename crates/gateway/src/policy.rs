@@ -119,7 +119,18 @@ impl Policy {
             .find(|allowed| allowed.rule.covers_port(port) && allowed.rule.allows_address(address))
     }
 
-    /// Whether a name may lead to this address: public, or listed.
+    /// Whether a name may be carried to this address and port: public, or listed with that port. An
+    /// entry that opens a private address for one service opens no other service at it.
+    pub fn may_carry_to(&self, address: Ipv4Addr, port: u16) -> Result<(), Denied> {
+        self.may_lead_to(address)?;
+        let private = Reach::of(address) == Reach::Private;
+        if private && self.address_and_port(address, port).is_none() {
+            return Err(Denied::Private);
+        }
+        Ok(())
+    }
+
+    /// Whether a name may be answered with this address: public, or listed for any port.
     pub fn may_lead_to(&self, address: Ipv4Addr) -> Result<(), Denied> {
         match Reach::of(address) {
             Reach::Public => Ok(()),
@@ -219,6 +230,23 @@ mod tests {
                 .address_and_port(Ipv4Addr::new(10, 1, 2, 3), 22)
                 .is_none()
         );
+    }
+
+    #[test]
+    fn a_private_address_is_carried_to_on_its_listed_ports_alone() {
+        let policy = policy(
+            NetworkMode::Allowlist,
+            &["partner.example", "10.1.2.3:5432", "10.2.0.0/16"],
+        );
+        let database = Ipv4Addr::new(10, 1, 2, 3);
+        assert!(policy.may_carry_to(database, 5432).is_ok());
+        for port in [80, 443] {
+            assert_eq!(policy.may_carry_to(database, port), Err(Denied::Private));
+        }
+        let whole = Ipv4Addr::new(10, 2, 0, 1);
+        assert!(policy.may_carry_to(whole, 443).is_ok(), "no port means all");
+        let public = Ipv4Addr::new(93, 184, 216, 34);
+        assert!(policy.may_carry_to(public, 443).is_ok());
     }
 
     #[test]

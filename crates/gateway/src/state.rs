@@ -417,18 +417,27 @@ fn stays(policy: &Policy, live: &Live) -> bool {
     decide(policy, &live.grounds).is_ok()
         && live
             .address
-            .is_none_or(|address| policy.may_lead_to(address).is_ok())
+            .is_none_or(|address| policy.may_carry_to(address, live.grounds.port()).is_ok())
+}
+
+impl Grounds {
+    fn port(&self) -> u16 {
+        match self {
+            Self::Name(_, port) | Self::Address(_, port) => *port,
+        }
+    }
 }
 
 impl Ticket {
     /// Notes where the connection is about to lead, if the policy in force still allows that.
     pub fn leads_to(&self, address: Ipv4Addr) -> Result<(), Denied> {
         let mut rules = lock(&self.sandbox.rules);
-        rules.policy.may_lead_to(address)?;
-        match rules.live.get_mut(&self.id) {
-            Some(live) => live.address = Some(address),
-            None => return Err(Denied::NotListed),
-        }
+        let policy = rules.policy.clone();
+        let Some(live) = rules.live.get_mut(&self.id) else {
+            return Err(Denied::NotListed);
+        };
+        policy.may_carry_to(address, live.grounds.port())?;
+        live.address = Some(address);
         Ok(())
     }
 }
@@ -495,6 +504,21 @@ mod tests {
         ticket.leads_to(Ipv4Addr::new(10, 1, 1, 1)).unwrap();
         place(&world, &id, &["a.example"]);
         ticket.cut.wait().await;
+    }
+
+    #[tokio::test]
+    async fn narrowing_a_private_block_to_another_port_cuts_the_names_that_lead_there() {
+        let world = World::new(Limits::default(), Vec::new());
+        let id = SandboxId::random();
+        place(&world, &id, &["a.example", "10.0.0.0/8"]);
+        let sandbox = world.at(HOME).unwrap();
+        let ticket = sandbox.admit(grounds("a.example")).unwrap();
+        ticket.leads_to(Ipv4Addr::new(10, 1, 1, 1)).unwrap();
+        place(&world, &id, &["a.example", "10.0.0.0/8:5432"]);
+        ticket.cut.wait().await;
+        let again = sandbox.admit(grounds("a.example")).unwrap();
+        let refused = again.leads_to(Ipv4Addr::new(10, 1, 1, 1));
+        assert_eq!(refused, Err(Denied::Private));
     }
 
     #[tokio::test]

@@ -74,7 +74,7 @@ fn may_dial(world: &World, policy: &Policy, address: Ipv4Addr, port: u16) -> Res
     if world.is_reserved(address) {
         return Err(Denied::Never);
     }
-    policy.may_lead_to(address)?;
+    policy.may_carry_to(address, port)?;
     match is_this_host(address) {
         Ok(false) => Ok(()),
         Ok(true) if policy.names_address(address, port) => Ok(()),

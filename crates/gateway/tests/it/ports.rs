@@ -2,7 +2,7 @@
 
 use cove_runner::EgressVerdict;
 
-use crate::client::{ask, connect, exchange, is_denied};
+use crate::client::{ask, connect, exchange, get, hello, is_denied};
 use crate::world::{DATABASE, EVIL, GOOD, HOST, PRIVATE, World};
 
 #[test]
@@ -72,6 +72,24 @@ fn listed_blocks_open_their_ports_and_the_host_is_never_among_them() {
         answer.unwrap().starts_with("from "),
         "listed by itself it is"
     );
+}
+
+#[test]
+fn a_private_address_listed_for_one_port_is_not_reached_on_others_through_a_name() {
+    let world = World::new(&["internal.example", "10.66.0.1:5432"]);
+    world.inside(|| {
+        assert_eq!(ask("internal.example").addresses, vec![PRIVATE]);
+        let (tls, web) = (hello("internal.example"), get("internal.example"));
+        for (port, said) in [(443, tls), (80, web)] {
+            let answer = exchange(connect(PRIVATE, port), &said);
+            let reached = answer.as_ref().is_ok_and(|text| text.contains("from "));
+            assert!(!reached, "port {port}: {answer:?}");
+        }
+    });
+    let connections = world.seen.connections.lock().unwrap().clone();
+    assert!(connections.is_empty(), "{connections:?}");
+    let answer = world.inside(|| exchange(connect(PRIVATE, 5432), b""));
+    assert_eq!(answer.unwrap(), format!("from {PRIVATE}:5432\n"));
 }
 
 #[test]
