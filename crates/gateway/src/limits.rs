@@ -34,7 +34,7 @@ impl Default for Limits {
             half_open: 256,
             queries_per_second: 100,
             queries_burst: 400,
-            queries_outstanding: 64,
+            queries_outstanding: 16,
             tunnel_bytes_per_second: 64,
             tunnel_bytes_burst: 8192,
             hello_ms: 10_000,

@@ -30,8 +30,12 @@ const CALLS_MAX: usize = 512;
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to rest when descriptors or memory run out.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Descriptors that connections do not get: pipes, questions, control.
+/// Descriptors that connections do not get: pipes, control.
 const DESCRIPTORS_KEPT: u64 = 2048;
+/// Questions of all sandboxes to the host's resolvers at once, where descriptors allow it, and the part
+/// of the descriptors that they get elsewhere.
+const QUESTIONS_MAX: u64 = 4096;
+const QUESTIONS_PART: u64 = 8;
 /// The client's and the server's.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
 /// Where descriptors are as good as unlimited.
@@ -61,7 +65,7 @@ struct Gateway {
 pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::Result<()> {
     let world = Arc::new(World::new(start.limits, start.reserved));
     world.replace(start.table);
-    let resolver = Arc::new(Resolver::new(start.upstreams));
+    let resolver = Arc::new(Resolver::new(start.upstreams, questions_max()));
     let packets = UdpSocket::from_std(unblocked(sockets.packets)?.into())?;
     let streams = TcpListener::from_std(unblocked(sockets.streams)?.into())?;
     let proxied = TcpListener::from_std(unblocked(sockets.proxy)?.into())?;
@@ -104,12 +108,21 @@ fn unblocked(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-fn connections_max() -> usize {
+fn descriptors() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let descriptors = limit.current.unwrap_or(u64::MAX);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+fn questions_max() -> usize {
+    let questions = (descriptors() / QUESTIONS_PART).min(QUESTIONS_MAX);
+    usize::try_from(questions).unwrap_or(usize::MAX)
+}
+
+fn connections_max() -> usize {
+    let descriptors = descriptors();
     // On a host with very few descriptors half of them still go to connections.
     let free = descriptors
-        .saturating_sub(DESCRIPTORS_KEPT)
+        .saturating_sub(DESCRIPTORS_KEPT + questions_max() as u64)
         .max(descriptors / 2);
     let connections = (free / DESCRIPTORS_PER_CONNECTION).min(CONNECTIONS_MAX);
     usize::try_from(connections).unwrap_or(usize::MAX)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cove_model::network::Name;
+use tokio::time::timeout;
 
 use super::cache::{Cache, Known};
-use super::upstream::{UpstreamError, Upstreams};
+use super::upstream::{SLOT_WAIT, UpstreamError, Upstreams};
 use super::wire::{self, WireName};
 use crate::state::Sandbox;
 
@@ -31,10 +32,11 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    pub fn new(servers: Vec<SocketAddr>) -> Self {
+    /// See [`Upstreams::new`].
+    pub fn new(servers: Vec<SocketAddr>, outstanding_max: usize) -> Self {
         Self {
             cache: Cache::default(),
-            upstreams: Upstreams::new(servers),
+            upstreams: Upstreams::new(servers, outstanding_max),
         }
     }
 
@@ -54,8 +56,13 @@ impl Resolver {
         if let Some(known) = self.cache.get(name, kind, Instant::now()) {
             return Ok(known);
         }
-        let slot = sandbox.outstanding.try_acquire();
-        let _slot = slot.map_err(|_| ResolveError::Busy)?;
+        // How many wait here is bounded by the rate at which a sandbox may ask.
+        let Ok(Ok(_slot)) = timeout(SLOT_WAIT, sandbox.outstanding.acquire()).await else {
+            return Err(ResolveError::Busy);
+        };
+        if let Some(known) = self.cache.get(name, kind, Instant::now()) {
+            return Ok(known);
+        }
         if chosen_bytes > 0 && !sandbox.may_choose(chosen_bytes) {
             return Err(ResolveError::Tunnel);
         }
@@ -90,4 +97,112 @@ pub fn addresses(known: &Known) -> Vec<Ipv4Addr> {
         .filter_map(|record| record.data.first_chunk::<4>())
         .map(|octets| Ipv4Addr::from(*octets))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use cove_model::SandboxId;
+    use tokio::net::UdpSocket;
+
+    use super::*;
+    use crate::control::Placed;
+    use crate::dns::wire::{Answer, Record};
+    use crate::limits::Limits;
+    use crate::policy::Policy;
+    use crate::state::World;
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+    const GREEDY: u8 = 12;
+    const NAMES_EACH: usize = 64;
+
+    /// Answers `good.example` and nothing else.
+    async fn serve(socket: UdpSocket, silent: Arc<AtomicUsize>) {
+        let mut buffer = [0; 2048];
+        loop {
+            let (length, peer) = socket.recv_from(&mut buffer).await.unwrap();
+            let Ok(query) = wire::parse_query(&buffer[..length]) else {
+                continue;
+            };
+            if query.shown != "good.example" {
+                silent.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let answer = Answer {
+                records: vec![Record::address(Ipv4Addr::new(1, 1, 1, 1), 60)],
+                ..Answer::default()
+            };
+            let bytes = wire::encode_answer(&query, &answer, 1232);
+            socket.send_to(&bytes, peer).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn sandboxes_whose_names_nobody_answers_leave_room_for_others() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let server = socket.local_addr().unwrap();
+        let silent = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(serve(socket, silent.clone()));
+        let world = World::new(Limits::default(), Vec::new());
+        let place = |last: u8| {
+            let address = Ipv4Addr::new(10, 9, 0, last);
+            world.place(Placed {
+                address,
+                sandbox: SandboxId::random(),
+                policy: Policy::default(),
+            });
+            world.at(address).unwrap()
+        };
+        let resolver = Arc::new(Resolver::new(vec![server], 512));
+        for last in 1..=GREEDY {
+            let sandbox = place(last);
+            for number in 0..NAMES_EACH {
+                let name = format!("n{number}.of{last}.example");
+                let name = Name::from_text(&name).unwrap();
+                let (resolver, sandbox) = (resolver.clone(), sandbox.clone());
+                tokio::spawn(async move {
+                    let _ = resolver.resolve(&sandbox, &name, wire::A, 0).await;
+                });
+            }
+        }
+        let enough = usize::from(GREEDY) * Limits::default().queries_outstanding.min(32);
+        let taken = async {
+            while silent.load(Ordering::Relaxed) < enough {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, taken).await.unwrap();
+        let victim = place(200);
+        let good = Name::from_text("good.example").unwrap();
+        let known = resolver.resolve(&victim, &good, wire::A, 0).await.unwrap();
+        assert_eq!(addresses(&known), vec![Ipv4Addr::new(1, 1, 1, 1)]);
+    }
+
+    #[tokio::test]
+    async fn more_questions_at_once_than_a_sandbox_has_room_for_wait_and_are_answered() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let server = socket.local_addr().unwrap();
+        tokio::spawn(serve(socket, Arc::default()));
+        let limits = Limits {
+            queries_outstanding: 1,
+            ..Limits::default()
+        };
+        let world = World::new(limits, Vec::new());
+        let address = Ipv4Addr::new(10, 9, 0, 1);
+        world.place(Placed {
+            address,
+            sandbox: SandboxId::random(),
+            policy: Policy::default(),
+        });
+        let sandbox = world.at(address).unwrap();
+        let resolver = Resolver::new(vec![server], 1);
+        let good = Name::from_text("good.example").unwrap();
+        let (one, other) = tokio::join!(
+            resolver.resolve(&sandbox, &good, wire::A, 0),
+            resolver.resolve(&sandbox, &good, wire::TXT, 0),
+        );
+        assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+    }
 }

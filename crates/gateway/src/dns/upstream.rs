@@ -19,8 +19,8 @@ const TRY: Duration = Duration::from_millis(1500);
 const ROUNDS: usize = 2;
 /// As many as the C library looks at, and some.
 pub const UPSTREAMS_MAX: usize = 4;
-/// Questions of all sandboxes that wait at once.
-const OUTSTANDING_MAX: usize = 512;
+/// How long a question waits for others to be answered before it is given up.
+pub const SLOT_WAIT: Duration = Duration::from_secs(2);
 /// Packets that are not our answer before a try is given up.
 const STRAY_PACKETS_MAX: usize = 16;
 
@@ -41,10 +41,12 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    pub fn new(servers: Vec<SocketAddr>) -> Self {
+    /// `outstanding_max`: questions of all sandboxes that may be under way at once, each of which takes
+    /// a descriptor.
+    pub fn new(servers: Vec<SocketAddr>, outstanding_max: usize) -> Self {
         let upstreams = Self {
             servers: RwLock::default(),
-            outstanding: Semaphore::new(OUTSTANDING_MAX),
+            outstanding: Semaphore::new(outstanding_max),
         };
         upstreams.set(servers);
         upstreams
@@ -56,10 +58,9 @@ impl Upstreams {
     }
 
     pub async fn ask(&self, name: &WireName, kind: u16) -> Result<Upstream, UpstreamError> {
-        let _slot = self
-            .outstanding
-            .try_acquire()
-            .map_err(|_| UpstreamError::Busy)?;
+        let Ok(Ok(_slot)) = timeout(SLOT_WAIT, self.outstanding.acquire()).await else {
+            return Err(UpstreamError::Busy);
+        };
         let servers = self
             .servers
             .read()
