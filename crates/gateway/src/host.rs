@@ -5,6 +5,7 @@
 //! <directory>/control.sock   calls, root only
 //! <directory>/process        pid and start time of the process, to end one that does not answer
 //! <directory>/log            what it had to say; empty in ordinary life
+//! <directory>/outdated       which older program serves on, since when (its modification time)
 //! ```
 //! The table of policies is kept here as well, so that a process that was killed is replaced by one
 //! that knows all of them before it reads its first packet.
@@ -28,10 +29,13 @@ use crate::limits::Limits;
 use crate::log::Totals;
 use crate::policy::Policy;
 
+mod age;
 mod packages;
 mod presets;
 mod process;
 mod resolvers;
+#[cfg(test)]
+mod scripted;
 mod watch;
 
 pub use packages::PackageHosts;
@@ -41,6 +45,8 @@ pub use presets::{PresetError, Presets};
 const CALL: Duration = Duration::from_secs(5);
 /// Between tries to reach a process that is being replaced.
 const RETRY: Duration = Duration::from_millis(10);
+/// How long a process that lives may leave a hello unanswered before it counts as stuck.
+const HELLO: Duration = Duration::from_secs(20);
 /// What a call may take beyond the wait it asks for.
 const SLACK: Duration = Duration::from_secs(5);
 
@@ -92,7 +98,10 @@ struct Inner {
     config: GatewayConfig,
     /// What the program is, to tell an older one from ours.
     build: String,
-    table: Mutex<BTreeMap<Ipv4Addr, Placed>>,
+    table: Mutex<Table>,
+    /// Held while the table is changed and the process told, and while the process is told the whole
+    /// table: what it hears last is what the table says. Taken after `life` where both are.
+    telling: tokio::sync::Mutex<()>,
     /// Held while the process is started or replaced.
     life: tokio::sync::Mutex<Life>,
 }
@@ -132,6 +141,7 @@ impl Gateway {
             config,
             build,
             table: Mutex::new(table),
+            telling: tokio::sync::Mutex::default(),
             life: tokio::sync::Mutex::default(),
         }));
         gateway.0.ensure(Fresh::Policies).await?;
@@ -167,8 +177,10 @@ impl Gateway {
             sandbox: sandbox.clone(),
             policy,
         };
-        self.0.table().insert(address, placed.clone());
-        self.0.tell(Call::Place(placed)).await
+        let change = |table: &mut Table| {
+            table.insert(address, placed.clone());
+        };
+        self.0.change(change, Call::Place(placed.clone())).await
     }
 
     /// [`Gateway::set_policy`] for threads that may wait. The runtime the gateway was started on must
@@ -184,20 +196,24 @@ impl Gateway {
             sandbox: sandbox.clone(),
             policy: self.0.config.presets.expand(policy)?,
         };
+        let _telling = self.0.telling.blocking_lock();
         self.0.table().insert(address, placed.clone());
         self.0.tell_blocking(|| Call::Place(placed.clone()))
     }
 
     /// [`Gateway::remove`] for threads that may wait.
     pub fn remove_blocking(&self, address: Ipv4Addr) -> Result<(), GatewayError> {
+        let _telling = self.0.telling.blocking_lock();
         self.0.table().remove(&address);
         self.0.tell_blocking(|| Call::Remove { address })
     }
 
     /// Nobody sits at that address any more; its connections are cut. The log stays.
     pub async fn remove(&self, address: Ipv4Addr) -> Result<(), GatewayError> {
-        self.0.table().remove(&address);
-        self.0.tell(Call::Remove { address }).await
+        let change = |table: &mut Table| {
+            table.remove(&address);
+        };
+        self.0.change(change, Call::Remove { address }).await
     }
 
     /// The sandbox is deleted, and its log with it.
@@ -249,6 +265,8 @@ impl Gateway {
     }
 }
 
+type Table = BTreeMap<Ipv4Addr, Placed>;
+
 /// What a process that is found running has to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fresh {
@@ -259,21 +277,36 @@ enum Fresh {
 }
 
 impl Inner {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Placed>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that changes what is in the table, or adds to a log. When the process has died it is
-    /// replaced by one that has the table, so that the change is in force as well.
+    /// Changes the table and tells the process. When that has died it is replaced by one that has the
+    /// table, so that the change is in force as well.
+    async fn change(
+        &self,
+        change: impl FnOnce(&mut Table),
+        call: Call,
+    ) -> Result<(), GatewayError> {
+        let told = {
+            let _telling = self.telling.lock().await;
+            change(&mut self.table());
+            self.call(call, CALL).await
+        };
+        match told {
+            Ok(reply) => expect_done(reply),
+            Err(_) => self.ensure(Fresh::Policies).await,
+        }
+    }
+
+    /// A call about logs. What is lost when the process has died stays lost.
     async fn tell(&self, call: Call) -> Result<(), GatewayError> {
-        let placed = matches!(call, Call::Place(_) | Call::Remove { .. });
         let error = match self.call(call, CALL).await {
-            Ok(Reply::Done) => return Ok(()),
-            Ok(other) => return Err(unexpected(other)),
+            Ok(reply) => return expect_done(reply),
             Err(error) => error,
         };
         self.ensure(Fresh::Policies).await?;
-        if placed { Ok(()) } else { Err(error) }
+        Err(error)
     }
 
     async fn call(&self, call: Call, limit: Duration) -> Result<Reply, GatewayError> {
@@ -341,14 +374,11 @@ impl Inner {
         if life.stopped {
             return Err(GatewayError::Silent(io::ErrorKind::NotConnected.into()));
         }
-        let found = self.hello().await;
-        if let Ok(hello) = &found {
+        if let Ok(hello) = &self.found().await {
             let ours = hello.version == VERSION
                 && hello.instance == self.config.instance
                 && (hello.dns, hello.proxy) == (self.config.dns, self.config.proxy);
-            // An older program serves on as long as it carries something: a restart cuts no stream.
-            let outdated = hello.build != self.build && hello.connections == 0;
-            if ours && !outdated {
+            if ours && !self.is_outdated(hello) {
                 if fresh == Fresh::Policies {
                     self.push(&mut life).await?;
                 }
@@ -359,8 +389,23 @@ impl Inner {
         self.launch(&mut life).await
     }
 
+    /// The process that serves. One that lives is asked again: it carries everybody's connections, and
+    /// a call that failed is no reason to cut them.
+    async fn found(&self) -> Result<Hello, GatewayError> {
+        let deadline = Instant::now() + HELLO;
+        loop {
+            let found = self.hello().await;
+            let again = found.is_err() && Instant::now() < deadline && self.is_alive();
+            if !again {
+                return found;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
     /// Tells a process that was there before us what we know.
     async fn push(&self, life: &mut Life) -> Result<(), GatewayError> {
+        let _telling = self.telling.lock().await;
         let table = self.table().values().cloned().collect();
         expect_done(self.call(Call::Replace(table), CALL).await?)?;
         let upstreams = self.upstreams();

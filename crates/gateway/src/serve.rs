@@ -24,8 +24,10 @@ use crate::state::World;
 const UNNEEDED_FOR: Duration = Duration::from_secs(60);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Calls under way at once; an engine follows logs with some of them.
+/// Calls under way at once; further ones wait in the socket's own queue.
 const CALLS_MAX: usize = 512;
+/// Of those, the ones that wait for entries of a log. Who follows logs never keeps policies out.
+const WAITING_MAX: usize = 256;
 /// How long a caller may take to say what it wants.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to rest when descriptors or memory run out.
@@ -58,6 +60,7 @@ struct Gateway {
     dns: SocketAddrV4,
     proxy: SocketAddrV4,
     watched: AtomicUsize,
+    waiting: Semaphore,
     stop: Notify,
 }
 
@@ -92,6 +95,7 @@ pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::
         dns: start.dns,
         proxy: start.proxy,
         watched: AtomicUsize::new(0),
+        waiting: Semaphore::new(WAITING_MAX),
         stop: Notify::new(),
     });
     tokio::spawn(gateway.clone().listen(control));
@@ -132,6 +136,11 @@ impl Gateway {
     async fn listen(self: Arc<Self>, listener: UnixListener) {
         let calls = Arc::new(Semaphore::new(CALLS_MAX));
         loop {
+            // Waiting instead of turning callers away: every call has its end, and one that is turned
+            // away looks like a process that is not there.
+            let Ok(slot) = calls.clone().acquire_owned().await else {
+                return;
+            };
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -139,10 +148,9 @@ impl Gateway {
             let trusted = stream
                 .peer_cred()
                 .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == self.owner);
-            let slot = calls.clone().try_acquire_owned();
-            let (true, Ok(slot)) = (trusted, slot) else {
+            if !trusted {
                 continue;
-            };
+            }
             let gateway = self.clone();
             tokio::spawn(async move {
                 // A caller that goes away asks again if it wants to know.
@@ -212,7 +220,11 @@ impl Gateway {
                 }
             }
             Call::Upstreams(servers) => self.set_upstreams(servers),
-            Call::Egress(query) => {
+            Call::Egress(mut query) => {
+                let waiting = self.waiting.try_acquire();
+                if waiting.is_err() {
+                    query.wait_ms = 0;
+                }
                 return match self.world.log(&query.sandbox) {
                     Some(log) => Reply::Egress(log.read(&query).await),
                     None => Reply::Unknown,

@@ -74,8 +74,15 @@ impl Inner {
         let child =
             launched.map_err(|error| failed("run the start")(io::Error::other(error)))??;
         life.child = Some(child);
+        self.forget_age();
         life.upstreams = upstreams;
         Ok(())
+    }
+
+    /// Whether the process that was noted last has not ended.
+    pub(super) fn is_alive(&self) -> bool {
+        held(&self.config.directory.join("process"))
+            .is_some_and(|process| matches!(wait(&process, Duration::ZERO), Ok(false)))
     }
 
     /// Asks the process to end, and kills it if it does not. Done already when there is none.
@@ -227,7 +234,7 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Re
 }
 
 /// The process with the time it started, so that a number that was used again is not taken for it.
-fn note(path: &Path, pid: u32) -> io::Result<()> {
+pub(super) fn note(path: &Path, pid: u32) -> io::Result<()> {
     let started = started(pid).ok_or_else(|| io::Error::other("the process has ended"))?;
     fs::write(path, format!("{pid} {started}\n"))
 }
@@ -245,20 +252,19 @@ fn started(pid: u32) -> Option<u64> {
         .ok()
 }
 
-fn end(path: &Path) -> io::Result<()> {
-    let Some((pid, since)) = noted(path) else {
-        return Ok(());
-    };
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-        return Ok(());
-    };
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return Ok(());
-    };
+/// The noted process, as long as that number is still its own.
+fn held(path: &Path) -> Option<OwnedFd> {
+    let (number, since) = noted(path)?;
+    let pid = i32::try_from(number).ok().and_then(Pid::from_raw)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     // Looked at only after the descriptor is held: from here on it is this process or none.
-    if started(pid.as_raw_nonzero().get().unsigned_abs()) != Some(since) {
+    (started(number)? == since).then_some(process)
+}
+
+fn end(path: &Path) -> io::Result<()> {
+    let Some(process) = held(path) else {
         return Ok(());
-    }
+    };
     if wait(&process, END)? {
         return Ok(());
     }

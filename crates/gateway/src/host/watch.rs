@@ -91,7 +91,7 @@ async fn look(inner: &Inner) {
     let outdated = inner
         .hello()
         .await
-        .is_ok_and(|hello| hello.build != inner.build && hello.connections == 0);
+        .is_ok_and(|hello| inner.is_outdated(&hello));
     if outdated && let Err(error) = inner.ensure(Fresh::Nothing).await {
         tracing::error!(%error, "the egress gateway could not be replaced by a newer one");
     }

@@ -204,3 +204,69 @@ fn a_bad_policy_changes_nothing() {
         assert_eq!(ask("evil.example").code, REFUSED);
     });
 }
+
+#[test]
+fn followers_of_logs_keep_no_policy_out_and_cost_nobody_their_streams() {
+    const FOLLOWERS: usize = 600;
+    let world = World::new(&["good.example"]);
+    let before = pid(&world);
+    let mut stream = open(&world);
+    let id = world.id.clone();
+    let after = world.log().last().unwrap().sequence;
+    let pids = world.on_host(async move |gateway: Gateway| {
+        let followers: Vec<_> = (0..FOLLOWERS)
+            .map(|_| {
+                let query = EgressQuery {
+                    sandbox: id.clone(),
+                    after,
+                    limit: 10,
+                    wait_ms: 60_000,
+                    verdict: Some(EgressVerdict::Denied),
+                };
+                let gateway = gateway.clone();
+                tokio::spawn(async move { gateway.egress(query).await })
+            })
+            .collect();
+        // Some are answered at once with nothing, so that no slot is left only to followers.
+        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !followers.iter().any(tokio::task::JoinHandle::is_finished) {
+            assert!(tokio::time::Instant::now() < deadline, "all of them wait");
+            tokio::task::yield_now().await;
+        }
+        let policy = allowing(&["good.example", "evil.example"]);
+        gateway.set_policy(SANDBOX, &id, &policy).await.unwrap();
+        let pid = gateway.hello().await.unwrap().pid;
+        for follower in followers {
+            follower.abort();
+        }
+        pid
+    });
+    assert_eq!(pids, before, "the process was replaced");
+    assert!(echoes(&mut stream));
+    assert_eq!(world.inside(|| ask("evil.example")).code, NO_ERROR);
+}
+
+#[test]
+fn an_older_program_serves_on_for_its_connections_but_not_for_ever() {
+    let mut world = World::new(&["good.example"]);
+    let before = pid(&world);
+    let mut stream = open(&world);
+    // Another program that does the same: what follows its last section is not looked at.
+    let newer = [cove_embedded::GATEWAY, b"newer"].concat();
+    world.config.program = Box::leak(newer.into_boxed_slice());
+    let placed = vec![(SANDBOX, world.id.clone(), allowing(&["good.example"]))];
+    world.start(placed.clone());
+    assert_eq!(pid(&world), before);
+    assert!(echoes(&mut stream));
+    let noted = std::fs::File::options()
+        .write(true)
+        .open(world.config.directory.join("outdated"))
+        .unwrap();
+    let days = std::time::Duration::from_secs(2 * 24 * 3600);
+    let long_ago = std::time::SystemTime::now() - days;
+    noted.set_modified(long_ago).unwrap();
+    world.start(placed);
+    assert_ne!(pid(&world), before);
+    assert!(is_cut(&stream.read(&mut [0; 8])));
+    assert!(!world.config.directory.join("outdated").exists());
+}
