@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cove_model::network::Cidr;
 use cove_store::Quota;
 use time::OffsetDateTime;
 
@@ -38,6 +39,8 @@ pub struct ControlConfig {
     /// A database that never met this host normally refuses one that already has sandboxes: it is
     /// probably the wrong database. With this they are deleted instead.
     pub delete_unknown_sandboxes: bool,
+    /// Private ranges that every organisation's policies may list; the others are the home one's alone.
+    pub tenant_private_ranges: Vec<Cidr>,
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
     pub tombstones_kept: Duration,
     pub tombstones_max: u64,
@@ -64,6 +67,7 @@ impl Default for ControlConfig {
             audit_kept: Duration::from_secs(90 * 24 * 3600),
             audit_max: 10_000_000,
             delete_unknown_sandboxes: false,
+            tenant_private_ranges: Vec::new(),
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),
             tombstones_max: 100_000,
             link_key: LinkKey::random(),

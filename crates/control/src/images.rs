@@ -184,6 +184,9 @@ impl Control {
         if matches!(source, ImageSource::Local { .. }) {
             principal.require_operator()?;
         }
+        if let ImageSource::Registry { reference, .. } = &source {
+            self.check_registry(principal, reference).await?;
+        }
         let shared =
             principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
         let job = self.runner().add_image(source).await?;

@@ -37,6 +37,7 @@ mod organisations;
 pub mod previews;
 pub mod principal;
 pub mod rate;
+mod reach;
 mod reconcile;
 pub mod sandboxes;
 pub mod snapshots;
@@ -49,6 +50,7 @@ pub use code::{
     CodeRun, Language,
 };
 pub use config::{Clock, ControlConfig, SystemClock};
+pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner::{
     GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cove_control::{ControlConfig, Quota, RateLimit};
+use cove_control::{Cidr, ControlConfig, Quota, RateLimit};
 use cove_engine::{Addresses, BackendChoice, EngineConfig, Overcommit};
 use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
@@ -70,6 +70,7 @@ pub struct Settings {
     pub network_range: String,
     pub network_presets: Option<PathBuf>,
     pub network_resolvers: Vec<String>,
+    pub tenant_private_ranges: Vec<String>,
     pub criu: Option<PathBuf>,
     pub delete_unknown_sandboxes: bool,
 }
@@ -124,6 +125,7 @@ impl Default for Settings {
             network_range: engine.network_range.to_string(),
             network_presets: Some(PRESETS_FILE.into()),
             network_resolvers: Vec::new(),
+            tenant_private_ranges: Vec::new(),
             criu: None,
             delete_unknown_sandboxes: control.delete_unknown_sandboxes,
         }
@@ -196,6 +198,7 @@ settings! {
     network_range "RANGE" "Addresses of sandboxes, a /15 the host has no other use for; the same for all servers of a machine";
     network_presets "FILE" "Named lists of what sandboxes may reach, besides those that come with Cove; may be missing";
     network_resolvers "ADDRESSES" "Whom sandboxes' names are asked of, as address or address:port; empty: those of /etc/resolv.conf";
+    tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others are the home organisation's alone";
     criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
     delete_unknown_sandboxes "BOOL" "Delete what the books do not know when they meet this host first; false: refuse to start";
 }
@@ -215,7 +218,12 @@ impl Setting {
 }
 
 /// Settings that may be written as a list in the file.
-const LISTS: &[&str] = &["plain_registries", "trusted_keys", "network_resolvers"];
+const LISTS: &[&str] = &[
+    "plain_registries",
+    "trusted_keys",
+    "network_resolvers",
+    "tenant_private_ranges",
+];
 
 /// `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`.
 fn resolver(text: &str) -> Option<SocketAddr> {
@@ -384,6 +392,11 @@ impl Settings {
                 )));
             }
         }
+        for text in &self.tenant_private_ranges {
+            if let Err(error) = text.parse::<Cidr>() {
+                return Err(wrong(format!("tenant_private_ranges: '{text}': {error}")));
+            }
+        }
         for (key, path) in [
             ("network_presets", &mut self.network_presets),
             ("criu", &mut self.criu),
@@ -477,6 +490,11 @@ impl Settings {
             stop_grace_ms: self.stop_grace_ms,
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
             delete_unknown_sandboxes: self.delete_unknown_sandboxes,
+            tenant_private_ranges: self
+                .tenant_private_ranges
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
             ..ControlConfig::default()
         }
     }
@@ -637,6 +655,7 @@ mod tests {
             ("plain_registries", "a.example/path"),
             ("trusted_keys", "0123"),
             ("network_range", "198.18.0.0/16"),
+            ("tenant_private_ranges", "10.1.0.1/16"),
             ("network_range", "198.19.0.0/15"),
             ("network_resolvers", "resolver.example"),
             ("criu", "/there/is/none"),

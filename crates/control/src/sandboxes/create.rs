@@ -74,6 +74,7 @@ impl Control {
     ) -> Result<Created, ControlError> {
         principal.require(Scope::Manage)?;
         request.spec.check()?;
+        self.check_reach(principal, &request.spec.network)?;
         let idempotency = request
             .idempotency_key
             .map(|key| match &request.from {

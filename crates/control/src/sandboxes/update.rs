@@ -194,6 +194,9 @@ impl Control {
         }
         let new = patched(&record.spec, &patch)?;
         new.check()?;
+        if new.network != record.spec.network {
+            self.check_reach(principal, &new.network)?;
+        }
         let change = SandboxChange {
             expected_generation: patch.expected_generation,
             // Until the host has agreed, the larger of both is held.

@@ -2,10 +2,10 @@
 
 use cove_control::testing::{GuestKind, ScriptedGuest};
 use cove_control::{
-    CommandRequest, ControlError, CreateKey, ErrorCode, GuestAction, ImageSource, PageRequest,
-    Period, Principal, Quota, SandboxPatch, Scope,
+    CommandRequest, ControlConfig, ControlError, CreateKey, CreateSandbox, ErrorCode, GuestAction,
+    ImageSource, PageRequest, Period, Principal, Quota, SandboxPatch, Scope,
 };
-use cove_model::{KeyId, OrgId};
+use cove_model::{KeyId, NetworkMode, NetworkPolicy, OrgId};
 use time::OffsetDateTime;
 
 use crate::support::{Plane, named};
@@ -241,5 +241,89 @@ async fn scopes_open_what_they_say_and_nothing_above() {
             code(control.host(&principal).await.map(drop)),
             forbidden(Scope::Admin)
         );
+    }
+}
+
+#[tokio::test]
+async fn networks_of_the_operator_are_not_a_tenants_to_open() {
+    let config = ControlConfig {
+        tenant_private_ranges: vec!["10.1.0.0/16".parse().unwrap()],
+        ..ControlConfig::default()
+    };
+    let plane = Plane::with(config).await;
+    let tenant = plane.tenant("stranger", None).await;
+    let create = |who: Principal, name: &str, entry: &str| {
+        let mut spec = named(name);
+        spec.network = NetworkPolicy {
+            mode: NetworkMode::Allowlist,
+            allow: Some(vec![entry.to_owned()]),
+            ..NetworkPolicy::default()
+        };
+        let request = CreateSandbox {
+            spec,
+            ..CreateSandbox::default()
+        };
+        let control = plane.control.clone();
+        async move { control.create_sandbox(&who, request).await }
+    };
+    for entry in [
+        "169.254.169.254",
+        "10.0.0.0/8",
+        "10.2.0.1:5432",
+        "192.168.1.0/24",
+    ] {
+        let refused = create(tenant.clone(), "box", entry).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden, "{entry}: {refused}");
+    }
+    assert!(plane.all(&tenant).await.is_empty());
+    for (number, entry) in ["10.1.2.0/24", "8.8.8.8", "example.com", "*.example.com:22"]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("fine-{number}");
+        create(tenant.clone(), &name, entry).await.unwrap();
+    }
+    let patch = SandboxPatch {
+        network: Some(NetworkPolicy {
+            mode: NetworkMode::Allowlist,
+            allow: Some(vec!["10.9.9.9".into()]),
+            ..NetworkPolicy::default()
+        }),
+        ..SandboxPatch::default()
+    };
+    let refused = plane
+        .control
+        .update_sandbox(&tenant, "fine-0", patch)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Forbidden);
+    // Who owns the host may.
+    create(plane.root.clone(), "own", "10.0.0.0/8")
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn registries_beside_the_host_are_not_a_tenants_to_pull_from() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("stranger", None).await;
+    let pull = |who: Principal, reference: &str| {
+        let source = ImageSource::Registry {
+            reference: reference.to_owned(),
+            username: None,
+            password: None,
+        };
+        let control = plane.control.clone();
+        async move { control.add_image(&who, source).await }
+    };
+    for reference in [
+        "localhost:5000/a",
+        "127.0.0.1:5000/a",
+        "10.0.0.7/a",
+        "169.254.169.254/latest/meta-data",
+    ] {
+        let refused = pull(tenant.clone(), reference).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden, "{reference}: {refused}");
+        pull(plane.root.clone(), reference).await.unwrap();
     }
 }
