@@ -14,6 +14,7 @@ mod density;
 mod exec;
 mod files;
 mod host;
+mod network;
 mod peers;
 mod report;
 mod travel;
@@ -24,7 +25,7 @@ use report::Report;
 
 #[derive(Parser)]
 struct Arguments {
-    /// create, throughput, density, exec, files, work, churn, snapshots, memory, peers
+    /// create, throughput, density, exec, files, work, churn, snapshots, memory, network, peers
     sections: Vec<String>,
     /// A directory or tarball to use as the image, on machines that cannot bootstrap Debian.
     #[arg(long)]
@@ -37,7 +38,7 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "create",
     "throughput",
     "exec",
@@ -47,6 +48,7 @@ const SECTIONS: [&str; 10] = [
     "density",
     "snapshots",
     "memory",
+    "network",
     "peers",
 ];
 
@@ -79,6 +81,7 @@ async fn main() -> Result<()> {
                 "churn" => churn::run(&host, &mut report, arguments.quick).await?,
                 "snapshots" => travel::disks(&host, &mut report, arguments.quick).await?,
                 "memory" => travel::memory(&host, &mut report, arguments.quick).await?,
+                "network" => network::run(&mut report, arguments.quick)?,
                 "density" => density::run(&host, &mut report, arguments.quick).await?,
                 _ => peers::run(&host, &mut report, arguments.quick).await?,
             }

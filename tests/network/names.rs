@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use cove_protocol::client::Guest;
 use cove_runner::{EgressProtocol, EgressVerdict, RunnerApi};
@@ -17,8 +16,6 @@ use crate::world::*;
 const RESOLVER: Ipv4Addr = OTHER_PUBLIC;
 const DNS: u16 = 53;
 const WEB: u16 = 80;
-/// A client of names gives up after ten seconds or more; a refusal must not look like that.
-const FAST: std::time::Duration = std::time::Duration::from_secs(4);
 
 /// The internet's resolver: knows a few names and remembers what it was asked.
 struct Resolver {
@@ -116,18 +113,13 @@ async fn stage() -> (Stage, Resolver, Servers) {
     (stage, resolver, web)
 }
 
-/// What a command says when it must fail, and fail soon.
+/// What a command says when it must be refused, and not left to wait until it gives up.
 async fn refusal(guest: &Guest, command: &str) -> String {
-    let begun = Instant::now();
     let result = exec(guest, command).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = text(&result.stdout) + &text(&result.stderr);
     assert_ne!(result.exit.code, 0, "'{command}' worked: {said}");
-    assert!(
-        begun.elapsed() < FAST,
-        "'{command}' took {:?}",
-        begun.elapsed()
-    );
+    assert!(!said.contains("timed out"), "'{command}': {said}");
     said
 }
 

@@ -1,5 +1,6 @@
 //! The kernel's table of connections: finding a sandbox's and ending those a policy forbids.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use crate::netlink::{Attributes, Batch, DUMP, NetlinkError, Socket, attribute, read_u32};
@@ -50,6 +51,27 @@ pub fn list(socket: &mut Socket, from: Ipv4Addr) -> Result<Vec<Connection>, Netl
     socket.ask("list connections", batch, |_, body| {
         let connection = body.get(4..).and_then(|body| read(body, from));
         found.extend(connection);
+    })?;
+    Ok(found)
+}
+
+/// Every address that `wanted` says yes to and that opened a connection there still is.
+pub fn sources(
+    socket: &mut Socket,
+    wanted: impl Fn(Ipv4Addr) -> bool,
+) -> Result<BTreeSet<Ipv4Addr>, NetlinkError> {
+    let mut batch = Batch::default();
+    let all = Attributes::default();
+    batch.message("list connections", GET, DUMP, &FAMILY_IPV4, &all);
+    let mut found = BTreeSet::new();
+    socket.ask("list connections", batch, |_, body| {
+        let source = body
+            .get(4..)
+            .and_then(|body| attribute(body, TUPLE_ORIGINAL))
+            .and_then(|tuple| attribute(tuple, TUPLE_IP))
+            .and_then(|ip| <[u8; 4]>::try_from(attribute(ip, IP_SOURCE)?).ok())
+            .map(Ipv4Addr::from);
+        found.extend(source.filter(|source| wanted(*source)));
     })?;
     Ok(found)
 }

@@ -104,7 +104,15 @@ struct State {
     /// Those the gateway was told of.
     placed: BTreeSet<u32>,
     owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
+    /// Indices under which somebody earlier may have left connections. Looking takes the kernel
+    /// milliseconds, so nobody looks for those of a sandbox that never could make one.
+    haunted: BTreeSet<u32>,
+    /// Blocks of indices that were looked at as a whole.
+    looked_at: BTreeSet<u32>,
 }
+
+/// Indices that are looked at together: as many as an engine claims at once.
+const BLOCK: u32 = 256;
 
 impl Network {
     /// Checks that the host can do it. Changes nothing that runs: the table of an earlier engine stays
@@ -139,6 +147,8 @@ impl Network {
                 sandboxes: BTreeMap::new(),
                 placed: BTreeSet::new(),
                 owners: BTreeMap::new(),
+                haunted: BTreeSet::new(),
+                looked_at: BTreeSet::new(),
             }),
             route: Mutex::new(route),
             config,
@@ -196,6 +206,8 @@ impl Network {
             .owners
             .insert(index, (sandbox.clone(), policy.clone()));
         state.sandboxes.insert(index, rules);
+        // Its engine may have died while it changed the policy.
+        state.haunted.insert(index);
         Ok(())
     }
 
@@ -222,6 +234,7 @@ impl Network {
 
     /// Gives a namespace its interface, with nothing allowed. The rules are there before the interface.
     pub fn attach(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        self.look_for_connections(index)?;
         let attached = self
             .state()
             .set(index, Some(Rules::default()))
@@ -234,6 +247,7 @@ impl Network {
                         // One of an earlier sandbox with the same index is not quite gone.
                         Err(error) if error.errno() == Some(rustix::io::Errno::EXIST) => {
                             link::delete(&mut route, &interface(index))?;
+                            self.state().haunted.insert(index);
                             link::make_pair(&mut route, index, namespace)?;
                         }
                         other => other?,
@@ -247,6 +261,26 @@ impl Network {
             let _ = self.state().set(index, None);
         }
         attached
+    }
+
+    /// Before an index is used first: which of its block others have left connections under.
+    fn look_for_connections(&self, index: u32) -> Result<(), NetworkError> {
+        let mut state = self.state();
+        if !state.looked_at.insert(index / BLOCK) {
+            return Ok(());
+        }
+        let addresses = self.config.addresses;
+        let in_block = |address| {
+            addresses
+                .index(address)
+                .is_some_and(|other| other / BLOCK == index / BLOCK)
+        };
+        let found = conntrack::sources(&mut state.netfilter, in_block)?;
+        let found = found
+            .into_iter()
+            .filter_map(|address| addresses.index(address));
+        state.haunted.extend(found);
+        Ok(())
     }
 
     fn route_delete(&self, index: u32) -> Result<(), NetworkError> {
@@ -305,8 +339,11 @@ impl Network {
         }
         let old = self.state().set(index, Some(rules.clone()))?;
         let old = old.unwrap_or_default();
-        if (old.mode, &old.flows) != (rules.mode, &rules.flows) {
+        // One that could reach nothing has no connections, but for those of somebody before it.
+        let may_have = old.mode != Mode::None || self.state().haunted.contains(&index);
+        if may_have && (old.mode, &old.flows) != (rules.mode, &rules.flows) {
             self.cut(index, &rules)?;
+            self.state().haunted.remove(&index);
         }
         if old.down != rules.down {
             link::limit_rate(&mut self.route(), &interface(index), rules.down)?;
