@@ -179,3 +179,55 @@ fn a_removed_sandbox_leaves_no_rules_and_its_index_can_be_used_again() {
     assert!(listed, "{rules}");
     assert!(!rules.contains("cv61000"), "{rules}");
 }
+
+#[test]
+fn what_an_earlier_sandbox_left_open_does_not_reach_the_next_one() {
+    const INDEX: u32 = 62_000;
+    const PORT: u16 = 5555;
+    let Bare { network, world } = Bare::new();
+    let open = NetworkPolicy {
+        mode: NetworkMode::Open,
+        ..NetworkPolicy::default()
+    };
+    let place = |network: &cove_network::Network, inside: &Namespace| {
+        let id = cove_model::SandboxId::random();
+        world.host.enter(|| {
+            network
+                .attach(INDEX, inside.fd())
+                .expect("a sandbox is attached");
+            network
+                .set(INDEX, inside.fd(), &id, &open)
+                .expect("the policy is set");
+        });
+    };
+    let server = world
+        .internet
+        .enter(|| std::net::UdpSocket::bind((PUBLIC, 0)).expect("a port is free"));
+    server
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    let port = server.local_addr().expect("it is bound").port();
+    let mut buffer = [0; 64];
+    let earlier = Namespace::new("box");
+    place(&network, &earlier);
+    let sent = earlier.udp_from(PORT).send_to(b"hello", (PUBLIC, port));
+    sent.expect("it leaves");
+    let (_, caller) = server.recv_from(&mut buffer).expect("it comes");
+    // The engine dies, and then the sandbox, which nobody takes away any more.
+    drop(network);
+    drop(earlier);
+    let network = world.host.enter(|| {
+        let network = Bare::open();
+        network.build().expect("the rules are made");
+        network
+    });
+    let next = Namespace::new("box");
+    place(&network, &next);
+    let socket = next.udp_from(PORT);
+    server.send_to(b"stale", caller).expect("it leaves");
+    socket.send_to(b"hello", (PUBLIC, port)).expect("it leaves");
+    let (_, caller) = server.recv_from(&mut buffer).expect("it comes");
+    server.send_to(b"honest", caller).expect("it leaves");
+    let (read, _) = socket.recv_from(&mut buffer).expect("the honest one comes");
+    assert_eq!(&buffer[..read], b"honest");
+}

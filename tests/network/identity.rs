@@ -92,15 +92,8 @@ fn large_datagrams_go_both_ways_in_pieces() {
     let bare = Bare::new();
     let sandbox = bare.open_sandbox();
     let text: String = ('a'..='z').cycle().take(8000).collect();
-    let socket = sandbox.inside.udp();
-    socket.connect((PUBLIC, ECHO)).expect("it is open");
-    socket.send(text.as_bytes()).expect("it leaves");
-    let mut buffer = vec![0; 16_000];
-    let read = socket.recv(&mut buffer).expect("it comes back");
-    assert_eq!(
-        String::from_utf8_lossy(&buffer[..read]),
-        format!("{HOST} {text}")
-    );
+    let answer = echo(&sandbox.inside.udp(), PUBLIC, ECHO, &text).expect("it comes back");
+    assert_eq!(answer, format!("{HOST} {text}"));
 }
 
 #[test]

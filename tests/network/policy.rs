@@ -172,8 +172,18 @@ async fn a_sandbox_has_the_network_it_was_created_with_and_it_changes_live() {
         .expect("a change");
     assert!(ask(&guest, PUBLIC).await.is_ok());
 
+    let before = client.sample(&id).await.expect("figures");
+    assert!(before.network_sent_bytes > sample.network_sent_bytes);
     stage.engine.restart();
     assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
     assert!(ask(&none, PUBLIC).await.is_err());
+    // What is metered grows over restarts of the engine and of the sandbox, and never begins again.
+    let client = stage.engine.client();
+    let after = client.sample(&id).await.expect("figures");
+    assert!(after.network_sent_bytes > before.network_sent_bytes);
+    client.stop(&id, 0).await.expect("it stops");
+    let stopped = client.sample(&id).await.expect("figures");
+    assert!(stopped.network_sent_bytes >= after.network_sent_bytes);
+    assert!(stopped.network_received_bytes >= after.network_received_bytes);
     stage.finish();
 }

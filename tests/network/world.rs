@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -16,6 +16,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a packet that must not arrive is waited for.
 pub const SILENCE: Duration = Duration::from_millis(300);
+/// When a datagram counts as lost.
+const AGAIN: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Addresses of the internet: one public, some that policies must keep sandboxes from.
@@ -162,13 +164,21 @@ pub fn exchange(stream: &mut TcpStream, line: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
-/// Sends a datagram and waits for its echo.
+/// Sends a datagram and waits for its echo; again, since a busy machine loses some.
 pub fn echo(socket: &UdpSocket, to: Ipv4Addr, port: u16, text: &str) -> io::Result<String> {
     socket.connect((to, port))?;
-    socket.send(text.as_bytes())?;
-    let mut buffer = [0; 2048];
-    let read = socket.recv(&mut buffer)?;
-    Ok(String::from_utf8_lossy(&buffer[..read]).into_owned())
+    socket.set_read_timeout(Some(AGAIN))?;
+    let mut buffer = vec![0; 65_536];
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        socket.send(text.as_bytes())?;
+        match socket.recv(&mut buffer) {
+            Ok(read) => return Ok(String::from_utf8_lossy(&buffer[..read]).into_owned()),
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Servers in a namespace that answer with who asked; they end when dropped.

@@ -235,27 +235,8 @@ impl Network {
     /// Gives a namespace its interface, with nothing allowed. The rules are there before the interface.
     pub fn attach(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
         self.look_for_connections(index)?;
-        let attached = self
-            .state()
-            .set(index, Some(Rules::default()))
-            .and_then(|_| {
-                let mut inner =
-                    inside::prepare(namespace).map_err(NetworkError::io("enter the namespace"))?;
-                {
-                    let mut route = self.route();
-                    match link::make_pair(&mut route, index, namespace) {
-                        // One of an earlier sandbox with the same index is not quite gone.
-                        Err(error) if error.errno() == Some(rustix::io::Errno::EXIST) => {
-                            link::delete(&mut route, &interface(index))?;
-                            self.state().haunted.insert(index);
-                            link::make_pair(&mut route, index, namespace)?;
-                        }
-                        other => other?,
-                    }
-                    link::bring_up(&mut route, index, self.config.addresses.outer(index))?;
-                }
-                Ok(link::configure_inside(&mut inner, &self.config.addresses)?)
-            });
+        self.state().set(index, Some(Rules::default()))?;
+        let attached = self.connect(index, namespace);
         if attached.is_err() {
             let _ = self.route_delete(index);
             let _ = self.state().set(index, None);
@@ -263,10 +244,36 @@ impl Network {
         attached
     }
 
+    fn connect(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        let mut inner =
+            inside::prepare(namespace).map_err(NetworkError::io("enter the namespace"))?;
+        let taken = {
+            let mut route = self.route();
+            let made = link::make_pair(&mut route, index, namespace);
+            // One of an earlier sandbox with the same index is not quite gone.
+            let taken = made
+                .as_ref()
+                .is_err_and(|error| error.errno() == Some(rustix::io::Errno::EXIST));
+            if taken {
+                link::delete(&mut route, &interface(index))?;
+                link::make_pair(&mut route, index, namespace)?;
+            } else {
+                made?;
+            }
+            link::bring_up(&mut route, index, self.config.addresses.outer(index))?;
+            taken
+        };
+        // What somebody before it left open would lead to this one now.
+        if self.state().haunted.remove(&index) || taken {
+            self.cut(index, &Rules::default())?;
+        }
+        Ok(link::configure_inside(&mut inner, &self.config.addresses)?)
+    }
+
     /// Before an index is used first: which of its block others have left connections under.
     fn look_for_connections(&self, index: u32) -> Result<(), NetworkError> {
         let mut state = self.state();
-        if !state.looked_at.insert(index / BLOCK) {
+        if state.looked_at.contains(&(index / BLOCK)) {
             return Ok(());
         }
         let addresses = self.config.addresses;
@@ -280,6 +287,7 @@ impl Network {
             .into_iter()
             .filter_map(|address| addresses.index(address));
         state.haunted.extend(found);
+        state.looked_at.insert(index / BLOCK);
         Ok(())
     }
 
