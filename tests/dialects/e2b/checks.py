@@ -3,8 +3,9 @@
 Each check takes `sdk`, which has the SDK's classes, the asynchronous ones behind the synchronous face.
 """
 
+import base64
 import io
-import time
+import threading
 import urllib.error
 import urllib.request
 import uuid
@@ -286,15 +287,14 @@ def output_is_told_while_the_command_runs(sdk):
         box.commands.run(
             "echo one; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo two >&2",
             background=False,
-            on_stdout=lambda text: (seen.append(("out", text)), box_go(sdk, box)),
+            on_stdout=lambda text: (seen.append(("out", text)), go_on(box)),
             on_stderr=lambda text: seen.append(("err", text)),
         )
         assert seen == [("out", "one\n"), ("err", "two\n")], seen
 
 
-def box_go(sdk, box):
+def go_on(box):
     """Lets the command go on; written by another client, because this one is busy listening."""
-    import threading
 
     def write():
         e2b.Sandbox.connect(box.sandbox_id).files.write("/tmp/go", "")
@@ -344,10 +344,10 @@ def commands_are_fed(sdk):
         box.commands.send_stdin(handle.pid, "one ")
         handle.send_stdin(b"two ")
         if sdk.is_async:
-            async def pieces():
-                yield "three "
-                yield b"four"
-            box.commands.stream_input(handle.pid, pieces())
+            stream = box.commands.stream_input(handle.pid)
+            stream.send("three ")
+            stream.send(b"four")
+            stream.close()
         else:
             box.commands.stream_input(handle.pid, iter(["three ", b"four"]))
         box.commands.close_stdin(handle.pid)
@@ -381,9 +381,9 @@ def terminals_behave_like_terminals(sdk):
         other = box.pty.create(size, **({"on_data": lambda _: None} if sdk.is_async else {}))
         if sdk.is_async:
             again = box.pty.connect(other.pid, on_data=lambda _: None)
-            async def pieces():
-                yield b"exit\n"
-            box.pty.stream_input(other.pid, pieces())
+            stream = box.pty.stream_input(other.pid)
+            stream.send(b"exit\n")
+            stream.close()
         else:
             again = box.pty.connect(other.pid)
             box.pty.stream_input(other.pid, iter([b"exit\n"]))
@@ -636,11 +636,27 @@ def code_runs_in_contexts(sdk):
         assert apart.text == "(False, '/tmp')", apart
         assert context.id in [one.id for one in box.list_code_contexts()]
         box.remove_code_context(context)
-        assert context.id not in [one.id for one in box.list_code_contexts()]
+        wait_for("the context is gone", lambda: context.id not in [one.id for one in box.list_code_contexts()])
         raises(NotFoundException, lambda: box.run_code("1", context=context))
         shell = box.run_code("echo from $0", language="bash")
         assert "from" in "".join(shell.logs.stdout)
         raises(SandboxException, lambda: box.run_code("1", language="cobol"), "cobol")
+
+
+@covers("CodeSandbox.run_code")
+def plots_and_tables_are_shown(sdk):
+    with sdk.CodeSandbox.create(timeout=300) as box:
+        assert box.get_info().template_id == "code-interpreter-v1"
+        plot = box.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 4, 2])\nplt.show()")
+        assert plot.error is None, plot.error
+        pictures = [one.png for one in plot.results if one.png]
+        assert base64.b64decode(pictures[0]).startswith(b"\x89PNG"), plot
+        table = box.run_code("import pandas\npandas.DataFrame({'a': [1, 2]})")
+        assert "<table" in table.results[0].html and "a" in table.text, table
+        script = box.run_code("const n = [1, 2, 3].map((x) => x * 2); n.join('-')", language="javascript")
+        assert "2-4-6" in script.text, script
+        typed = box.run_code("const n: number = 20 + 1; n * 2", language="typescript")
+        assert typed.text == "42", typed
 
 
 @refused("`envs` of one run are refused", "CodeSandbox.run_code")

@@ -9,6 +9,7 @@ mod cli;
 mod cluster;
 mod copying;
 mod documents;
+mod e2b;
 mod harness;
 mod memory;
 mod pipes;

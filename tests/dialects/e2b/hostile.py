@@ -1,0 +1,203 @@
+"""Another organisation's sandbox through every door, and tokens that are good for something else.
+
+Needs E2B_API_KEY to be the installation's own, because it makes another organisation with a key.
+"""
+
+import json
+import os
+import struct
+import urllib.error
+import urllib.request
+import uuid
+
+import e2b
+
+BASE = os.environ["E2B_API_URL"]
+
+
+def ask(method, path, body=None, headers=None, base=BASE):
+    """Status and text of one request."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(base + path, data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, response.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+
+
+def framed(message):
+    text = json.dumps(message).encode()
+    return struct.pack(">BI", 0, len(text)) + text
+
+
+PLANE = [
+    ("GET", "/sandboxes/{id}", None),
+    ("DELETE", "/sandboxes/{id}", None),
+    ("POST", "/sandboxes/{id}/connect", {"timeout": 5}),
+    ("POST", "/v2/sandboxes/{id}/connect", {"timeout": 5}),
+    ("POST", "/sandboxes/{id}/timeout", {"timeout": 1}),
+    ("POST", "/sandboxes/{id}/pause", {}),
+    ("PUT", "/sandboxes/{id}/network", {}),
+    ("GET", "/sandboxes/{id}/metrics", None),
+    ("POST", "/sandboxes/{id}/snapshots", {}),
+    ("POST", "/sandboxes/{id}/fork", {}),
+]
+UNARY = [
+    ("/process.Process/List", {}),
+    ("/process.Process/SendInput", {"process": {"pid": 2}, "input": {"stdin": ""}}),
+    ("/process.Process/CloseStdin", {"process": {"pid": 2}}),
+    ("/process.Process/SendSignal", {"process": {"pid": 2}, "signal": "SIGNAL_SIGKILL"}),
+    ("/process.Process/Update", {"process": {"pid": 2}, "pty": {"size": {"cols": 1, "rows": 1}}}),
+    ("/filesystem.Filesystem/Stat", {"path": "/"}),
+    ("/filesystem.Filesystem/MakeDir", {"path": "/tmp/x"}),
+    ("/filesystem.Filesystem/Move", {"source": "/etc", "destination": "/tmp/x"}),
+    ("/filesystem.Filesystem/ListDir", {"path": "/"}),
+    ("/filesystem.Filesystem/Remove", {"path": "/etc"}),
+    ("/filesystem.Filesystem/CreateWatcher", {"path": "/"}),
+    ("/filesystem.Filesystem/GetWatcherEvents", {"watcherId": "watch_0"}),
+    ("/filesystem.Filesystem/RemoveWatcher", {"watcherId": "watch_0"}),
+]
+STREAMS = [
+    ("/process.Process/Start", {"process": {"cmd": "/bin/true"}}),
+    ("/process.Process/Connect", {"process": {"pid": 2}}),
+    ("/process.Process/StreamInput", {"start": {"process": {"pid": 2}}}),
+    ("/filesystem.Filesystem/WatchDir", {"path": "/"}),
+]
+CODE = [
+    ("POST", "/execute", {"code": "1"}),
+    ("GET", "/contexts", None),
+    ("POST", "/contexts", {}),
+    ("DELETE", "/contexts/prc_x", None),
+    ("POST", "/contexts/prc_x/restart", None),
+]
+
+
+def inside(id, token, port="49983", header="X-Access-Token"):
+    shown = {header: token} if token else {}
+    return {"E2b-Sandbox-Id": id, "E2b-Sandbox-Port": port, **shown}
+
+
+def refused_everywhere(id, token):
+    """No service of this sandbox answers whoever shows this."""
+    for path, body in UNARY:
+        status, text = ask("POST", path, body, inside(id, token))
+        assert (status, json.loads(text)["code"]) == (401, "unauthenticated"), (path, status, text)
+    for path, body in STREAMS:
+        headers = {**inside(id, token), "Content-Type": "application/connect+json"}
+        status, text = ask("POST", path, framed(body), headers)
+        assert status == 200 and '"unauthenticated"' in text and '"start"' not in text, (path, status, text)
+    for header in ("X-Access-Token", "E2B-Traffic-Access-Token"):
+        for method, path, body in CODE:
+            status, text = ask(method, path, body, inside(id, token, "49999", header))
+            assert status == 401, (path, status, text)
+    for method, body in (("GET", None), ("POST", b"x")):
+        status, text = ask(method, "/files?path=/etc/passwd", body, inside(id, token))
+        assert status == 401, (method, status, text)
+    assert ask("GET", "/health", None, inside(id, token))[0] == 401
+
+
+def native(method, path, body):
+    """A request to Cove's own interface."""
+    key = {"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"}
+    status, text = ask(method, path, body, key, base=os.environ["COVE_URL"])
+    assert status in (200, 201), (path, status, text)
+    return json.loads(text)
+
+
+def main():
+    org = native("POST", "/v1/orgs", {"name": f"e2b-{uuid.uuid4().hex[:12]}"})
+    key = native("POST", "/v1/keys", {"name": "other", "scopes": ["manage"], "org": org["id"]})
+    other_key = key["token"]
+    mine = e2b.Sandbox.create()
+    theirs = e2b.Sandbox.create(api_key=other_key)
+    try:
+        check(mine, theirs, other_key)
+    finally:
+        mine.kill()
+        theirs.kill()
+
+
+def check(mine, theirs, other_key):
+    id, token = mine.sandbox_id, mine._envd_access_token
+    nobody = "sbx-aaaaaaaaaaaaaaaaaaaa"
+    for method, path, body in PLANE:
+        # The same words as for a sandbox that never was.
+        there = ask(method, path.format(id=id), body, {"X-API-KEY": other_key})
+        nowhere = ask(method, path.format(id=nobody), body, {"X-API-KEY": other_key})
+        said = (there[0], there[1].replace(id[4:], "ID"))
+        assert said == (nowhere[0], nowhere[1].replace(nobody[4:], "ID")) and said[0] == 404, (path, there, nowhere)
+        assert ask(method, path.format(id=id), body)[0] == 401, path
+        assert ask(method, path.format(id=id), body, {"X-API-KEY": token})[0] == 401, path
+    listed = {one.sandbox_id for one in e2b.Sandbox.list(api_key=other_key).next_items()}
+    assert id not in listed and theirs.sandbox_id in listed
+
+    foreign = theirs._envd_access_token
+    key, tag = token.split(".")
+    other = foreign.split(".")[0]
+    for shown in (None, "", "x", foreign, f"{other}.{tag}", f"{key}.{tag[:-2]}AA", f"{key}.", token + "A" * 300):
+        refused_everywhere(id, shown)
+    # A token is good for one sandbox and one purpose.
+    refused_everywhere(theirs.sandbox_id, token)
+    refused_everywhere(nobody, token)
+    status, _ = ask("POST", "/process.Process/List", {}, inside(id, mine.traffic_access_token))
+    assert status == 401, status
+    # Other ports are not reached through this address, with any token.
+    status, text = ask("POST", "/process.Process/List", {}, inside(id, token, "22"))
+    assert status == 400 and "get_host" in text, (status, text)
+
+    revoked_keys_open_nothing()
+    odd_requests(id, token)
+    assert mine.commands.run("echo unharmed").stdout == "unharmed\n"
+
+
+def revoked_keys_open_nothing():
+    """What a key was given ends with the key, links to files included."""
+    made = native("POST", "/v1/keys", {"name": "short", "scopes": ["manage"]})
+    box = e2b.Sandbox.create(api_key=made["token"])
+    try:
+        box.files.write("/tmp/secret", "x")
+        url = box.download_url("/tmp/secret")
+        with urllib.request.urlopen(url, timeout=30) as response:
+            assert response.read() == b"x"
+        token = box._envd_access_token
+        status, _ = ask("DELETE", f"/v1/keys/{made['id']}", None, {"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"}, os.environ["COVE_URL"])
+        assert status in (200, 204), status
+        refused_everywhere(box.sandbox_id, token)
+        assert ask("GET", url[len(os.environ["COVE_URL"]) :], None, None, os.environ["COVE_URL"])[0] == 401
+    finally:
+        e2b.Sandbox.kill(box.sandbox_id)
+
+
+def odd_requests(id, token):
+    """What makes no sense is refused in the contract's own form, and changes nothing."""
+    key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+    for body in (b"", b"[]", b"{", b"null", b'{"templateID":"base","surprise":1}', b"\xff"):
+        status, text = ask("POST", "/v2/sandboxes", body, key)
+        assert status == 400 and json.loads(text)["code"] == 400, (body, status, text)
+    for path in ("/nothing", "/v1/sandboxes", "/sandboxes/x/y/z", "/templates", "/volumes/a", "/secrets"):
+        status, text = ask("GET", path, None, key)
+        assert status in (404, 501) and json.loads(text)["code"] == status, (path, status, text)
+        assert ask("GET", path)[0] == 401, path
+    headers = inside(id, token)
+    stat = "/filesystem.Filesystem/Stat"
+    for path in ("/" + "x" * 5000, "a\0b"):
+        status, text = ask("POST", stat, {"path": path}, headers)
+        assert status == 400 and json.loads(text)["code"] == "invalid_argument", (status, text)
+    for path in ("../../../../etc/shadow-of-the-host", "/proc/1/root/var/lib/cove/root.key", "~root/../../x"):
+        status, text = ask("POST", stat, {"path": path}, headers)
+        assert status == 404, (path, status, text)
+    status, text = ask("POST", stat, {"path": "/", "more": 1}, headers)
+    assert status == 400, (status, text)
+    status, text = ask("POST", stat, b"\x0a\x01/", {**headers, "Content-Type": "application/proto"})
+    assert status == 501, (status, text)
+    start = {**headers, "Content-Type": "application/connect+json"}
+    for body in (b"", b"\0\0", b"\x01\0\0\0\2{}", b"\0\xff\xff\xff\xff", b"\0\0\0\0\2[]", framed({"process": {}})):
+        status, text = ask("POST", "/process.Process/Start", body, start)
+        assert status == 200 and '"error"' in text and '"start"' not in text, (body, status, text)
+
+
+if __name__ == "__main__":
+    main()
+    print("ok")
