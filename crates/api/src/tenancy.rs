@@ -174,7 +174,8 @@ pub struct SandboxUsage {
     pub figures: UsageFigures,
 }
 
-/// Answer of `GET /v1/usage`: the organisation's total and a page of its sandboxes, deleted ones too.
+/// Answer of `GET /v1/usage`: the organisation's total, which includes the disk of its snapshots, and a
+/// page of its sandboxes, deleted ones too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     pub total: UsageFigures,

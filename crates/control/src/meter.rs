@@ -3,14 +3,15 @@
 //! Figures are taken every so often and at each change of state; the store charges what lies between
 //! two of them. CPU and egress are counters and lose nothing; memory counts only while it is
 //! there, so a frozen sandbox pays for its memory and a paused one does not; disk counts as long as it
-//! exists.
+//! exists. A snapshot's disk counts too, as far as nobody else holds it, for the organisation as a whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cove_model::{OrgId, SandboxId, State};
 use cove_store::{
-    PAGE_MAX, Page, PageRequest, Period, SandboxRecord, SandboxUsage, Scope, Usage, UsageSample,
+    PAGE_MAX, Page, PageRequest, Period, SandboxRecord, SandboxUsage, Scope, SnapshotRecord,
+    SnapshotSample, Usage, UsageSample,
 };
 use time::OffsetDateTime;
 
@@ -104,8 +105,41 @@ impl Control {
             }
             match found.next_cursor {
                 Some(cursor) => page.cursor = Some(cursor),
-                None => return Ok(()),
+                None => break,
             }
+        }
+        Ok(())
+    }
+
+    /// Charges snapshots for what only they hold now.
+    pub(crate) async fn meter_snapshots(
+        &self,
+        sizes: &[(&SnapshotRecord, u64)],
+    ) -> Result<(), ControlError> {
+        let samples: Vec<_> = sizes
+            .iter()
+            .map(|(row, bytes)| self.snapshot_sample(row, Some(*bytes)))
+            .collect();
+        for batch in samples.chunks(BATCH) {
+            self.store().apply_snapshot_samples(batch).await?;
+        }
+        Ok(())
+    }
+
+    fn snapshot_sample(&self, row: &SnapshotRecord, disk_bytes: Option<u64>) -> SnapshotSample {
+        SnapshotSample {
+            snapshot: row.id.clone(),
+            org: row.org.clone(),
+            at: self.now(),
+            disk_bytes,
+        }
+    }
+
+    /// A snapshot came to be with this size, or is gone.
+    pub(crate) async fn meter_snapshot(&self, row: &SnapshotRecord, disk_bytes: Option<u64>) {
+        let sample = self.snapshot_sample(row, disk_bytes);
+        if let Err(error) = self.store().apply_snapshot_samples(&[sample]).await {
+            tracing::warn!(%error, snapshot = %row.id, "figures could not be written down");
         }
     }
 

@@ -165,6 +165,8 @@ pub trait Store: Send + Sync + 'static {
     /// Charges what was used since each sandbox's last sample and moves its marks, in one go. A
     /// sample that is older than the last one changes nothing.
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError>;
+    /// The same for the disk of snapshots. It counts for the organisation, not for any sandbox.
+    async fn apply_snapshot_samples(&self, samples: &[SnapshotSample]) -> Result<(), StoreError>;
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError>;
     async fn usage_by_sandbox(
         &self,

@@ -13,7 +13,8 @@ use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
     Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
     SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
-    SnapshotRecord, SnapshotRef, Store, StoreError, StoredEvent, Usage, UsageSample,
+    SnapshotRecord, SnapshotRef, SnapshotSample, Store, StoreError, StoredEvent, Usage,
+    UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -225,6 +226,10 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {
         self.0.write(usage::Apply(samples.to_vec())).await
+    }
+
+    async fn apply_snapshot_samples(&self, samples: &[SnapshotSample]) -> Result<(), StoreError> {
+        self.0.write(usage::ApplySnapshots(samples.to_vec())).await
     }
 
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError> {

@@ -340,6 +340,16 @@ pub struct UsageSample {
     pub egress_bytes: u64,
 }
 
+/// What a snapshot alone holds at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SnapshotSample {
+    pub snapshot: SnapshotId,
+    pub org: OrgId,
+    pub at: OffsetDateTime,
+    /// Absent when it is gone: what it held is charged up to now, and no more after that.
+    pub disk_bytes: Option<u64>,
+}
+
 /// What was used, in units that add up exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {

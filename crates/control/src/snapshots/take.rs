@@ -159,7 +159,9 @@ impl Control {
             held_disk_mb: Some(held_mb(view)),
             ..SnapshotChange::default()
         };
-        Ok(self.store().change_snapshot(&row.id, &change).await?)
+        let kept = self.store().change_snapshot(&row.id, &change).await?;
+        self.meter_snapshot(&kept, Some(view.exclusive_bytes)).await;
+        Ok(kept)
     }
 
     /// The sandbox's state grows from this snapshot now, or from where it was rolled back to.
@@ -237,7 +239,11 @@ impl Control {
             ..SnapshotChange::default()
         };
         match self.store().change_snapshot(&row.id, &gone).await {
-            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Ok(_) => {
+                self.meter_snapshot(row, None).await;
+                Ok(())
+            }
+            Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -68,11 +68,18 @@ impl Control {
         };
         loop {
             let found = self.store().all_snapshots(&page).await?;
-            for row in found.items {
+            let sizes: Vec<_> = found
+                .items
+                .iter()
+                .filter(|row| row.state == SnapshotState::Ready)
+                .filter_map(|row| Some((row, host.get(&row.id)?.exclusive_bytes)))
+                .collect();
+            self.meter_snapshots(&sizes).await?;
+            for row in &found.items {
                 if self.0.snapshots_under_way.has(&row.id) {
                     continue;
                 }
-                if let Err(error) = self.tend_snapshot(&row, host.get(&row.id)).await {
+                if let Err(error) = self.tend_snapshot(row, host.get(&row.id)).await {
                     tracing::warn!(%error, snapshot = %row.id, "a snapshot could not be tended");
                     failed = Some(error);
                 }

@@ -100,6 +100,39 @@ async fn charges_are_exact_across_crashes_and_only_while_they_cost() {
 }
 
 #[tokio::test]
+async fn what_only_a_snapshot_holds_is_charged_while_it_exists() {
+    let mut plane = Plane::new().await;
+    plane.sandbox("agent").await;
+    let disk = async |plane: &Plane| {
+        let usage = plane.control.usage(&plane.root, ever()).await.unwrap();
+        usage.disk_mib_ms
+    };
+    let request = cove_control::TakeSnapshot::default();
+    let control = plane.control.clone();
+    let taken = control.take_snapshot(&plane.root, "agent", request).await;
+    let taken = taken.unwrap().snapshot;
+    plane
+        .runner
+        .measure(&taken.id, |view| view.exclusive_bytes = 20 * MIB);
+    plane.go();
+    wait(|| async {
+        let row = plane.store.any_snapshot(&taken.id).await.unwrap().unwrap();
+        (row.facts.exclusive_bytes == 20 * MIB).then_some(())
+    })
+    .await;
+    plane.halt().await;
+    let before = disk(&plane).await;
+    plane.clock.advance(MINUTE);
+    let id = taken.id.as_str();
+    control.delete_snapshot(&plane.root, id).await.unwrap();
+    assert_eq!(disk(&plane).await - before, 20 * 60_000);
+    plane.clock.advance(MINUTE);
+    plane.go();
+    control.delete_sandbox(&plane.root, "agent").await.unwrap();
+    assert_eq!(disk(&plane).await - before, 20 * 60_000, "it is gone");
+}
+
+#[tokio::test]
 async fn odd_periods_are_refused() {
     let plane = Plane::new().await;
     let backwards = Period {

@@ -5,7 +5,9 @@ use cove_model::{OrgId, SandboxId};
 
 use crate::cursor::{self, Place};
 use crate::sql::{Op, Row, Tx, micros, values};
-use crate::{Page, PageRequest, Period, SandboxUsage, StoreError, Usage, UsageSample};
+use crate::{
+    Page, PageRequest, Period, SandboxUsage, SnapshotSample, StoreError, Usage, UsageSample,
+};
 
 const HOUR_MICROS: i64 = 3_600_000_000;
 /// When nobody saw it end, memory is charged for at most this long after the last sample: what is
@@ -46,10 +48,10 @@ fn held(bytes: u64, micros: i64, rest: u64) -> (u64, u64) {
 
 /// What the time since `mark` cost, and the rests to keep. Between two samples the figures of the
 /// earlier one hold.
-fn charge(mark: &Mark, sample: &UsageSample) -> (Usage, u64, u64) {
-    let now = micros(sample.at);
+fn charge(mark: &Mark, sample: &Figures<'_>) -> (Usage, u64, u64) {
+    let now = sample.at;
     let ran_until = match sample.ran_until {
-        Some(at) => micros(at),
+        Some(at) => at,
         None if sample.running => now,
         None => mark.at.saturating_add(UNSEEN_END_MICROS),
     };
@@ -72,18 +74,88 @@ impl Op for Apply {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         for sample in &self.0 {
-            apply(tx, sample).await?;
+            let figures = Figures {
+                mark: sample.sandbox.as_str(),
+                counts_for: sample.sandbox.as_str(),
+                org: &sample.org,
+                at: micros(sample.at),
+                running: sample.running,
+                ran_until: sample.ran_until.map(micros),
+                cpu_usec: sample.cpu_usec,
+                memory_bytes: sample.memory_bytes,
+                disk_bytes: sample.disk_bytes,
+                egress_bytes: sample.egress_bytes,
+            };
+            apply(tx, &figures).await?;
         }
         Ok(())
     }
 }
 
-async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError> {
-    let at = micros(sample.at);
+/// Marks are each snapshot's own; what they cost counts in the organisation's own name.
+pub struct ApplySnapshots(pub Vec<SnapshotSample>);
+
+impl Op for ApplySnapshots {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        for sample in &self.0 {
+            let alive = tx
+                .query(
+                    "SELECT 1 FROM snapshots WHERE id = ?1 AND deleted_at IS NULL",
+                    values![&sample.snapshot],
+                )
+                .await?;
+            // One that went while it was looked at has been settled by whoever buried it.
+            if alive.is_empty() && sample.disk_bytes.is_some() {
+                continue;
+            }
+            let figures = Figures {
+                mark: sample.snapshot.as_str(),
+                counts_for: sample.org.as_str(),
+                org: &sample.org,
+                at: micros(sample.at),
+                running: false,
+                ran_until: None,
+                cpu_usec: 0,
+                memory_bytes: 0,
+                disk_bytes: sample.disk_bytes.unwrap_or(0),
+                egress_bytes: 0,
+            };
+            apply(tx, &figures).await?;
+            if sample.disk_bytes.is_none() {
+                tx.execute(
+                    "DELETE FROM usage_marks WHERE sandbox = ?1",
+                    values![&sample.snapshot],
+                )
+                .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A sample of anything that is metered.
+struct Figures<'a> {
+    /// Whose marks are moved.
+    mark: &'a str,
+    /// Whose usage it is.
+    counts_for: &'a str,
+    org: &'a OrgId,
+    at: i64,
+    running: bool,
+    ran_until: Option<i64>,
+    cpu_usec: u64,
+    memory_bytes: u64,
+    disk_bytes: u64,
+    egress_bytes: u64,
+}
+
+async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError> {
+    let at = sample.at;
     // A first sample starts from nothing: counters begin with the sandbox.
     tx.execute(
         "INSERT INTO usage_marks VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
-        values![&sample.sandbox, at - 1],
+        values![sample.mark, at - 1],
     )
     .await?;
     // The update that changes nothing takes the row's lock.
@@ -91,7 +163,7 @@ async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError
         .query(
             "UPDATE usage_marks SET at = at WHERE sandbox = ?1 RETURNING at, running, cpu_usec, \
              memory_bytes, disk_bytes, egress_bytes, memory_rest, disk_rest",
-            values![&sample.sandbox],
+            values![sample.mark],
         )
         .await?;
     let row = rows.first().ok_or(StoreError::Stale)?;
@@ -115,7 +187,7 @@ async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError
         "UPDATE usage_marks SET at = ?2, running = ?3, cpu_usec = ?4, memory_bytes = ?5, \
          disk_bytes = ?6, egress_bytes = ?7, memory_rest = ?8, disk_rest = ?9 WHERE sandbox = ?1",
         values![
-            &sample.sandbox,
+            sample.mark,
             at,
             sample.running,
             sample.cpu_usec,
@@ -138,9 +210,9 @@ async fn apply<T: Tx>(tx: &mut T, sample: &UsageSample) -> Result<(), StoreError
          disk_mib_ms = usage_hours.disk_mib_ms + excluded.disk_mib_ms, \
          egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes",
         values![
-            &sample.sandbox,
+            sample.counts_for,
             at.div_euclid(HOUR_MICROS),
-            &sample.org,
+            sample.org,
             usage.cpu_usec,
             usage.memory_mib_ms,
             usage.disk_mib_ms,
@@ -192,7 +264,7 @@ pub struct BySandbox {
 impl Op for BySandbox {
     type Out = Page<SandboxUsage>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        // Rows in the organisation's own name stand for sandboxes that are forgotten.
+        // Rows in the organisation's own name stand for snapshots and for sandboxes that are forgotten.
         let after = cursor::place(&self.page)?.unwrap_or(Place::new(0, ""));
         let (from, to) = hours(&self.period);
         let sql = format!(

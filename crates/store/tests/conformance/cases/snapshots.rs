@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cove_model::{OrgId, SandboxSpec, SnapshotId};
 use cove_store::{
-    IdempotencyKey, PageRequest, Quota, Retention, SandboxChange, SandboxRecord, SnapshotChange,
-    SnapshotCreated, SnapshotFacts, SnapshotFilter, SnapshotKind, SnapshotRecord, SnapshotRef,
-    SnapshotState, Store, StoreError,
+    IdempotencyKey, PageRequest, Period, Quota, Retention, SandboxChange, SandboxRecord,
+    SnapshotChange, SnapshotCreated, SnapshotFacts, SnapshotFilter, SnapshotKind, SnapshotRecord,
+    SnapshotRef, SnapshotSample, SnapshotState, Store, StoreError,
 };
 
 use crate::rows::{at, org, org_with, sandbox};
@@ -252,4 +252,57 @@ pub async fn one_key_takes_one_snapshot_and_never_stands_for_a_sandbox(store: Ar
     let again = snapshot(&of, None);
     let outcome = store.create_snapshot(&again, Some(&key("h"))).await;
     assert_eq!(outcome.unwrap(), SnapshotCreated::New);
+}
+
+pub async fn their_disk_is_charged_from_beginning_to_end(store: Arc<dyn Store>) {
+    const MIB: u64 = 1 << 20;
+    let ours = org(&store, "ours").await;
+    let of = sandbox(&ours, None);
+    let one = snapshot(&of, None);
+    store.create_snapshot(&one, None).await.unwrap();
+    let sample = |second: i64, disk_bytes: Option<u64>| SnapshotSample {
+        snapshot: one.id.clone(),
+        org: ours.clone(),
+        at: at(second),
+        disk_bytes,
+    };
+    let used = async || {
+        let ever = Period {
+            from: at(-1_000_000),
+            to: at(100_000_000),
+        };
+        store.usage(&ours, ever).await.unwrap()
+    };
+    let before = used().await;
+    let told = [
+        sample(100, Some(10 * MIB)),
+        sample(110, Some(3 * MIB)),
+        sample(110, Some(3 * MIB)),
+        sample(105, Some(1000 * MIB)),
+    ];
+    store.apply_snapshot_samples(&told).await.unwrap();
+    assert_eq!(used().await.disk_mib_ms - before.disk_mib_ms, 10 * 10_000);
+    store.change_snapshot(&one.id, &gone()).await.unwrap();
+    store
+        .apply_snapshot_samples(&[sample(120, None)])
+        .await
+        .unwrap();
+    let charged = 10 * 10_000 + 3 * 10_000;
+    assert_eq!(used().await.disk_mib_ms - before.disk_mib_ms, charged);
+    // Whoever looked before it went is late, and telling of its end again changes nothing.
+    let late = [sample(130, Some(50 * MIB)), sample(140, None)];
+    store.apply_snapshot_samples(&late).await.unwrap();
+    assert_eq!(used().await.disk_mib_ms - before.disk_mib_ms, charged);
+    assert_eq!(used().await.memory_mib_ms, before.memory_mib_ms);
+    assert_eq!(store.usage_of(&of.id).await.unwrap().disk_mib_ms, 0);
+    let page = PageRequest {
+        limit: 100,
+        cursor: None,
+    };
+    let ever = Period {
+        from: at(-1_000_000),
+        to: at(100_000_000),
+    };
+    let listed = store.usage_by_sandbox(&ours, ever, &page).await.unwrap();
+    assert!(listed.items.is_empty(), "{listed:?}");
 }
