@@ -64,6 +64,9 @@ fn run() -> Result<(), String> {
         .build()
         .map_err(|error| format!("no event loop: {error}"))?;
     let state = state::State::new(options.root_files);
+    if !options.listen && std::process::id() == 1 {
+        quiesce::identity::claim(&state.hostname.borrow());
+    }
     tokio::task::LocalSet::new()
         .block_on(&runtime, server::serve(state, listener, children, wake))
         .map_err(|error| format!("cannot serve: {error}"))

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::state::State;
 use crate::watched::Watched;
 
-mod identity;
+pub mod identity;
 
 /// Ends the quiet.
 pub const WAKE: libc::c_int = libc::SIGUSR1;

@@ -50,6 +50,14 @@ fn a_sandbox_goes_back_forks_and_shows_its_tree() {
     cove.ok(["rollback", "box", kept]);
     assert_eq!(read(&cove, "box"), "bad\n");
     cove.ok(["fork", "box", "-n", "3", "--name", "kid"]);
+    for file in ["/etc/hostname", "/etc/hosts"] {
+        let named = cove.ok(["exec", "kid-2", "--", "cat", file]);
+        let words: Vec<_> = named.split_whitespace().collect();
+        assert!(
+            words.contains(&"kid-2") && !words.contains(&"box"),
+            "{named}"
+        );
+    }
     write(&cove, "kid-2", "own");
     assert_eq!(read(&cove, "kid-1"), "bad\n");
     assert_eq!(read(&cove, "box"), "bad\n");

@@ -28,6 +28,34 @@ pub fn rename(old: &str, new: &str) -> Result<()> {
     })
 }
 
+/// At a boot from a copy of somebody's disk: both files still tell whose it was, in the words the host
+/// wrote there. Whatever else they say was written inside and stays. A disk too full for it keeps the name.
+pub fn claim(now: &str) {
+    let (Some(name), Some(hosts)) = (read("/etc/hostname"), read("/etc/hosts")) else {
+        return;
+    };
+    if let Some(old) = former(name.trim(), &hosts, now) {
+        let _ = rename(old, now);
+    }
+}
+
+fn former<'a>(name: &'a str, hosts: &str, now: &str) -> Option<&'a str> {
+    let first = hosts.lines().next()?;
+    let told = first.strip_prefix("127.0.0.1 localhost ")?;
+    (told == name && name != now).then_some(name)
+}
+
+fn read(path: &str) -> Option<String> {
+    let file = fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+        .open(path)
+        .ok()?;
+    let mut text = String::new();
+    file.take(TEXT_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 fn with_name(line: &str, old: &str, new: &str) -> String {
     line.split(' ')
         .map(|word| if word == old { new } else { word })
@@ -63,6 +91,16 @@ fn change(path: &Path, changed: impl FnOnce(&str) -> Option<String>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_name_that_the_host_wrote_in_both_files_is_a_former_one() {
+        let hosts = "127.0.0.1 localhost old\n::1 localhost\n";
+        assert_eq!(former("old", hosts, "new"), Some("old"));
+        assert_eq!(former("old", hosts, "old"), None);
+        assert_eq!(former("mine", hosts, "new"), None);
+        assert_eq!(former("old", "127.0.0.1 old\n", "new"), None);
+        assert_eq!(former("", "", "new"), None);
+    }
 
     #[test]
     fn only_whole_words_are_renamed() {
