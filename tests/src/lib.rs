@@ -99,12 +99,16 @@ impl Host {
     }
 
     pub async fn sandbox(self: &Arc<Self>, spec: SandboxSpec) -> Sandbox {
-        let id = SandboxId::random();
-        let request = CreateRequest {
-            id: id.clone(),
+        self.sandbox_from(CreateRequest {
+            id: SandboxId::random(),
             spec,
             from: None,
-        };
+        })
+        .await
+    }
+
+    pub async fn sandbox_from(self: &Arc<Self>, request: CreateRequest) -> Sandbox {
+        let id = request.id.clone();
         self.engine
             .create(request)
             .await
