@@ -8,6 +8,7 @@ mod churn;
 mod exporting;
 mod full_host;
 mod images;
+mod inheriting;
 mod memory;
 mod observing;
 mod resizing;

@@ -173,8 +173,20 @@ impl Inner {
         let memory = memory_dir(&self.pool.path(&volume));
         match record.state {
             State::Resuming | State::Paused => {
-                // What ran on the volume was never acknowledged.
-                put_back(&self.pool, &volume, &staging("resume", record.id.as_str()))?;
+                let aside = staging("resume", record.id.as_str());
+                if self.pool.exists(&aside)? {
+                    // What ran on the volume was never acknowledged.
+                    if self.pool.exists(&volume)? {
+                        record.inherited_bytes = self.handed_down(&volume, record)?;
+                        let kept = self.records.write(record, Durability::Written);
+                        kept.map_err(|source| EngineError::Io {
+                            action: "write the record of",
+                            path: self.pool.path(&volume),
+                            source,
+                        })?;
+                    }
+                    put_back(&self.pool, &volume, &aside)?;
+                }
                 if memory.symlink_metadata().is_ok() && record.memory.is_some() {
                     record.state = State::Paused;
                 } else {

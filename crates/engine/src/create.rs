@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 use crate::ending::end;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, internal};
+use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record};
 use crate::sandbox::Sandbox;
@@ -29,6 +30,13 @@ impl Engine {
         self.inner.check_presets(&spec.network).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();
+        let inherited_bytes = match &origin.snapshot {
+            Some(hold) => {
+                let disk_mb = spec.resources.disk_mb;
+                self.inner.inherit(&hold.snapshot, disk_mb).await?
+            }
+            None => 0,
+        };
         let disk = self
             .inner
             .books
@@ -52,6 +60,7 @@ impl Engine {
             past_oom_kills: 0,
             parent: origin.parent(),
             grown_from_snapshot: origin.snapshot.is_some(),
+            inherited_bytes,
             snapshotted: None,
             memory: None,
             restoring: None,
@@ -229,11 +238,11 @@ impl Inner {
     ) -> Boot {
         let inner = Arc::clone(self);
         let image_root = self.images.store.root(image);
-        let disk_bytes = record.limits.disk_mb << 20;
+        let quota_bytes = room(record.limits.disk_mb, record.inherited_bytes);
         let root = async move {
             spawn_blocking(move || {
                 inner
-                    .ready_volume(&volume, &disk, disk_bytes)
+                    .ready_volume(&volume, &disk, quota_bytes)
                     .map(|volume| Root {
                         image: image_root,
                         volume,

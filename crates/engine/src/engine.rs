@@ -26,6 +26,7 @@ use crate::events::Events;
 use crate::gateway::{self, Gatekeeper};
 use crate::guard::Guard;
 use crate::images::Images;
+use crate::inherited::Counter;
 use crate::record::Records;
 use crate::sandbox::Sandbox;
 use crate::snapshots::Snapshots;
@@ -59,6 +60,7 @@ pub(crate) struct Inner {
     pub host_boot: String,
     pub disk_limits: bool,
     pub guard: Guard,
+    pub counter: Counter,
     pub sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
 }
 
@@ -88,12 +90,14 @@ impl Engine {
         engine.sweep().await?;
         engine.finish_rollbacks().await;
         Guard::start(&engine.inner);
+        Counter::start(&engine.inner);
         Ok(engine)
     }
 
     /// Lets go of the host: what runs, runs on. With nothing left, claims on the host go too.
     pub async fn close(&self) {
         self.inner.guard.stop().await;
+        self.inner.counter.stop().await;
         if self.inner.all().is_empty() {
             self.stop_gateway().await;
         }
@@ -271,6 +275,7 @@ impl Inner {
             _unpack_range: unpack_range,
             disk_limits,
             guard: Guard::default(),
+            counter: Counter::default(),
             container,
             network,
             gatekeeper,
@@ -340,8 +345,10 @@ impl Inner {
             memory_limit_bytes: limit_mb << 20,
             pids: usage.pids,
             oom_kills: record.past_oom_kills + usage.oom_kills,
-            disk_bytes: disk.exclusive_bytes,
-            disk_limit_bytes: disk.limit_bytes.unwrap_or(0),
+            disk_bytes: disk.exclusive_bytes + record.inherited_bytes,
+            disk_limit_bytes: disk
+                .limit_bytes
+                .map_or(0, |limit| limit + record.inherited_bytes),
             network_sent_bytes: record.past_network_sent_bytes + usage.network_sent_bytes,
             network_received_bytes: record.past_network_received_bytes
                 + usage.network_received_bytes,

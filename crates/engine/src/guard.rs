@@ -174,7 +174,7 @@ impl Watch {
             return Ok(());
         }
         let limit = usage.referenced_bytes.saturating_add(slack);
-        if limit >= sandbox.record().disk_bytes() {
+        if limit >= sandbox.record().quota_bytes() {
             // So near its own limit that there is nothing to hold.
             self.held.remove(&sandbox.id);
             return Ok(());
@@ -240,7 +240,7 @@ fn look_again(room: u64) -> Duration {
 impl Inner {
     /// Puts the record's disk limit in force, whatever is in force now and whatever is used.
     pub(crate) fn apply_disk_limit(&self, sandbox: &Sandbox) -> Result<(), PoolError> {
-        let wanted = sandbox.record().disk_bytes();
+        let wanted = sandbox.record().quota_bytes();
         let volume = sandbox.volume();
         if self.pool.usage(&volume)?.limit_bytes == Some(wanted) {
             return Ok(());

@@ -32,6 +32,7 @@ mod files;
 mod gateway;
 mod guard;
 mod images;
+mod inherited;
 mod instance;
 mod limits;
 mod merged;

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, from_pool, internal};
+use crate::inherited::room;
 use crate::record::Durability;
 use crate::sandbox::Sandbox;
 
@@ -148,8 +149,15 @@ impl Inner {
             });
         }
         let (inner, volume) = (Arc::clone(self), sandbox.volume());
-        let bytes = (disk_mb << 20) + sandbox.record().memory_bytes();
+        let record = sandbox.record();
+        let (inherited, memory) = (record.inherited_bytes, record.memory_bytes());
+        let bytes = room(disk_mb, inherited) + memory;
         spawn_blocking(move || {
+            let used = inner.pool.usage(&volume).map_err(from_pool)?;
+            let (limit, used) = (disk_mb << 20, used.referenced_bytes + inherited);
+            if limit < used.saturating_sub(memory) {
+                return Err(from_pool(PoolError::LimitBelowUse { limit, used }));
+            }
             inner
                 .pool
                 .set_limit(&volume, Some(bytes))

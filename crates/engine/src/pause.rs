@@ -16,6 +16,7 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, from_pool, internal};
+use crate::inherited::room;
 use crate::record::{Durability, MemoryRecord, Record};
 use crate::sandbox::Sandbox;
 use crate::snapshots::{memory_dir, staging};
@@ -122,7 +123,7 @@ impl Inner {
         let volume = crate::sandbox::volume_of(&record.id);
         let dir = memory_dir(&self.pool.path(&volume));
         let used = machine.usage().map_err(from_isolation)?.memory_bytes;
-        let room = (record.limits.disk_mb << 20) + used + CAPTURE_SLACK_BYTES;
+        let room = room(record.limits.disk_mb, record.inherited_bytes) + used + CAPTURE_SLACK_BYTES;
         let (inner, made, limited) = (Arc::clone(self), dir.clone(), volume.clone());
         let stale = staging("resume", record.id.as_str());
         spawn_blocking(move || {
@@ -202,14 +203,16 @@ impl Inner {
     /// Clears memory out of a sandbox's volume. What fails is made up for by the next boot.
     async fn drop_memory(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
         let (inner, volume) = (Arc::clone(self), sandbox.volume());
-        let disk_bytes = sandbox.record().limits.disk_mb << 20;
+        let record = sandbox.record();
+        let disk_bytes = record.limits.disk_mb << 20;
+        let quota_bytes = room(record.limits.disk_mb, record.inherited_bytes);
         let dropped = spawn_blocking(move || {
             let dir = memory_dir(&inner.pool.path(&volume));
             remove_tree(&dir).map_err(|error| pool_io("clear", &dir, error))?;
             // What was cleared is given back with the next transaction.
             inner.pool.sync(&volume)?;
             match inner.disk_limits {
-                true => inner.pool.set_limit(&volume, Some(disk_bytes)),
+                true => inner.pool.set_limit(&volume, Some(quota_bytes)),
                 false => Ok(()),
             }
         })
@@ -321,15 +324,26 @@ impl Inner {
                 .map(drop),
             Err(error) => Err(from_isolation(error)),
         };
-        let (pool, failed) = (self.pool.clone(), restored.is_err());
-        let settled = spawn_blocking(move || match failed {
-            true => put_back(&pool, &volume, &aside),
-            false => pool.delete(&aside),
+        let (inner, failed, record) = (Arc::clone(self), restored.is_err(), record.clone());
+        let settled = spawn_blocking(move || {
+            if !failed {
+                inner.pool.delete(&aside)?;
+                return Ok(None);
+            }
+            let inherited = inner.handed_down(&volume, &record)?;
+            put_back(&inner.pool, &volume, &aside)?;
+            Ok::<_, PoolError>(Some(inherited))
         })
         .await
         .map_err(internal)?;
-        if let Err(error) = settled {
-            tracing::error!(sandbox = %sandbox.id, %error, "the copy made for a resume stays");
+        match settled {
+            Ok(Some(inherited)) => sandbox.update(Durability::Written, |record| {
+                record.inherited_bytes = inherited;
+            })?,
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(sandbox = %sandbox.id, %error, "the copy made for a resume stays");
+            }
         }
         restored
     }

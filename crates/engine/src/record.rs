@@ -16,6 +16,7 @@ use time::OffsetDateTime;
 
 pub use crate::files::Durability;
 use crate::files::Files;
+use crate::inherited::room;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
@@ -51,6 +52,10 @@ pub struct Record {
     /// Whether its disk began as a snapshot's, so that an empty one must never take its place.
     #[serde(default)]
     pub grown_from_snapshot: bool,
+    /// What its disk held when it came from a snapshot; charged to whoever wrote it, and counted
+    /// against the limit all the same.
+    #[serde(default)]
+    pub inherited_bytes: u64,
     /// What its disk was at the last snapshot.
     #[serde(default)]
     pub snapshotted: Option<Snapshotted>,
@@ -66,6 +71,12 @@ impl Record {
     /// Bytes of memory that lie in its volume beside its disk.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, |memory| memory.bytes)
+    }
+
+    /// What its volume may be charged: what the limit leaves beside what it inherited, and its memory
+    /// while that lies there.
+    pub fn quota_bytes(&self) -> u64 {
+        room(self.limits.disk_mb, self.inherited_bytes) + self.memory_bytes()
     }
 
     /// What its volume may hold: its disk, and its memory while that lies there.

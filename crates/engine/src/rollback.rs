@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use crate::books::RunPromise;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
+use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record, Restoring};
 use crate::sandbox::Sandbox;
@@ -72,6 +73,8 @@ impl Inner {
             return Err(RunnerError::Invalid { message });
         }
         let record = sandbox.record();
+        self.inherit(&target.snapshot, record.limits.disk_mb)
+            .await?;
         let ran = matches!(record.state, State::Running | State::Frozen | State::Paused);
         let run = ran || request.memory;
         // Room to run is asked for before anything is touched.
@@ -124,10 +127,11 @@ impl Inner {
     ) -> Result<Draft, RunnerError> {
         let draft = Draft::new(&self.pool, staging("rollback", sandbox.id.as_str()));
         let (inner, source) = (Arc::clone(self), snapshot.volume());
-        let disk_bytes = sandbox.record().limits.disk_mb << 20;
+        let disk_mb = sandbox.record().limits.disk_mb;
+        let quota_bytes = room(disk_mb, snapshot.weight());
         spawn_blocking(move || {
             inner.pool.delete(draft.id())?;
-            inner.ready_volume(draft.id(), &Disk::CopyOf(source), disk_bytes)?;
+            inner.ready_volume(draft.id(), &Disk::CopyOf(source), quota_bytes)?;
             Ok(draft)
         })
         .await
@@ -222,6 +226,10 @@ impl Inner {
         .await
         .map_err(internal)?
         .map_err(from_pool)?;
+        let inherited_bytes = target.weight();
+        sandbox.update(Durability::Written, |record| {
+            record.inherited_bytes = inherited_bytes;
+        })?;
         let arrived = |record: &mut Record| {
             record.image = image.id.clone();
             record.image_env.clone_from(&image.config.env);

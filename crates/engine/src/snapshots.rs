@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_model::{ImageId, SandboxId, SandboxSpec, SnapshotId};
 use cove_pool::{Kind, VolumeId};
@@ -40,6 +40,9 @@ pub struct SnapshotRecord {
     pub created_at: OffsetDateTime,
     pub memory: Option<MemoryRecord>,
     pub stopped_us: u64,
+    /// What its disk weighs against the limit of whatever grows from it: at least what it holds.
+    #[serde(default)]
+    pub weight_bytes: u64,
     /// Set for the processes that belong to an image; not listed, and goes with the image.
     #[serde(default)]
     pub template_of: Option<ImageId>,
@@ -51,6 +54,8 @@ pub struct Snapshot {
     /// Read by whoever grows something from it, written by its deletion.
     users: Arc<tokio::sync::RwLock<()>>,
     pub sizes: Mutex<Option<Sizes>>,
+    /// What it holds, once somebody had to know exactly.
+    pub counted: OnceLock<u64>,
 }
 
 /// Keeps a snapshot from being deleted.
@@ -208,7 +213,14 @@ impl Snapshot {
             record,
             users: Arc::default(),
             sizes: Mutex::default(),
+            counted: OnceLock::new(),
         }
+    }
+
+    /// What counts against the limit of a sandbox that begins from it.
+    pub fn weight(&self) -> u64 {
+        let counted = self.counted.get().copied().unwrap_or(u64::MAX);
+        self.record.weight_bytes.min(counted)
     }
 
     pub fn volume(&self) -> VolumeId {

@@ -108,6 +108,7 @@ impl Inner {
             image: image.id.clone(),
             created_at: OffsetDateTime::now_utc(),
             template_of: Some(image.id.clone()),
+            weight_bytes: 0,
             ..hold.snapshot.record.clone()
         };
         let inner = Arc::clone(self);

@@ -60,7 +60,7 @@ impl Inner {
         &self,
         volume: &VolumeId,
         disk: &Disk,
-        disk_bytes: u64,
+        quota_bytes: u64,
     ) -> Result<std::path::PathBuf, PoolError> {
         let path = self.pool.path(volume);
         let exists = self.pool.exists(volume)?;
@@ -73,7 +73,7 @@ impl Inner {
             Disk::Own => self.pool.create(volume)?,
         }
         if self.disk_limits {
-            match self.pool.set_limit(volume, Some(disk_bytes)) {
+            match self.pool.set_limit(volume, Some(quota_bytes)) {
                 // What was just cleared is only given back with the next transaction; the limit that
                 // allowed for it stays until the next boot.
                 Err(PoolError::LimitBelowUse { .. }) if exists => {}

@@ -22,6 +22,7 @@
 mod attach;
 mod btrfs;
 mod config;
+mod count;
 mod directory;
 mod error;
 mod loopdev;

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use crate::attach;
 use crate::btrfs::Btrfs;
 use crate::config::{Backend, Layout, PoolConfig};
+use crate::count;
 use crate::directory::Directory;
 use crate::error::{Context, Place, PoolError};
 use crate::probe::{self, Finding};
@@ -193,7 +194,7 @@ impl Pool {
     /// returns: the kernel makes a btrfs snapshot by committing a transaction.
     ///
     /// A limit is not inherited; set one on `to`. With simple quotas it covers what `to` writes from
-    /// then on, not what it inherited. Subvolumes inside `from` are not included.
+    /// then on, not what it inherited: subtract what [`count`](Pool::count) or the caller's books say. Subvolumes inside `from` are not included.
     pub fn snapshot(
         &self,
         from: &VolumeId,
@@ -270,6 +271,19 @@ impl Pool {
         let path = self.path(id);
         match fs::File::open(&path) {
             Ok(volume) => tree::measure(volume.into()).context("measure", path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(PoolError::NotFound { id: id.clone() })
+            }
+            Err(e) => Err(PoolError::io("open", path, e)),
+        }
+    }
+
+    /// At least what a volume holds, with what its directories, names and attributes take, whoever is
+    /// charged for it. Nothing when the walk is not done by `deadline`.
+    pub fn count(&self, id: &VolumeId, deadline: Instant) -> Result<Option<u64>, PoolError> {
+        let path = self.path(id);
+        match fs::File::open(&path) {
+            Ok(volume) => count::walk(volume.into(), deadline).context("count", path),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 Err(PoolError::NotFound { id: id.clone() })
             }

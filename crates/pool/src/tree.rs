@@ -250,6 +250,7 @@ fn measure_level(
     Ok(directories)
 }
 
-fn blocks(stat: &Stat) -> u64 {
+/// The disk bytes of one entry.
+pub(crate) fn blocks(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK
 }

@@ -297,6 +297,7 @@ impl Inner {
             created_at: manifest.created_at,
             memory: kept,
             stopped_us: 0,
+            weight_bytes: 0,
             template_of: None,
         })?;
         drop(image_hold);

@@ -1,8 +1,7 @@
 //! Taking snapshots of sandboxes in any settled state.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_isolation::{Afterwards, Captured, Isolation, IsolationError, Machine};
@@ -35,6 +34,7 @@ struct Taken {
     stopped: Duration,
     /// The sandbox's volume right after the copy.
     version: u64,
+    weight_bytes: u64,
 }
 
 impl Engine {
@@ -154,6 +154,7 @@ impl Inner {
                 .map_err(from_pool)?;
             // Read while nothing runs: what is written from now on must count as a change.
             let version = inner.pool.version(&volume).map_err(from_pool)?;
+            let weight_bytes = inner.handed_down(&volume, &record).map_err(from_pool)?;
             let was_stopped = stopped.is_some();
             match stopped {
                 Some(stopped) if taking.hold => stopped.keep(),
@@ -170,6 +171,7 @@ impl Inner {
                     Duration::ZERO
                 },
                 version,
+                weight_bytes,
             })
         })
         .await
@@ -207,13 +209,18 @@ impl Inner {
             pool.sync(&source)
         })
         .await?;
-        let (pool, source, target) = (self.pool.clone(), volume, draft.id().clone());
-        let version = Arc::new(AtomicU64::new(0));
-        let seen = Arc::clone(&version);
+        let (inner, source, target) = (Arc::clone(self), volume, draft.id().clone());
+        let (of, seen) = (record.clone(), Arc::new(OnceLock::new()));
+        let at_copy = Arc::clone(&seen);
         let at_rest = Box::new(move || {
-            pool.snapshot(&source, &target, Access::Writable)
-                .and_then(|()| pool.version(&source))
-                .map(|version| seen.store(version, Ordering::Release))
+            inner
+                .pool
+                .snapshot(&source, &target, Access::Writable)
+                .and_then(|()| inner.pool.version(&source))
+                .and_then(|version| Ok((version, inner.handed_down(&source, &of)?)))
+                .map(|found| {
+                    let _ = at_copy.set(found);
+                })
                 .map_err(io::Error::other)
         });
         let afterwards = if taking.hold {
@@ -246,6 +253,7 @@ impl Inner {
             Ok(())
         })
         .await?;
+        let (version, weight_bytes) = seen.get().copied().unwrap_or_default();
         Ok(Taken {
             memory: Some(MemoryRecord {
                 bytes: captured.memory_bytes,
@@ -253,7 +261,8 @@ impl Inner {
                 grown_mb: record.grown_mb,
             }),
             stopped: Duration::from_micros(captured.stopped_us),
-            version: version.load(Ordering::Acquire),
+            version,
+            weight_bytes,
         })
     }
 
@@ -273,6 +282,7 @@ impl Inner {
             created_at: OffsetDateTime::now_utc(),
             memory: taken.memory.clone(),
             stopped_us: u64::try_from(taken.stopped.as_micros()).unwrap_or(u64::MAX),
+            weight_bytes: taken.weight_bytes,
             template_of: None,
         };
         let (inner, volume) = (Arc::clone(self), crate::sandbox::volume_of(&record.id));

@@ -229,3 +229,41 @@ fn a_pool_on_the_hosts_btrfs_limits_too() {
     pool.set_limit(&id, Some(8 * MIB)).unwrap();
     assert_quota(fill(&pool, &id, 16 * MIB));
 }
+
+#[test]
+fn a_count_finds_inherited_data_names_and_attributes_and_gives_up_in_time() {
+    use std::time::{Duration, Instant};
+    let pool = TestPool::btrfs();
+    let (parent, copy) = (sandbox("parent"), sandbox("copy"));
+    let soon = || Instant::now() + Duration::from_secs(60);
+    pool.create(&parent).unwrap();
+    let count = |id: &VolumeId| pool.count(id, soon()).unwrap().unwrap();
+    let empty = count(&parent);
+    pool.write(&parent, "data", vec![3; 4 << 20]);
+    fs::hard_link(
+        pool.path(&parent).join("data"),
+        pool.path(&parent).join("again"),
+    )
+    .unwrap();
+    pool.sync(&parent).unwrap();
+    pool.snapshot(&parent, &copy, Access::Writable).unwrap();
+    let inherited = count(&copy) - empty;
+    assert!((4 * MIB..5 * MIB).contains(&inherited), "{inherited}");
+
+    let before = count(&copy);
+    for n in 0..1000 {
+        pool.write(&copy, &format!("empty-{n}"), Vec::new());
+    }
+    assert!(count(&copy) >= before + 1000 * 1024, "names take room");
+    let before = count(&copy);
+    let dir = pool.path(&copy).join("hoard");
+    fs::create_dir(&dir).unwrap();
+    for n in 0..100 {
+        let value = vec![7; 4000];
+        let name = format!("user.{n}");
+        rustix::fs::setxattr(&dir, name, &value, rustix::fs::XattrFlags::CREATE).unwrap();
+    }
+    let hoarded = count(&copy) - before;
+    assert!(hoarded >= 100 * 4000, "so do attributes: {hoarded}");
+    assert_eq!(pool.count(&copy, Instant::now()).unwrap(), None);
+}
