@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Weights only grow, because nobody hears of inherited data that is deleted. Before one is the reason for a
-//! refusal, and when a sandbox has nearly used up its room, what its disk holds is counted.
+//! refusal, and when a sandbox has nearly used up its room, what its disk holds is counted: it has not
+//! inherited more than that. Files that are deleted and still open are not seen; they go with their process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -129,12 +130,16 @@ impl Inner {
         self.pool.delete(copy.id())?;
         self.pool.sync(&volume)?;
         self.pool.snapshot(&volume, copy.id(), Access::ReadOnly)?;
-        let charged = self.pool.usage(&volume)?.referenced_bytes;
         let Some(holds) = self.count(copy.id())? else {
             return Ok(());
         };
+        // What was deleted meanwhile is charged as long as the copy holds it.
+        drop(copy);
+        self.pool.sync(&volume)?;
         let known = sandbox.record().inherited_bytes;
-        let inherited = holds.saturating_sub(charged).min(known);
+        // Nobody can tell what of it the sandbox wrote itself: what it is charged may be deleted and still
+        // open, and would pay for what it inherited. All of it may be inherited, and no more than that.
+        let inherited = holds.min(known);
         if inherited == known {
             return Ok(());
         }
