@@ -21,6 +21,9 @@ pub struct ControlConfig {
     pub lifecycle_every: Duration,
     /// How often the books are compared with what the host has.
     pub reconcile_every: Duration,
+    /// How long a snapshot that the host does not know may be somebody's request on its way. After that it
+    /// is taken for given up.
+    pub snapshot_grace: Duration,
     /// How often old rows are removed.
     pub sweep_every: Duration,
     /// Below this share of one CPU over a lifecycle period a sandbox counts as idle.
@@ -56,6 +59,7 @@ impl Default for ControlConfig {
             meter_every: Duration::from_secs(15),
             lifecycle_every: Duration::from_secs(5),
             reconcile_every: Duration::from_secs(60),
+            snapshot_grace: Duration::from_secs(30),
             sweep_every: Duration::from_secs(600),
             idle_cpu: 0.02,
             idle_network_bytes: 1024,

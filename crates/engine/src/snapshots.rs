@@ -116,11 +116,19 @@ impl Snapshots {
             .cloned()
     }
 
+    /// One that is being made is neither there nor missing, and whoever asks must not take it for lost.
     pub fn find(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
-        self.get(id).ok_or_else(|| RunnerError::NotFound {
-            what: "snapshot".into(),
-            id: id.to_string(),
-        })
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.get(id) {
+            Some(found) => Ok(found),
+            None if claimed.contains(id) => Err(RunnerError::InUse {
+                message: format!("snapshot '{id}' is still being made"),
+            }),
+            None => Err(RunnerError::NotFound {
+                what: "snapshot".into(),
+                id: id.to_string(),
+            }),
+        }
     }
 
     pub fn contains(&self, id: &SnapshotId) -> bool {
@@ -242,4 +250,27 @@ pub fn staging(purpose: &str, id: &str) -> VolumeId {
 /// Where captured memory lies in a volume.
 pub fn memory_dir(volume: &Path) -> PathBuf {
     volume.join("mem")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_being_made_is_not_missing() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let opened = Snapshots::open(dir.path().join("records"), |_| true);
+        let snapshots = Arc::new(opened.expect("it is empty"));
+        let id = SnapshotId::random();
+        let missing = |found: Result<Arc<Snapshot>, RunnerError>| {
+            matches!(found, Err(RunnerError::NotFound { .. }))
+        };
+        assert!(missing(snapshots.find(&id)));
+        let claim = snapshots.claim(&id).expect("nobody makes it");
+        let making = snapshots.find(&id).err();
+        assert!(matches!(making, Some(RunnerError::InUse { .. })));
+        assert!(snapshots.claim(&id).is_err());
+        drop(claim);
+        assert!(missing(snapshots.find(&id)));
+    }
 }

@@ -97,6 +97,12 @@ impl Control {
         view: Option<&SnapshotView>,
     ) -> Result<(), ControlError> {
         match (row.state, view) {
+            // Another process over the same database may be asking for it right now.
+            (SnapshotState::Making, None)
+                if self.now() - row.created_at < self.config().snapshot_grace =>
+            {
+                Ok(())
+            }
             (SnapshotState::Making, _) | (SnapshotState::Ready, None) => {
                 self.settle_snapshot(&row.id).await
             }

@@ -684,3 +684,38 @@ async fn an_image_from_a_snapshot_is_its_makers_alone() {
     let made = plane.create(&one, spec).await.unwrap().sandbox;
     assert_eq!(made.image, Some(mine.id));
 }
+
+#[tokio::test]
+async fn a_snapshot_that_another_process_is_asking_for_is_left_alone_for_a_while() {
+    let grace = Duration::from_secs(30);
+    let config = cove_control::ControlConfig {
+        snapshot_grace: grace,
+        ..crate::support::quick()
+    };
+    let plane = Plane::with(config).await;
+    let one = plane.sandbox("agent").await;
+    let row = cove_store::SnapshotRecord {
+        id: SnapshotId::random(),
+        org: plane.root.org.clone(),
+        name: None,
+        sandbox: Some(one.id.clone()),
+        parent: None,
+        kind: cove_store::SnapshotKind::Manual,
+        state: cove_store::SnapshotState::Making,
+        memory: false,
+        spec: one.spec.clone(),
+        rolled_back_to: None,
+        facts: cove_store::SnapshotFacts::default(),
+        held_disk_mb: 1,
+        created_at: cove_control::Clock::now(plane.clock.as_ref()),
+        deleted_at: None,
+    };
+    plane.store.create_snapshot(&row, None).await.unwrap();
+    plane.control.prepare().await.unwrap();
+    let found = plane.store.any_snapshot(&row.id).await.unwrap();
+    assert!(found.is_some(), "it was given up under its maker's hands");
+    plane.clock.advance(grace);
+    plane.control.prepare().await.unwrap();
+    let found = plane.store.any_snapshot(&row.id).await.unwrap();
+    assert!(found.is_none(), "nobody asks for it any more");
+}

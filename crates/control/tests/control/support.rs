@@ -31,6 +31,7 @@ pub struct Plane {
 /// Background work at a pace tests can wait for.
 pub fn quick() -> ControlConfig {
     ControlConfig {
+        snapshot_grace: Duration::ZERO,
         meter_every: Duration::from_millis(20),
         lifecycle_every: Duration::from_millis(20),
         reconcile_every: Duration::from_millis(50),
