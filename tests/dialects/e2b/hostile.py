@@ -27,6 +27,11 @@ def ask(method, path, body=None, headers=None, base=BASE):
         return error.code, error.read().decode(errors="replace")
 
 
+def flipped(tag):
+    """A signature that is never the same."""
+    return ("B" if tag[0] == "A" else "A") + tag[1:]
+
+
 def framed(message):
     text = json.dumps(message).encode()
     return struct.pack(">BI", 0, len(text)) + text
@@ -136,7 +141,7 @@ def check(mine, theirs, other_key):
     foreign = theirs._envd_access_token
     key, tag = token.split(".")
     other = foreign.split(".")[0]
-    for shown in (None, "", "x", foreign, f"{other}.{tag}", f"{key}.{tag[:-2]}AA", f"{key}.", token + "A" * 300):
+    for shown in (None, "", "x", foreign, f"{other}.{tag}", f"{key}.{flipped(tag)}", f"{key}.", token + "A" * 300):
         refused_everywhere(id, shown)
     # A token is good for one sandbox and one purpose.
     refused_everywhere(theirs.sandbox_id, token)

@@ -14,4 +14,5 @@ mod resting;
 mod snapshots;
 mod support;
 mod tenancy;
+mod tokens;
 mod updating;
