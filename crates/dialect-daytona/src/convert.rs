@@ -128,14 +128,6 @@ pub fn time_text(at: OffsetDateTime) -> String {
 /// a stopped one that somebody asked to archive, or that was left alone for as long as was set.
 fn state(sandbox: &Sandbox) -> &'static str {
     match sandbox.state {
-        State::Creating => "creating",
-        // A frozen one goes on by itself as soon as anybody asks for anything.
-        State::Running | State::Frozen => "started",
-        State::Pausing => "pausing",
-        State::Paused => "paused",
-        State::Resuming => "resuming",
-        State::Restoring => "restoring",
-        State::Stopping => "stopping",
         State::Stopped if sandbox.spec.labels.contains_key(ARCHIVED) => "archived",
         State::Stopped => {
             let after = Intervals::of(sandbox)
@@ -147,6 +139,22 @@ fn state(sandbox: &Sandbox) -> &'static str {
                 _ => "stopped",
             }
         }
+        other => state_word(other),
+    }
+}
+
+/// The word for a state of which nothing else is known.
+pub fn state_word(state: State) -> &'static str {
+    match state {
+        State::Creating => "creating",
+        // A frozen one goes on by itself as soon as anybody asks for anything.
+        State::Running | State::Frozen => "started",
+        State::Pausing => "pausing",
+        State::Paused => "paused",
+        State::Resuming => "resuming",
+        State::Restoring => "restoring",
+        State::Stopping => "stopping",
+        State::Stopped => "stopped",
         State::Failed => "error",
         State::Deleting => "destroying",
         State::Gone => "destroyed",

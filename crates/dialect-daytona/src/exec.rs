@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use bytes::BytesMut;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{Exit, OutputFrom};
+use cove_protocol::message::{Channel, Exit, OutputFrom};
 use serde_json::json;
 
 use crate::asking::{Caller, Json, Names};
+use crate::kept::Kept;
 use crate::refusal::{Answer, Refusal};
 use crate::wire::{CodeRun, Execute};
 
-/// Bytes of output kept of one command.
-pub const OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// A day; more is a mistake.
 const TIMEOUT_MAX_S: i64 = 86_400;
 /// Bytes of a directory's name.
@@ -24,13 +22,13 @@ const PATH_MAX: usize = 4096;
 
 /// A command that has ended.
 pub struct Ended {
-    pub output: BytesMut,
+    pub output: Kept,
     pub exit: Exit,
 }
 
 impl Ended {
     pub fn text(&self) -> String {
-        let mut text = String::from_utf8_lossy(&self.output).into_owned();
+        let mut text = self.output.text();
         if self.exit.oom {
             let mib = |bytes: u64| bytes / (1024 * 1024);
             text.push_str(&format!(
@@ -43,7 +41,47 @@ impl Ended {
 }
 
 /// Runs a command to its end, both outputs together as they come.
-pub async fn run(access: GuestAccess, request: CommandRequest) -> Result<Ended, Refusal> {
+pub async fn run(
+    front: &Front,
+    access: GuestAccess,
+    request: CommandRequest,
+) -> Result<Ended, Refusal> {
+    let mut output = Kept::new(front);
+    let exit = follow(access, request, |_, data| output.take(data)).await?;
+    Ok(Ended { output, exit })
+}
+
+/// A command that has ended, with its outputs apart.
+pub struct Both {
+    pub stdout: String,
+    pub stderr: String,
+    pub exit: Exit,
+}
+
+/// Runs a command to its end, its outputs apart.
+pub async fn run_apart(
+    front: &Front,
+    access: GuestAccess,
+    request: CommandRequest,
+) -> Result<Both, Refusal> {
+    let (mut stdout, mut stderr) = (Kept::new(front), Kept::new(front));
+    let take = |channel, data: &[u8]| match channel {
+        Channel::Stdout => stdout.take(data),
+        Channel::Stderr => stderr.take(data),
+    };
+    let exit = follow(access, request, take).await?;
+    Ok(Both {
+        stdout: stdout.text(),
+        stderr: stderr.text(),
+        exit,
+    })
+}
+
+async fn follow(
+    access: GuestAccess,
+    request: CommandRequest,
+    mut take: impl FnMut(Channel, &[u8]),
+) -> Result<Exit, Refusal> {
     let start = access.command(request)?;
     let from = OutputFrom {
         id: start.id.clone(),
@@ -52,21 +90,14 @@ pub async fn run(access: GuestAccess, request: CommandRequest) -> Result<Ended, 
     };
     let follow = access.start_following(start).await?;
     let mut following = Following::new(access, follow, from, false);
-    let mut output = BytesMut::new();
     loop {
         match following.next().await? {
             Some(FollowEvent::Started(_)) => {}
-            Some(FollowEvent::Output { data, .. }) => {
-                let left = OUTPUT_MAX.saturating_sub(output.len());
-                output.extend_from_slice(&data[..data.len().min(left)]);
-            }
-            Some(FollowEvent::Exit(exit)) => return Ok(Ended { output, exit }),
+            Some(FollowEvent::Output { channel, data, .. }) => take(channel, &data),
+            Some(FollowEvent::Exit(exit)) => return Ok(exit),
             None => {
-                return Err(Refusal::new(
-                    502,
-                    "BAD_GATEWAY",
-                    "the output ended without an exit",
-                ));
+                let message = "the output ended without an exit";
+                return Err(Refusal::new(502, "BAD_GATEWAY", message));
             }
         }
     }
@@ -111,7 +142,7 @@ pub async fn execute(
         timeout_ms: timeout_ms(body.timeout)?,
         ..CommandRequest::new(merged(&body.command))
     };
-    let ended = run(access, request).await?;
+    let ended = run(&front, access, request).await?;
     if ended.exit.timed_out {
         return Err(timed_out(body.timeout));
     }
@@ -160,7 +191,7 @@ async fn asked_inside(
         .control
         .guest(caller, id, GuestAction::Metrics)
         .await?;
-    let ended = run(access, CommandRequest::shell(command)).await?;
+    let ended = run(front, access, CommandRequest::shell(command)).await?;
     let text = ended.text();
     match text.strip_suffix('\n') {
         Some(line) if line.starts_with('/') && line.len() <= PATH_MAX => Ok(line.to_owned()),
@@ -218,8 +249,10 @@ pub async fn code_run(
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     // The code is the shell's input, which puts it into a file of its own and takes that away again.
     let script = format!(
-        "exec 2>&1; umask 077; d=$(mktemp -d) || exit 1; cat >\"$d/code.{extension}\" || exit 1; \
-         ( set -- \"$d/code.{extension}\" \"$@\"; {program} ) </dev/null; s=$?; rm -rf \"$d\"; exit $s"
+        "exec 2>&1; umask 077; d=$(mktemp -d) || exit 1; \
+         trap 'rm -rf \"$d\"' EXIT; trap 'exit 143' HUP INT TERM; \
+         cat >\"$d/code.{extension}\" || exit 1; \
+         ( set -- \"$d/code.{extension}\" \"$@\"; {program} ) </dev/null"
     );
     let mut argv = vec![
         "/bin/sh".to_owned(),
@@ -236,7 +269,7 @@ pub async fn code_run(
         timeout_ms: timeout_ms(body.timeout)?,
         ..CommandRequest::new(CommandLine::Argv(argv))
     };
-    let ended = run(access, request).await?;
+    let ended = run(&front, access, request).await?;
     if ended.exit.timed_out {
         return Err(timed_out(body.timeout));
     }

@@ -9,10 +9,13 @@
 
 mod asking;
 mod convert;
+mod events;
 mod exec;
 mod files;
+mod git;
 mod info;
 mod interpreter;
+mod kept;
 mod lifecycle;
 mod logs;
 mod place;
@@ -47,6 +50,7 @@ const TOOLBOX: &str = "/toolbox/{sandbox}";
 pub fn router(front: Front) -> Router {
     let api = Router::new()
         .route("/config", get(place::config))
+        .route("/socket.io/", get(events::listen))
         .route("/sandbox", post(sandboxes::create).get(sandboxes::list))
         .route(
             "/sandbox/{sandbox}",

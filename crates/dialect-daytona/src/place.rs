@@ -52,7 +52,7 @@ pub async fn config(place: Place) -> Answer {
     // No analytics and no login pages: what is absent here the SDKs do without.
     Ok(axum::Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "oidc": { "issuer": "", "clientId": "", "audience": "" },
+        "oidc": { "issuer": "", "clientId": "", "audience": "", "provider": "" },
         "linkedAccountsEnabled": false,
         "announcements": {},
         "proxyTemplateUrl": "",

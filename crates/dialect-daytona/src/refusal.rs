@@ -16,6 +16,8 @@ use serde::Serialize;
 /// Bytes of a message shown to a caller; what a guest says may be long.
 const MESSAGE_MAX: usize = 2048;
 
+const COMMAND_NOT_FOUND: &str = "COMMAND_NOT_FOUND";
+
 #[derive(Debug, Clone)]
 pub struct Refusal {
     status: u16,
@@ -59,6 +61,11 @@ impl Refusal {
     /// What this server does not do, whatever its state.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(501, "UNSUPPORTED", what)
+    }
+
+    /// Whether a command was not run because there is no such program.
+    pub fn is_missing_program(&self) -> bool {
+        self.code == COMMAND_NOT_FOUND
     }
 
     pub fn message(&self) -> &str {
@@ -177,7 +184,8 @@ impl From<ControlError> for Refusal {
 impl From<GuestError> for Refusal {
     fn from(error: GuestError) -> Self {
         let known = match error.code() {
-            Some(GuestCode::CommandNotFound | GuestCode::NoSuchUser) => Some((400, "BAD_REQUEST")),
+            Some(GuestCode::CommandNotFound) => Some((400, COMMAND_NOT_FOUND)),
+            Some(GuestCode::NoSuchUser) => Some((400, "BAD_REQUEST")),
             Some(GuestCode::NotFound) => Some((404, "PROCESS_NOT_FOUND")),
             Some(GuestCode::Gone) => Some((410, "COMMAND_ALREADY_COMPLETED")),
             _ => None,

@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use bytes::BytesMut;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::Front;
 use cove_protocol::message::{ReadFile, WriteFile};
@@ -11,13 +10,12 @@ use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::exec::{Ended, absolute, run};
+use crate::kept::{ANSWER_MAX, Kept};
 use crate::refusal::{Answer, Refusal, about_path};
 use crate::tree::stat;
 
 /// Lines and files told of one search.
 const FOUND_MAX: usize = 10_000;
-/// Bytes of a file whose text is replaced.
-const REPLACE_MAX: usize = 32 * 1024 * 1024;
 const FILES_MAX: usize = 1000;
 const PATTERN_MAX: usize = 4096;
 
@@ -35,6 +33,7 @@ pub struct Search {
 }
 
 async fn ask(
+    front: &Front,
     access: GuestAccess,
     script: &str,
     path: String,
@@ -42,7 +41,7 @@ async fn ask(
 ) -> Result<Ended, Refusal> {
     let argv = ["/bin/sh", "-c", script, "sh", &path, &pattern];
     let argv = argv.map(str::to_owned).to_vec();
-    run(access, CommandRequest::new(CommandLine::Argv(argv))).await
+    run(front, access, CommandRequest::new(CommandLine::Argv(argv))).await
 }
 
 fn check(pattern: &str) -> Result<(), Refusal> {
@@ -63,8 +62,8 @@ pub async fn find(
     let path = absolute(&front, &caller, &id, query.path).await?;
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     stat(&access, path.clone()).await?;
-    let ended = ask(access, FIND, path, query.pattern).await?;
-    Ok(axum::Json(matches(&ended.output)).into_response())
+    let ended = ask(&front, access, FIND, path, query.pattern).await?;
+    Ok(axum::Json(matches(ended.output.bytes())).into_response())
 }
 
 fn matches(output: &[u8]) -> Vec<Value> {
@@ -93,8 +92,10 @@ pub async fn search(
     let path = absolute(&front, &caller, &id, query.path).await?;
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     stat(&access, path.clone()).await?;
-    let ended = ask(access, SEARCH, path, query.pattern).await?;
-    let files: Vec<_> = ended.output[..]
+    let ended = ask(&front, access, SEARCH, path, query.pattern).await?;
+    let files: Vec<_> = ended
+        .output
+        .bytes()
         .split(|byte| *byte == 0)
         .filter(|file| file.starts_with(b"/"))
         .take(FOUND_MAX)
@@ -132,7 +133,7 @@ pub async fn replace(
     for file in body.files {
         let outcome = async {
             let path = absolute(&front, &caller, &id, file.clone()).await?;
-            replace_in(&access, path, &body.pattern, &body.new_value).await
+            replace_in(&front, &access, path, &body.pattern, &body.new_value).await
         };
         results.push(match outcome.await {
             Ok(()) => json!({ "file": file, "success": true }),
@@ -143,6 +144,7 @@ pub async fn replace(
 }
 
 async fn replace_in(
+    front: &Front,
     access: &GuestAccess,
     path: String,
     pattern: &str,
@@ -155,16 +157,16 @@ async fn replace_in(
         ..ReadFile::default()
     };
     let mut reader = access.guest().read_file(read).await.map_err(about_path)?;
-    let mut bytes = BytesMut::new();
+    let mut kept = Kept::new(front);
     while let Some(chunk) = reader.next().await.map_err(about_path)? {
-        bytes.extend_from_slice(&chunk);
-        if bytes.len() > REPLACE_MAX {
-            return Err(Refusal::invalid(format!(
-                "text is replaced in files of at most {REPLACE_MAX} bytes"
-            )));
+        kept.take(&chunk);
+        if kept.is_cut() {
+            let message = format!("text is replaced in files of at most {ANSWER_MAX} bytes");
+            return Err(Refusal::invalid(message));
         }
     }
-    let text = std::str::from_utf8(&bytes).map_err(|_| Refusal::invalid("the file is not text"))?;
+    let text = std::str::from_utf8(kept.bytes());
+    let text = text.map_err(|_| Refusal::invalid("the file is not text"))?;
     let replaced = text.replace(pattern, new);
     if replaced == text {
         return Ok(());

@@ -10,7 +10,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front};
 use cove_protocol::client::FollowEvent;
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names};
-use crate::exec::OUTPUT_MAX;
+use crate::kept::Kept;
 use crate::refusal::{Answer, Refusal, about_path};
 
 const SESSION_TAG: &str = "daytona-session:";
@@ -38,7 +38,7 @@ s='trap '\''echo $? >"${COVE_STATUS:-/dev/null}"'\'' EXIT'
 if command -v bash >/dev/null; then exec env -u COVE_STATUS bash --noprofile --norc -c "$s"' ; while IFS= read -r __cove_line; do eval "$__cove_line"; done' ; fi
 exec sh -c "$s"' ; while IFS= read -r __cove_line; do eval "$__cove_line"; done'"#;
 
-/// The carrier: it ends when the command has, at the latest a second after it; what the command left
+/// The carrier: it ends when the command has, soon after it at the latest; what the command left
 /// in the background may go on saying things. `$1` is the pipes' common name; `$2` says whether there is input to come; the rest says
 /// what runs, for whoever lists processes.
 const CARRIER: &str = r#"exec 3<&0
@@ -50,7 +50,7 @@ IFS= read -r s <"$1.status" || s=1
 rm -f "$1.in" "$1.out" "$1.err" "$1.status" "$1.sh"
 [ -n "$i" ] && kill "$i" 2>/dev/null
 trap 'exit "$s"' ALRM
-{ sleep 1; kill -s ALRM $$; } >/dev/null 2>&1 & t=$!
+{ sleep 0.5 || sleep 1; kill -s ALRM $$; } >/dev/null 2>&1 & t=$!
 wait $o $e
 kill "$t" 2>/dev/null
 exit "$s""#;
@@ -113,14 +113,30 @@ fn shell_of<'a>(all: &'a [Process], name: &str) -> Result<&'a Process, Refusal> 
     let is_it = |process: &&Process| process.tag.strip_prefix(SESSION_TAG) == Some(name);
     // The newest: one that ended may have been made again.
     let found = all.iter().rev().find(is_it).ok_or_else(|| unknown(name))?;
-    match found.exit {
-        Some(_) if commands_of(all, name).next().is_none() => Err(unknown(name)),
+    // One that was deleted was killed; one that ended by itself is told apart from none.
+    match &found.exit {
+        Some(exit) if exit.signal == SIGKILL => Err(unknown(name)),
         _ => Ok(found),
     }
 }
 
+/// The session's shell, which may have ended by itself. Deleting takes its directory away.
+async fn session(access: &GuestAccess, all: &[Process], name: &str) -> Result<Process, Refusal> {
+    let shell = shell_of(all, name)?;
+    if shell.exit.is_some() {
+        let path = directory_of(shell).ok_or_else(|| unknown(name))?;
+        let there = crate::tree::stat(access, path).await;
+        there.map_err(|_| unknown(name))?;
+    }
+    Ok(shell.clone())
+}
+
+/// The commands of the newest session of this name.
 fn commands_of<'a>(all: &'a [Process], name: &'a str) -> impl Iterator<Item = &'a Process> {
-    let is_its = move |process: &&Process| process.tag.strip_prefix(COMMAND_TAG) == Some(name);
+    let since = shell_of(all, name).map_or(i64::MAX, |shell| shell.started_unix_ms);
+    let is_its = move |process: &&Process| {
+        process.tag.strip_prefix(COMMAND_TAG) == Some(name) && process.started_unix_ms >= since
+    };
     all.iter().filter(is_its)
 }
 
@@ -197,7 +213,7 @@ pub async fn get(
         .guest(&caller, &id, GuestAction::ProcessRead)
         .await?;
     let all = processes(&access).await?;
-    shell_of(&all, &name)?;
+    session(&access, &all, &name).await?;
     Ok(axum::Json(described(&all, &name)).into_response())
 }
 
@@ -211,9 +227,9 @@ pub async fn delete(
         .guest(&caller, &id, GuestAction::ProcessSignal)
         .await?;
     let all = processes(&access).await?;
-    let shell = shell_of(&all, &name)?;
+    let shell = session(&access, &all, &name).await?;
     let running = commands_of(&all, &name)
-        .chain([shell])
+        .chain([&shell])
         .filter(|p| p.exit.is_none());
     for process in running {
         let signal = Signal {
@@ -224,7 +240,7 @@ pub async fn delete(
         // One that ended meanwhile is where it should be.
         access.guest().signal(signal).await.ok();
     }
-    if let Some(path) = directory_of(shell) {
+    if let Some(path) = directory_of(&shell) {
         let user = access.default_user().to_owned();
         let remove = Remove {
             path,
@@ -266,7 +282,7 @@ pub async fn execute(
     let in_background = body.run_async.or(body.var_async).unwrap_or(false);
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     let all = processes(&access).await?;
-    let shell = shell_of(&all, &name)?.clone();
+    let shell = session(&access, &all, &name).await?;
     if shell.exit.is_some() {
         return Err(ended());
     }
@@ -301,7 +317,7 @@ pub async fn execute(
     let follow = access.start_following(start).await?;
     tell(&access, &shell.id, &base, false).await?;
     let following = Following::new(access, follow, from, false);
-    let said = collect(following).await?;
+    let said = collect(&front, following).await?;
     let code = said
         .exit
         .ok_or_else(|| Refusal::new(502, "BAD_GATEWAY", "the output ended without an exit"))?;
@@ -356,37 +372,38 @@ async fn tell(access: &GuestAccess, shell: &str, base: &str, input: bool) -> Res
 }
 
 /// What a command has said.
-#[derive(Default)]
 struct Said {
-    all: BytesMut,
-    stdout: BytesMut,
-    stderr: BytesMut,
+    all: Kept,
+    stdout: Kept,
+    stderr: Kept,
     exit: Option<i32>,
 }
 
 impl Said {
     fn json(&self) -> Value {
-        let text = |bytes: &BytesMut| String::from_utf8_lossy(bytes).into_owned();
         json!({
-            "output": text(&self.all),
-            "stdout": text(&self.stdout),
-            "stderr": text(&self.stderr),
+            "output": self.all.text(),
+            "stdout": self.stdout.text(),
+            "stderr": self.stderr.text(),
         })
     }
 }
 
-async fn collect(mut following: Following) -> Result<Said, Refusal> {
-    let mut said = Said::default();
+async fn collect(front: &Front, mut following: Following) -> Result<Said, Refusal> {
+    let mut said = Said {
+        all: Kept::new(front),
+        stdout: Kept::new(front),
+        stderr: Kept::new(front),
+        exit: None,
+    };
     loop {
         match following.next().await? {
             Some(FollowEvent::Started(_)) => {}
             Some(FollowEvent::Output { channel, data, .. }) => {
-                let left = OUTPUT_MAX.saturating_sub(said.all.len());
-                let data = &data[..data.len().min(left)];
-                said.all.extend_from_slice(data);
+                said.all.take(&data);
                 match channel {
-                    Channel::Stdout => said.stdout.extend_from_slice(data),
-                    Channel::Stderr => said.stderr.extend_from_slice(data),
+                    Channel::Stdout => said.stdout.take(&data),
+                    Channel::Stderr => said.stderr.take(&data),
                 }
             }
             Some(FollowEvent::Exit(exit)) => {
@@ -433,7 +450,7 @@ pub async fn logs(front: &Front, access: GuestAccess, process: Process) -> Answe
     };
     let follow = access.listener().follow(from.clone()).await?;
     let said = tokio::select! {
-        said = collect(Following::new(access, follow, from, true)) => said?,
+        said = collect(front, Following::new(access, follow, from, true)) => said?,
         () = front.closing.cancelled() => {
             return Err(Refusal::new(503, "UNAVAILABLE", "the server is restarting"));
         }

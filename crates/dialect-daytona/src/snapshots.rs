@@ -29,8 +29,7 @@ pub struct Fork {
     name: Option<String>,
 }
 
-/// The child goes on where the parent is where its memory can be captured, and boots from its disk where
-/// it cannot: Daytona forks what is on disk.
+/// The child boots from the parent's disk as it is, as Daytona's do.
 pub async fn fork(
     State(front): State<Front>,
     Caller(caller): Caller,

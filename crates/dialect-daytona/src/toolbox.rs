@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 use cove_dialect::Front;
 
-use crate::{exec, files, info, interpreter, logs, search, sessions, terminals, tree};
+use crate::{exec, files, git, info, interpreter, logs, search, sessions, terminals, tree};
 
 pub fn router() -> Router<Front> {
     Router::new()
@@ -69,5 +69,32 @@ pub fn router() -> Router<Front> {
         .route("/port", get(info::ports))
         .route("/port/{port}/in-use", get(info::port_in_use))
         .route("/system/metrics", get(info::metrics))
+        .route("/git/init", post(git::work::init))
+        .route("/git/add", post(git::work::add))
+        .route("/git/commit", post(git::work::commit))
+        .route(
+            "/git/branches",
+            get(git::work::branches)
+                .post(git::work::create_branch)
+                .delete(git::work::delete_branch),
+        )
+        .route("/git/checkout", post(git::work::checkout))
+        .route("/git/reset", post(git::work::reset))
+        .route("/git/restore", post(git::work::restore))
+        .route("/git/history", get(git::work::history))
+        .route("/git/status", get(git::status::get))
+        .route("/git/clone", post(git::remote::clone))
+        .route("/git/push", post(git::remote::push))
+        .route("/git/pull", post(git::remote::pull))
+        .route(
+            "/git/remotes",
+            get(git::remote::remotes).post(git::remote::add_remote),
+        )
+        .route(
+            "/git/config",
+            get(git::remote::get_config).post(git::remote::set_config),
+        )
+        .route("/git/config/user", post(git::remote::user))
+        .route("/git/credentials", post(git::remote::authenticate))
         .merge(crate::refused::toolbox())
 }

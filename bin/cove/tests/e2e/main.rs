@@ -8,6 +8,7 @@ mod cli;
 #[path = "../../../../crates/store/tests/conformance/cluster.rs"]
 mod cluster;
 mod copying;
+mod daytona;
 mod documents;
 mod e2b;
 mod harness;

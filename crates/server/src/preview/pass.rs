@@ -16,6 +16,8 @@ const KEY_HEADER: HeaderName = HeaderName::from_static("x-cove-key");
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-cove-token");
 /// What clients of E2B show instead.
 const ACCESS_HEADER: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+/// The same in Daytona's words, for programs written with its SDKs.
+const DAYTONA_TOKEN_HEADER: HeaderName = HeaderName::from_static("x-daytona-preview-token");
 const OWN_HEADERS: &str = "x-cove-";
 /// The name of the cookie; browsers let nobody but the host itself set one with the prefix.
 const COOKIE: &str = "cove_preview";
@@ -44,9 +46,12 @@ pub fn take(parts: &mut Parts, place: &Place, target: &Target) -> Shown {
     shown.key = key(headers);
     shown.access = text(headers, &ACCESS_HEADER);
     headers.remove(&ACCESS_HEADER);
-    if let Some(token) = text(headers, &TOKEN_HEADER) {
-        shown.tokens.push(token);
+    for name in [&TOKEN_HEADER, &DAYTONA_TOKEN_HEADER] {
+        if let Some(token) = text(headers, name) {
+            shown.tokens.push(token);
+        }
     }
+    headers.remove(&DAYTONA_TOKEN_HEADER);
     let cookies = take_cookies(headers);
     // All sandboxes share the origin of paths: a cookie there would be every page's.
     if believed && target.prefix.is_none() {
