@@ -1,11 +1,11 @@
 //! Sessions: a shell that keeps its directory and variables from one command to the next.
 //!
 //! A session is a shell of the guest that reads what to run from its input. Each command is a process of
-//! its own beside it, which only carries: the shell runs the command with its outputs on named pipes, the
-//! carrier copies them to its own outputs and ends as the command did. So a command's output, its input,
-//! its end and how it ended are the guest's own records of a process, apart from all others, byte for
-//! byte; nothing of it is lost when the server restarts, and both are found again by their tags. The text
-//! of a command travels as a file that the shell reads, so here-documents are nothing special.
+//! its own beside it, which only lends its outputs and its input: the shell runs the command on them, and
+//! the lender ends as the command did. So a command's output, its input, its end and how it ended are the
+//! guest's own records of a process, apart from all others, byte for byte; nothing of it is lost when the
+//! server restarts, and both are found again by their tags. The text of a command travels as a file that
+//! the shell reads, so here-documents are nothing special.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -38,21 +38,11 @@ s='trap '\''echo $? >"${COVE_STATUS:-/dev/null}"'\'' EXIT'
 if command -v bash >/dev/null; then exec env -u COVE_STATUS bash --noprofile --norc -c "$s"' ; while IFS= read -r __cove_line; do eval "$__cove_line"; done' ; fi
 exec sh -c "$s"' ; while IFS= read -r __cove_line; do eval "$__cove_line"; done'"#;
 
-/// The carrier: it ends when the command has, soon after it at the latest; what the command left
-/// in the background may go on saying things. `$1` is the pipes' common name; `$2` says whether there is input to come; the rest says
-/// what runs, for whoever lists processes.
-const CARRIER: &str = r#"exec 3<&0
-cat <"$1.out" & o=$!
-cat <"$1.err" >&2 & e=$!
-if [ "$2" = open ]; then cat <&3 >"$1.in" & i=$!; fi
-exec 3<&-
+/// The lender: it says who it is, and waits to hear how the command ended. `$1` is what its files are
+/// called; the rest says what runs, for whoever lists processes.
+const LENDER: &str = r#"umask 077; echo $$ >"$1.pid" && mkfifo "$1.status" || exit 1
 IFS= read -r s <"$1.status" || s=1
-rm -f "$1.in" "$1.out" "$1.err" "$1.status" "$1.sh"
-[ -n "$i" ] && kill "$i" 2>/dev/null
-trap 'exit "$s"' ALRM
-{ sleep 0.5 || sleep 1; kill -s ALRM $$; } >/dev/null 2>&1 & t=$!
-wait $o $e
-kill "$t" 2>/dev/null
+rm -f "$1.pid" "$1.status" "$1.sh"
 exit "$s""#;
 
 #[derive(Debug, Deserialize)]
@@ -141,15 +131,15 @@ fn commands_of<'a>(all: &'a [Process], name: &'a str) -> impl Iterator<Item = &'
 }
 
 fn command(process: &Process) -> Value {
-    let text = process.argv.get(CARRIER_ARGV).map_or("", String::as_str);
+    let text = process.argv.get(LENDER_ARGV).map_or("", String::as_str);
     match &process.exit {
         Some(exit) => json!({ "id": process.id, "command": text, "exitCode": exit.code }),
         None => json!({ "id": process.id, "command": text }),
     }
 }
 
-/// Where the command's own text stands among the carrier's arguments.
-const CARRIER_ARGV: usize = 6;
+/// Where the command's own text stands among the lender's arguments.
+const LENDER_ARGV: usize = 5;
 
 fn described(all: &[Process], name: &str) -> Value {
     let commands: Vec<Value> = commands_of(all, name).map(command).collect();
@@ -301,11 +291,11 @@ pub async fn execute(
     upload.write(text).await.map_err(about_path)?;
     upload.finish().await.map_err(about_path)?;
 
-    let start = carrier(&access, &base, &name, &body.command, in_background)?;
+    let start = lender(&access, &base, &name, &body.command, in_background)?;
     let cmd = start.id.clone();
     if in_background {
         access.guest().start(start).await?;
-        tell(&access, &shell.id, &base, true).await?;
+        tell(&access, &shell.id, &base).await?;
         let answer = json!({ "cmdId": cmd });
         return Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response());
     }
@@ -315,7 +305,7 @@ pub async fn execute(
         ..OutputFrom::default()
     };
     let follow = access.start_following(start).await?;
-    tell(&access, &shell.id, &base, false).await?;
+    tell(&access, &shell.id, &base).await?;
     let following = Following::new(access, follow, from, false);
     let said = collect(&front, following).await?;
     let code = said
@@ -327,22 +317,16 @@ pub async fn execute(
     Ok(axum::Json(answer).into_response())
 }
 
-fn carrier(
+fn lender(
     access: &GuestAccess,
     base: &str,
     name: &str,
     command: &str,
     input: bool,
 ) -> Result<Start, Refusal> {
-    let fifos = match input {
-        true => r#"mkfifo "$1.in" "$1.out" "$1.err" "$1.status" || exit 1"#,
-        false => r#"mkfifo "$1.out" "$1.err" "$1.status" || exit 1"#,
-    };
-    let script = format!("umask 077; {fifos}\n{CARRIER}");
     // Listed with the command's own words, as much of them as a list shows.
     let shown: String = command.chars().take(1024).collect();
-    let open = if input { "open" } else { "none" };
-    let argv = ["/bin/sh", "-c", &script, "command", base, open, &shown];
+    let argv = ["/bin/sh", "-c", LENDER, "command", base, &shown];
     let request = CommandRequest {
         stdin_open: input,
         foreground: true,
@@ -354,14 +338,14 @@ fn carrier(
     Ok(start)
 }
 
-/// Hands a command to the session's shell, which waits for the carrier's pipes by itself.
-async fn tell(access: &GuestAccess, shell: &str, base: &str, input: bool) -> Result<(), Refusal> {
-    let from = match input {
-        true => format!("\"{base}.in\""),
-        false => "/dev/null".to_owned(),
-    };
+/// Hands a command to the session's shell, which waits for the lender by itself.
+async fn tell(access: &GuestAccess, shell: &str, base: &str) -> Result<(), Refusal> {
+    let fd = "/proc/$__cove_pid/fd";
     let line = format!(
-        "while [ ! -p \"{base}.status\" ]; do sleep 0.01 2>/dev/null || sleep 1; done; COVE_STATUS=\"{base}.status\"; . \"{base}.sh\" <{from} >\"{base}.out\" 2>\"{base}.err\"; echo $? >\"{base}.status\"; unset COVE_STATUS\n"
+        "while [ ! -p \"{base}.status\" ]; do sleep 0.01 2>/dev/null || sleep 1; done; \
+         read -r __cove_pid <\"{base}.pid\"; COVE_STATUS=\"{base}.status\"; \
+         . \"{base}.sh\" <{fd}/0 >{fd}/1 2>{fd}/2; \
+         echo $? >\"{base}.status\"; unset COVE_STATUS\n"
     );
     let told = async {
         let mut stdin = access.guest().stdin(shell).await?;
