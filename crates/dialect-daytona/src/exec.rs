@@ -1,13 +1,14 @@
 //! Commands that are answered in one piece, and code that leaves nothing behind.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{Channel, Exit, OutputFrom};
+use cove_protocol::message::{Channel, Exit, OutputFrom, Process, Signal};
 use serde_json::json;
 
 use crate::asking::{Caller, Json, Names};
@@ -17,6 +18,9 @@ use crate::wire::{CodeRun, Execute};
 
 /// A day; more is a mistake.
 const TIMEOUT_MAX_S: i64 = 86_400;
+/// How long a killed process may take to be gone.
+const END_WAIT: Duration = Duration::from_secs(20);
+pub const SIGKILL: i32 = 9;
 /// Bytes of a directory's name.
 const PATH_MAX: usize = 4096;
 
@@ -100,6 +104,40 @@ async fn follow(
                 return Err(Refusal::new(502, "BAD_GATEWAY", message));
             }
         }
+    }
+}
+
+/// Ends a process and all of its group, and returns when the guest has noticed.
+pub async fn end(access: &GuestAccess, process: &Process) -> Result<(), Refusal> {
+    let signal = Signal {
+        id: process.id.clone(),
+        signal: SIGKILL,
+        only_leader: false,
+    };
+    access.guest().signal(signal).await?;
+    let from = OutputFrom {
+        id: process.id.clone(),
+        stdout_from: process.stdout_bytes,
+        stderr_from: process.stderr_bytes,
+        follow: true,
+        resume: false,
+    };
+    let ended = async {
+        let mut follow = access.guest().follow(from).await?;
+        while let Some(event) = follow.next().await? {
+            if matches!(event, FollowEvent::Exit(_)) {
+                break;
+            }
+        }
+        Ok::<_, Refusal>(())
+    };
+    match tokio::time::timeout(END_WAIT, ended).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Refusal::new(
+            504,
+            "TIMED_OUT",
+            "the process did not end in time",
+        )),
     }
 }
 

@@ -198,8 +198,10 @@ async fn talk(
         };
         out.text(told.to_string()).await?;
     }
-    match run.outcome().timed_out {
-        true => Some((TIMED_OUT, "the code did not end in time".into())),
-        false => Some((DONE, String::new())),
+    let outcome = run.outcome();
+    match (outcome.timed_out, outcome.ended) {
+        (true, _) => Some((TIMED_OUT, "the code did not end in time".into())),
+        (false, true) => Some((FAILED, "the context ended with the code".into())),
+        (false, false) => Some((DONE, String::new())),
     }
 }

@@ -14,11 +14,12 @@ use bytes::Bytes;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{Channel, OutputFrom, Process, Remove, Signal, Start, WriteFile};
+use cove_protocol::message::{Channel, OutputFrom, Process, Remove, Start, WriteFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names};
+use crate::exec::{SIGKILL, end};
 use crate::kept::Kept;
 use crate::refusal::{Answer, Refusal, about_path};
 
@@ -30,7 +31,6 @@ const RING_BYTES: u64 = 1024 * 1024;
 const NAME_MAX: usize = 128;
 /// Bytes of a command, and of input at once.
 const TEXT_MAX: usize = 4 * 1024 * 1024;
-const SIGKILL: i32 = 9;
 
 /// The shell. `$1` is its directory. A command that ends the shell still tells how it ended.
 const SHELL: &str = r#"umask 077; mkdir -p "$1" || exit 1
@@ -222,13 +222,8 @@ pub async fn delete(
         .chain([&shell])
         .filter(|p| p.exit.is_none());
     for process in running {
-        let signal = Signal {
-            id: process.id.clone(),
-            signal: SIGKILL,
-            only_leader: false,
-        };
         // One that ended meanwhile is where it should be.
-        access.guest().signal(signal).await.ok();
+        end(&access, process).await.ok();
     }
     if let Some(path) = directory_of(&shell) {
         let user = access.default_user().to_owned();

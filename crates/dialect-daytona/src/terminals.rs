@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{OutputFrom, Process, PtySize, Resize, Signal};
+use cove_protocol::message::{OutputFrom, Process, PtySize, Resize};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::time_text;
-use crate::exec::cwd;
+use crate::exec::{cwd, end};
 use crate::refusal::{Answer, Refusal};
 use crate::streams::{self, DONE, FAILED, Out};
 
@@ -28,7 +28,6 @@ const ENVS: &str = "X-Daytona-Pty-Envs~";
 const NAME_MAX: usize = 128;
 const SIDE_MAX: u32 = 1000;
 const RING_BYTES: u64 = 1024 * 1024;
-const SIGKILL: i32 = 9;
 /// The user's own shell where the account names one that is there.
 const SHELL: &str = r#"for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -i; done"#;
 
@@ -318,12 +317,7 @@ pub async fn delete(
         .guest(&caller, &id, GuestAction::ProcessSignal)
         .await?;
     let process = found(&access, &name).await?;
-    let signal = Signal {
-        id: process.id,
-        signal: SIGKILL,
-        only_leader: false,
-    };
-    access.guest().signal(signal).await?;
+    end(&access, &process).await?;
     Ok(axum::Json(json!({ "message": "the PTY session was ended" })).into_response())
 }
 

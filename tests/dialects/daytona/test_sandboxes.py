@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import time
+import urllib.error
 import urllib.request
 import uuid
 
@@ -189,8 +191,11 @@ def test_ports_are_visited_by_links(bystander: Sandbox) -> None:
 def test_states_are_told_as_they_change(client: Daytona, bystander: Sandbox) -> None:
     told: queue.Queue[str] = queue.Queue()
     dispatcher = client._event_dispatcher
-    dispatcher.connect(timeout=60)
-    assert dispatcher._connected
+    deadline = time.monotonic() + 60
+    while not dispatcher._connected:
+        assert time.monotonic() < deadline, "the SDK did not connect to the events"
+        dispatcher.ensure_connected()
+        time.sleep(0.05)
     end = dispatcher.subscribe(
         bystander.id, lambda _, data: told.put(data["newState"]), events=["sandbox.state.updated"]
     )
