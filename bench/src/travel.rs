@@ -275,8 +275,14 @@ pub async fn memory(host: &Host, report: &mut Report, quick: bool) -> Result<()>
     let took = begun.elapsed().as_secs_f64();
     report.bar("20 forks with memory at once", took, "s", Bar::AtMost(3.0));
     let mut held = Vec::new();
-    for made in forks {
-        let (made, _) = made?;
+    let forks = forks.into_iter().collect::<Result<Vec<_>>>()?;
+    let (resident, own) = holders();
+    report.figure(
+        "shared with others of what the 50 MB Pythons have",
+        100.0 * (1.0 - own / resident.max(1.0)),
+        "%",
+    );
+    for (made, _) in forks {
         held.push(host.engine.sample(&made).await?.memory_bytes as f64 / f64::from(1 << 20));
         host.delete(&made).await?;
     }
@@ -288,6 +294,26 @@ pub async fn memory(host: &Host, report: &mut Report, quick: bool) -> Result<()>
     host.engine.delete_snapshot(&taken).await?;
     host.delete(&id).await?;
     cycles(host, report, if quick { 20 } else { 200 }, resources).await
+}
+
+/// What every [`HOLDER`] on the host has in memory together, and their fair share of it, in kB.
+fn holders() -> (f64, f64) {
+    let (mut resident, mut own) = (0.0, 0.0);
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        if !String::from_utf8_lossy(&line).contains("held = bytearray") {
+            continue;
+        }
+        let told = std::fs::read_to_string(process.path().join("smaps_rollup"));
+        let told = told.unwrap_or_default();
+        let figure = |name: &str| {
+            let line = told.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        resident += figure("Rss:").unwrap_or(0.0);
+        own += figure("Pss:").unwrap_or(0.0);
+    }
+    (resident, own)
 }
 
 /// Pause and resume over and over; a count that is lost or repeated fails the benchmark.
