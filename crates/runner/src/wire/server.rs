@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +20,10 @@ use crate::{GuestStream, RunnerApi, RunnerError};
 
 /// Calls under way at once; further connections wait in the socket's own queue.
 pub const CALLS_MAX: usize = 4096;
+/// Of those, the ones that wait for entries of a log, and for events. Above that nobody waits: the answer
+/// is what there is, so that no number of followers keeps other calls out.
+pub const WAITING_LOGS_MAX: usize = 1024;
+pub const WAITING_EVENTS_MAX: usize = 64;
 /// How long a caller has to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a caller has to take an answer in.
@@ -61,6 +65,10 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let permits = Arc::new(Semaphore::new(CALLS_MAX));
+    let waiting = Arc::new(Waiting {
+        logs: Semaphore::new(WAITING_LOGS_MAX),
+        events: Semaphore::new(WAITING_EVENTS_MAX),
+    });
     let calls = TaskTracker::new();
     loop {
         let permit = tokio::select! {
@@ -92,9 +100,10 @@ pub async fn serve(
             }
         }
         let (api, tracker, shutdown) = (Arc::clone(&api), calls.clone(), shutdown.clone());
+        let waiting = Arc::clone(&waiting);
         calls.spawn(async move {
             let _permit = permit;
-            if let Err(error) = answer(stream, api, &tracker, shutdown).await {
+            if let Err(error) = answer(stream, api, &tracker, &waiting, shutdown).await {
                 tracing::debug!(%error, "a call broke off");
             }
         });
@@ -109,6 +118,7 @@ async fn answer(
     mut stream: UnixStream,
     api: Arc<dyn RunnerApi>,
     calls: &TaskTracker,
+    waiting: &Waiting,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let asked = async {
@@ -122,7 +132,7 @@ async fn answer(
         Kind::Request => frame::parse::<Request>(&content),
         _ => Err(io::Error::other("the first frame must be a request")),
     };
-    let request = match request {
+    let mut request = match request {
         Ok(request) => request,
         Err(error) => {
             let message = format!("the request could not be read: {error}");
@@ -147,6 +157,7 @@ async fn answer(
             Err(error) => send_error(&mut stream, &error).await,
         };
     }
+    let _waiting = waiting.enter(&mut request);
     let sent = if request.changes_something() {
         // In a task of its own: it ends when the change does, whoever is still listening.
         let call = calls.spawn(async move {
@@ -166,6 +177,31 @@ async fn answer(
     match sent {
         Ok(answer) => timeout(ANSWER_TIMEOUT, answer.send(&mut stream)).await?,
         Err(error) => send_error(&mut stream, &error).await,
+    }
+}
+
+/// Room for calls that wait for something to happen.
+struct Waiting {
+    logs: Semaphore,
+    events: Semaphore,
+}
+
+impl Waiting {
+    /// Takes a place for a call that waits; without one left it does not wait.
+    fn enter(&self, request: &mut Request) -> Option<SemaphorePermit<'_>> {
+        let (room, wait_ms) = match request {
+            Request::Egress { query } => (&self.logs, &mut query.wait_ms),
+            Request::Events { wait_ms, .. } => (&self.events, wait_ms),
+            _ => return None,
+        };
+        if *wait_ms == 0 {
+            return None;
+        }
+        let entered = room.try_acquire().ok();
+        if entered.is_none() {
+            *wait_ms = 0;
+        }
+        entered
     }
 }
 

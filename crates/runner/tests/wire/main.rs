@@ -411,3 +411,25 @@ async fn binding_replaces_an_old_socket_and_nothing_else() {
     assert!(wire::bind(&path, None).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
+
+#[tokio::test]
+async fn those_who_wait_for_events_keep_nobody_out() {
+    const WAIT_MS: u64 = 60_000;
+    const WAITING_MAX: usize = 64;
+    let served = Served::new(Fake::default());
+    let waiting: Vec<_> = (0..WAITING_MAX)
+        .map(|_| {
+            let client = served.client();
+            tokio::spawn(async move { client.events(0, WAIT_MS).await })
+        })
+        .collect();
+    let all = u32::try_from(waiting.len()).unwrap();
+    let entered = timeout(DEADLINE, served.fake.entered.acquire_many(all)).await;
+    entered.unwrap().unwrap().forget();
+    let one_more = timeout(DEADLINE, served.client().events(0, WAIT_MS)).await;
+    assert!(one_more.unwrap().is_ok(), "answered with what there is");
+    assert!(waiting.iter().all(|call| !call.is_finished()));
+    for call in waiting {
+        call.abort();
+    }
+}
