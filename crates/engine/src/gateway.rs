@@ -34,6 +34,9 @@ const UID_BASE: u32 = 0x6fff_0000;
 const PORT_TRIES: u32 = 16;
 /// How long the thread that hears of refusals waits before it looks whether the engine still is.
 const HEARING: Duration = Duration::from_millis(500);
+/// Between tries to start a gateway for sandboxes that were there before this engine.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
 /// The longest a caller may wait for entries in one call.
 const EGRESS_WAIT_MAX_MS: u64 = 60_000;
 
@@ -41,6 +44,16 @@ pub struct Gatekeeper {
     config: GatewayConfig,
     runtime: Handle,
     running: OnceCell<Gateway>,
+    /// What the gateway starts with. Held while it starts, so that nothing is missed in between.
+    beginning: tokio::sync::Mutex<Beginning>,
+}
+
+#[derive(Default)]
+struct Beginning {
+    /// The sandboxes that ran before this engine, by their addresses.
+    adopted: BTreeMap<Ipv4Addr, (SandboxId, NetworkPolicy)>,
+    /// The engine ends and wants none any more.
+    closed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,6 +97,7 @@ impl Gatekeeper {
             config,
             runtime: Handle::current(),
             running: OnceCell::new(),
+            beginning: tokio::sync::Mutex::default(),
         };
         Ok((Arc::new(gatekeeper), ports))
     }
@@ -93,13 +107,54 @@ impl Gatekeeper {
         self.config.directory.join("control.sock").exists()
     }
 
-    pub async fn start(
-        &self,
-        placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>,
-    ) -> Result<&Gateway, GatewayError> {
+    /// Notes sandboxes that are there already: whenever the gateway starts, it starts with them.
+    async fn adopt(&self, placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>) {
+        let placed = placed
+            .into_iter()
+            .map(|(outer, sandbox, policy)| (outer, (sandbox, policy)));
+        self.beginning.lock().await.adopted = placed.collect();
+    }
+
+    async fn start(&self) -> Result<&Gateway, GatewayError> {
+        if let Some(gateway) = self.running.get() {
+            return Ok(gateway);
+        }
+        let beginning = self.beginning.lock().await;
+        if beginning.closed {
+            return Err(GatewayError::Silent(io::ErrorKind::NotConnected.into()));
+        }
+        let adopted = beginning.adopted.iter();
+        let placed = adopted
+            .map(|(outer, (sandbox, policy))| (*outer, sandbox.clone(), policy.clone()))
+            .collect();
         self.running
             .get_or_try_init(|| Gateway::start(self.config.clone(), placed))
             .await
+    }
+
+    /// Tries until the gateway runs or the engine is gone: sandboxes that depend on it do not start it.
+    fn keep_trying(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            let mut pause = RETRY_FIRST;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+                let Some(keeper) = weak.upgrade() else {
+                    return;
+                };
+                match keeper.start().await {
+                    Ok(_) => {
+                        tracing::info!("the gateway runs now");
+                        return;
+                    }
+                    Err(_) if keeper.beginning.lock().await.closed => return,
+                    Err(error) => {
+                        tracing::warn!(error = chain(&error), "the gateway still does not start");
+                    }
+                }
+            }
+        });
     }
 
     pub fn running(&self) -> Option<&Gateway> {
@@ -120,16 +175,20 @@ impl Gate for Gatekeeper {
         policy: &NetworkPolicy,
     ) -> io::Result<()> {
         self.wait(async {
-            let gateway = self.start(Vec::new()).await?;
+            let gateway = self.start().await?;
             gateway.set_policy(outer, sandbox, policy).await
         })
     }
 
     fn remove(&self, outer: Ipv4Addr) {
-        let Some(gateway) = self.running() else {
-            return;
-        };
-        if let Err(error) = self.wait(gateway.remove(outer)) {
+        let removed = self.wait(async {
+            self.beginning.lock().await.adopted.remove(&outer);
+            match self.running() {
+                Some(gateway) => gateway.remove(outer).await,
+                None => Ok(()),
+            }
+        });
+        if let Err(error) = removed {
             // The next sandbox at that address is told of before it runs.
             tracing::warn!(%error, %outer, "the gateway still knows a sandbox that is gone");
         }
@@ -186,23 +245,25 @@ impl Engine {
         let wanted = placed
             .iter()
             .any(|(_, _, policy)| policy.mode != NetworkMode::None);
+        gatekeeper.adopt(placed).await;
         if (wanted || gatekeeper.was_left_running())
-            && let Err(error) = gatekeeper.start(placed).await
+            && let Err(error) = gatekeeper.start().await
         {
             tracing::error!(
                 error = chain(&error),
-                "the gateway cannot be taken over; what goes through it is refused"
+                "the gateway cannot be taken over; what goes through it is refused until it can"
             );
+            gatekeeper.keep_trying();
         }
     }
 
     /// Ends the gateway of an engine that leaves nothing running.
     pub(crate) async fn stop_gateway(&self) {
-        if let Some(gateway) = self
-            .inner
-            .gatekeeper
-            .get()
-            .and_then(|keeper| keeper.running())
+        let Some(gatekeeper) = self.inner.gatekeeper.get() else {
+            return;
+        };
+        gatekeeper.beginning.lock().await.closed = true;
+        if let Some(gateway) = gatekeeper.running()
             && let Err(error) = gateway.stop().await
         {
             tracing::warn!(error = chain(&error), "the gateway runs on");
@@ -326,3 +387,6 @@ fn entry(denial: &Denial, outer: Ipv4Addr, mode: NetworkMode) -> EgressEntry {
         received_bytes: 0,
     }
 }
+
+#[cfg(test)]
+mod tests;
