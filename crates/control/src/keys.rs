@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use crate::Control;
+use crate::admission::Taken;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
@@ -207,6 +208,8 @@ impl Control {
         };
         let key = self.store().put_root_key(&key, hash.as_str()).await?;
         self.0.keyring.forget_all();
+        // An earlier root key may have ended with this.
+        self.0.taken_back.tell(Taken::AnyKey);
         Ok(key)
     }
 
@@ -332,6 +335,9 @@ impl Control {
             .revoke_key(&principal.org, id, self.now())
             .await;
         self.0.keyring.forget_all();
+        if revoked.is_ok() {
+            self.0.taken_back.tell(Taken::Key(id.clone()));
+        }
         revoked.map_err(|error| match error {
             cove_store::StoreError::NotFound { .. } => ControlError::not_found("key", id.as_str()),
             other => other.into(),

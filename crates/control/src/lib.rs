@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 mod access;
 mod activity;
+mod admission;
 mod audit;
 mod background;
 pub mod code;
@@ -45,6 +46,7 @@ pub mod snapshots;
 pub mod testing;
 
 pub use access::PORT_VISITS;
+pub use admission::Admission;
 pub use code::{
     CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
     CodeRun, Language,
@@ -91,6 +93,7 @@ struct Inner {
     /// Runs of code and input of contexts, one at a time each.
     contexts: locks::Locks<String>,
     keyring: keys::Keyring,
+    taken_back: admission::TakenBack,
     activity: activity::Activity,
     audit: audit::AuditLog,
     /// The last event's sequence, for everybody who waits for the next.
@@ -123,6 +126,7 @@ impl Control {
             locks: locks::Locks::default(),
             contexts: locks::Locks::default(),
             keyring: keys::Keyring::default(),
+            taken_back: admission::TakenBack::default(),
             activity: activity::Activity::default(),
             latest_event: watch::Sender::new(0),
             stale: reconcile::Stale::default(),

@@ -14,6 +14,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::Control;
 use crate::access::PORT_VISITS;
+use crate::admission::{Admission, By, Taken};
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::guest::{GuestAccess, GuestAction};
@@ -235,7 +236,10 @@ impl Control {
         principal.require(Scope::Use)?;
         check_port(port)?;
         let sandbox = self.find(principal, which).await?;
-        Ok(self.store().unshare_port(&sandbox.id, port).await?)
+        self.store().unshare_port(&sandbox.id, port).await?;
+        // Those who are in by a link or by the port's openness leave now.
+        self.0.taken_back.tell(Taken::Port(sandbox.id, port));
+        Ok(())
     }
 
     /// Which ports of a sandbox are open to everybody now.
@@ -257,26 +261,45 @@ impl Control {
         port: u16,
         pass: Pass<'_>,
         origin: Origin,
-    ) -> Result<GuestAccess, ControlError> {
-        let principal = match pass {
-            Pass::Key(token) => self.authenticate(token, origin).await?,
-            Pass::Access(token) => self.token_holder(id, token, PORT_VISITS, origin).await?,
+    ) -> Result<(GuestAccess, Admission), ControlError> {
+        // From before the look that lets in, so that nothing is missed in between.
+        let told = self.taken_back();
+        let (principal, by) = match pass {
+            Pass::Key(token) => {
+                let principal = self.authenticate(token, origin).await?;
+                let by = By::of(&principal);
+                (principal, by)
+            }
+            Pass::Access(token) => {
+                let principal = self.token_holder(id, token, PORT_VISITS, origin).await?;
+                let by = By::of(&principal);
+                (principal, by)
+            }
             Pass::Tokens(tokens) => {
+                let kept = tokens.iter().take(TOKENS_MAX);
+                let by = By::Port {
+                    sandbox: id.clone(),
+                    port,
+                    tokens: kept.map(|token| (*token).to_owned()).collect(),
+                };
                 let share = self.admitted(id, port, tokens).await?;
-                Principal {
+                let principal = Principal {
                     org: share.org,
                     key: None,
                     scopes: vec![Scope::Use],
                     home: false,
                     origin,
-                }
+                };
+                (principal, by)
             }
         };
-        self.guest(&principal, id.as_str(), GuestAction::PortVisit)
-            .await
+        let access = self
+            .guest(&principal, id.as_str(), GuestAction::PortVisit)
+            .await?;
+        Ok((access, self.admission(by, told)))
     }
 
-    async fn admitted(
+    pub(crate) async fn admitted(
         &self,
         id: &SandboxId,
         port: u16,

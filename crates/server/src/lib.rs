@@ -20,6 +20,7 @@ mod router;
 mod stalling;
 mod state;
 mod streaming;
+mod streams;
 mod strict;
 mod tls;
 

@@ -19,6 +19,7 @@ use cove_model::SandboxId;
 use crate::failure::{self, About, Failure};
 use crate::guard::{Peer, new_request_id};
 use crate::state::App;
+use crate::streams::Kind;
 
 mod forward;
 mod headers;
@@ -98,13 +99,14 @@ async fn visit(
         request_id: Some(request_id.to_owned()),
     };
     let place_taken = app.crowds.enter(app, &target.sandbox)?;
-    let access = app
+    let (access, admission) = app
         .control
         .visit(&target.sandbox, target.port, pass, origin)
         .await?;
     if let Some(token) = &shown.link {
         return Ok((keep_token(place, token, &parts.uri), target));
     }
+    let slot = app.streams.enter(&access.sandbox().org, Kind::Visit)?;
     let stream = access
         .guest()
         .connect_port(target.port)
@@ -113,7 +115,8 @@ async fn visit(
     let carried = forward::Carried {
         app: app.clone(),
         stream,
-        kept: (access, place_taken),
+        kept: (access, place_taken, slot),
+        admission,
     };
     let request = Request::from_parts(parts, body);
     let response = carried.send(request, &host, peer, place, &target).await?;

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 use crate::preview::{Crowds, Place};
+use crate::streams::Streams;
 
 /// Bytes of requests and answers held in memory at once, by all callers together.
 const BUFFERED_MAX: usize = 512 * 1024 * 1024;
@@ -39,6 +40,8 @@ pub struct Shared {
     pub(crate) sessions: TaskTracker,
     /// Visits under way, by sandbox.
     pub(crate) crowds: Crowds,
+    /// What each organisation holds open.
+    pub(crate) streams: Streams,
 }
 
 impl App {
@@ -69,6 +72,7 @@ impl App {
             buffers,
             sessions,
             crowds: Crowds::default(),
+            streams: Streams::default(),
         }))
     }
 }

@@ -82,6 +82,7 @@ pub trait Store: Send + Sync + 'static {
     /// Makes this the root key; an earlier root key with another hash is revoked.
     async fn put_root_key(&self, key: &Key, hash: &str) -> Result<Key, StoreError>;
     async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError>;
+    async fn key(&self, id: &KeyId) -> Result<Option<Key>, StoreError>;
     async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError>;
     /// Not the root key, and not the last key of an organisation that may make others.
     async fn revoke_key(

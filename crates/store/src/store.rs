@@ -57,6 +57,10 @@ impl<B: Backend> Store for SqlStore<B> {
         self.0.read(keys::ByHash(hash.to_owned())).await
     }
 
+    async fn key(&self, id: &KeyId) -> Result<Option<Key>, StoreError> {
+        self.0.read(keys::ById(id.clone())).await
+    }
+
     async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError> {
         self.0.read(keys::List(org.clone(), page.clone())).await
     }

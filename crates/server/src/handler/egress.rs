@@ -1,5 +1,7 @@
 //! What a sandbox's network policy decided, as a list or line by line as it happens.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::http::HeaderMap;
 use cove_api::egress::{
@@ -7,17 +9,21 @@ use cove_api::egress::{
 };
 use cove_api::route::NDJSON;
 use cove_control::egress::EgressFilter;
+use tokio::time::{Instant, sleep_until};
 
 use super::{Answer, ok};
 use crate::extract::{Caller, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
+use crate::streams::Kind;
 
 const LIMIT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
 /// How long the host is asked to wait for the next entry, over and over.
 const WAIT_MS: u64 = 20_000;
+/// How soon it is asked again when it did not wait: a host with too many followers answers at once.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 pub async fn of_sandbox(
     State(app): State<App>,
@@ -48,6 +54,7 @@ pub async fn of_sandbox(
             lost: batch.lost,
         });
     }
+    let slot = app.streams.enter(&caller.principal.org, Kind::Egress)?;
     // The first reading is done before the answer begins, so that an error is one.
     let first = reader.next(LIMIT_MAX, 0).await?;
     let state = (reader, lines(first), app.draining.clone());
@@ -56,14 +63,21 @@ pub async fn of_sandbox(
             if let Some(line) = ready.pop_front() {
                 return Some((line, (reader, ready, until)));
             }
+            let again = Instant::now() + ASK_AGAIN;
             let batch = tokio::select! {
                 batch = reader.next(LIMIT_MAX, WAIT_MS) => batch.ok()?,
                 () = until.cancelled() => return None,
             };
             ready = lines(batch);
+            if ready.is_empty() {
+                tokio::select! {
+                    () = sleep_until(again) => {}
+                    () = until.cancelled() => return None,
+                }
+            }
         }
     });
-    Ok(ndjson(&app, lines))
+    Ok(ndjson(&app, slot.hold(lines)))
 }
 
 fn lines(batch: cove_runner::EgressBatch) -> std::collections::VecDeque<EgressLine> {

@@ -13,6 +13,7 @@ use crate::extract::{Caller, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::{ServerEvent, sse};
+use crate::streams::Kind;
 
 /// Events in one list.
 const LIST_MAX: u32 = 1000;
@@ -61,6 +62,7 @@ async fn answer(
             events.into_iter().map(convert::event).collect(),
         ));
     }
+    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
     let subscription = app
         .control
         .events(&caller.principal, sandbox, after)
@@ -90,5 +92,5 @@ async fn answer(
         };
         Some((event, (subscription, until)))
     });
-    Ok(sse(&app, events))
+    Ok(sse(&app, slot.hold(events)))
 }

@@ -105,6 +105,7 @@ pub async fn connect(
         return Err(Failure::invalid("this route is for connections")
             .hint("send `Connection: upgrade` and `Upgrade: tcp`, or use `cove port-forward`"));
     }
+    let admission = app.control.admission_of(&caller.principal);
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::PortConnect)
@@ -127,6 +128,7 @@ pub async fn connect(
             // Whoever broke it off knows.
             _ = carry => {}
             () = ending.cancelled() => {}
+            () = admission.ended() => {}
         }
         drop((access, counted));
     });

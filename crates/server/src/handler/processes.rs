@@ -19,6 +19,7 @@ use crate::failure::{self, About, Failure};
 use crate::following::Following;
 use crate::state::App;
 use crate::streaming::ndjson;
+use crate::streams::Kind;
 
 pub fn process_failure(error: GuestError) -> Failure {
     failure::guest(error, About::Process)
@@ -81,6 +82,7 @@ pub async fn output(
         .guest(&caller.principal, &id, GuestAction::ProcessRead)
         .await?;
     let id = process_id(&process)?;
+    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
     // Following alone would tell of a missing process only inside the stream.
     access
         .guest()
@@ -104,7 +106,8 @@ pub async fn output(
         until: app.draining.clone(),
         request_id: caller.request_id,
     };
-    Ok(ndjson(&app, follow_lines(following, None, ending)))
+    let lines = follow_lines(following, None, ending);
+    Ok(ndjson(&app, slot.hold(lines)))
 }
 
 /// When a live answer is cut short, and the id to tell the client with it.

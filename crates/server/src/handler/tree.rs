@@ -17,6 +17,7 @@ use crate::extract::{Caller, Json, Names, Query};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
+use crate::streams::Kind;
 
 pub async fn list(
     State(app): State<App>,
@@ -93,6 +94,7 @@ pub async fn watch(
         user,
         recursive: query.recursive,
     };
+    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
     let watcher = access
         .listener()
         .watch(request)
@@ -127,7 +129,7 @@ pub async fn watch(
             }
         },
     );
-    Ok(ndjson(&app, changes))
+    Ok(ndjson(&app, slot.hold(changes)))
 }
 
 pub async fn mkdir(

@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
 use cove_api::ErrorCode;
-use cove_control::GuestAccess;
+use cove_control::{Admission, GuestAccess};
 use cove_protocol::client::PortStream;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -27,6 +27,7 @@ use super::{Visitor, headers};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::Counted;
+use crate::streams::Slot;
 
 /// How long a server may take to begin its answer. Long, because some hold requests until there is news.
 const ANSWER_WAIT: Duration = Duration::from_secs(15 * 60);
@@ -36,11 +37,21 @@ const HEADERS_BUFFER: usize = 256 * 1024;
 /// For each direction of a connection that left HTTP behind.
 const TUNNEL_BUFFER: usize = 32 * 1024;
 
-/// A connection inside, and what keeps the sandbox awake for it.
+/// Bytes of an answer over HTTP/2 that wait here for a visitor who does not read.
+const WINDOW: u32 = 64 * 1024;
+
+/// What a visit holds until it is over: the sandbox is awake, and its visits are counted.
+pub type Kept = (GuestAccess, Visitor, Slot);
+
+/// Ready when the visitor may stay no longer.
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A connection inside, and what it holds.
 pub struct Carried {
     pub app: App,
     pub stream: PortStream,
-    pub kept: (GuestAccess, Visitor),
+    pub kept: Kept,
+    pub admission: Admission,
 }
 
 impl Carried {
@@ -52,7 +63,13 @@ impl Carried {
         place: &Place,
         target: &Target,
     ) -> Result<Response, Failure> {
-        let Self { app, stream, kept } = self;
+        let Self {
+            app,
+            stream,
+            kept,
+            admission,
+        } = self;
+        let mut ended: Ended = Box::pin(admission.ended());
         let calls_procedures = is_grpc(&request);
         let upgrade = match request.version() {
             Version::HTTP_11 => headers::upgrade(request.headers()),
@@ -92,20 +109,14 @@ impl Carried {
             parts.headers.remove(header::HOST);
             let trailers = HeaderValue::from_static("trailers");
             parts.headers.insert(header::TE, trailers);
-            timeout(
-                ANSWER_WAIT,
-                second(&app, stream, Request::from_parts(parts, body)),
-            )
-            .await
+            let asked = second(&app, stream, Request::from_parts(parts, body));
+            unless(&mut ended, timeout(ANSWER_WAIT, asked)).await?
         } else {
             parts.uri = path.parse().map_err(|_| odd())?;
             parts.version = Version::HTTP_11;
             set(&mut parts.headers, header::HOST, inner);
-            timeout(
-                ANSWER_WAIT,
-                first(&app, stream, Request::from_parts(parts, body)),
-            )
-            .await
+            let asked = first(&app, stream, Request::from_parts(parts, body));
+            unless(&mut ended, timeout(ANSWER_WAIT, asked)).await?
         };
         let mut answer = answer
             .map_err(|_| Failure::new(ErrorCode::TimedOut, "the server inside does not answer"))?
@@ -114,11 +125,28 @@ impl Carried {
             let Some(visitor_side) = visitor_side else {
                 return Err(strange());
             };
-            return Ok(tunnel(app, kept, &mut answer, visitor_side, target));
+            return Ok(tunnel(app, kept, ended, &mut answer, visitor_side, target));
         }
         headers::outward(answer.headers_mut(), target);
         relocate(answer.headers_mut(), target);
-        Ok(answer.map(|inner| Body::new(Held { inner, _kept: kept })))
+        Ok(answer.map(|inner| {
+            Body::new(Held {
+                inner,
+                ended: Some(ended),
+                _kept: kept,
+            })
+        }))
+    }
+}
+
+/// The outcome, unless the visitor has to go before.
+async fn unless<T>(ended: &mut Ended, work: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::select! {
+        outcome = work => Ok(outcome),
+        () = ended => {
+            let message = "the key or link of this visit was taken back or has expired";
+            Err(Failure::new(ErrorCode::Unauthenticated, message))
+        }
     }
 }
 
@@ -184,6 +212,10 @@ async fn second(
 ) -> hyper::Result<Response<Incoming>> {
     let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .max_header_list_size(HEADERS_BUFFER as u32)
+        // A visitor that never reads holds no more than this of what a server inside sends.
+        .adaptive_window(false)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
         .handshake(TokioIo::new(stream))
         .await?;
     app.sessions.spawn(async move {
@@ -195,7 +227,8 @@ async fn second(
 /// Both sides said goodbye to HTTP: from here on bytes go to and fro until one of them ends.
 fn tunnel(
     app: App,
-    kept: (GuestAccess, Visitor),
+    kept: Kept,
+    ended: Ended,
     answer: &mut Response<Incoming>,
     visitor_side: hyper::upgrade::OnUpgrade,
     target: &Target,
@@ -216,6 +249,7 @@ fn tunnel(
             // Whoever broke it off knows.
             _ = carry => {}
             () = ending.cancelled() => {}
+            () = ended => {}
         }
         drop((kept, counted));
     });
@@ -310,18 +344,33 @@ impl HttpBody for Paced {
 /// An answer's body, with what must live as long as it is read.
 struct Held {
     inner: Incoming,
-    _kept: (GuestAccess, Visitor),
+    /// Absent once the visitor was told.
+    ended: Option<Ended>,
+    _kept: Kept,
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("the visitor may stay no longer")]
+struct Dismissed;
 
 impl HttpBody for Held {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // First: a server that always has something to say must not keep its visitor in.
+        let Some(ended) = &mut self.ended else {
+            return Poll::Ready(None);
+        };
+        if ended.as_mut().poll(cx).is_ready() {
+            self.ended = None;
+            return Poll::Ready(Some(Err(Box::new(Dismissed))));
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -7,6 +7,7 @@ mod bodies;
 mod egress;
 mod harness;
 mod hostile;
+mod leaving;
 mod live;
 mod ports;
 mod previews;

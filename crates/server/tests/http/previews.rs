@@ -54,7 +54,7 @@ impl Inside {
     }
 }
 
-async fn read_head(stream: &mut TcpStream) -> String {
+pub async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
@@ -93,7 +93,7 @@ impl Visit<'_> {
     }
 }
 
-fn host(server: &Server, sandbox: &Sandbox, port: u16) -> String {
+pub fn host(server: &Server, sandbox: &Sandbox, port: u16) -> String {
     let id = sandbox.id.replace('_', "-");
     format!("{port}-{id}.localhost:{}", server.previews.port())
 }
@@ -119,7 +119,7 @@ fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-async fn token(server: &Server, sandbox: &Sandbox, port: u16) -> String {
+pub async fn token(server: &Server, sandbox: &Sandbox, port: u16) -> String {
     let share = SharePort::default();
     let share = server.client.share_port(&sandbox.id, port, &share).await;
     share.unwrap().token.unwrap()

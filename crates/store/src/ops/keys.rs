@@ -103,6 +103,17 @@ impl Op for ByHash {
     }
 }
 
+pub struct ById(pub KeyId);
+
+impl Op for ById {
+    type Out = Option<Key>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE id = ?1");
+        let rows = tx.query(&sql, values![&self.0]).await?;
+        rows.first().map(key).transpose()
+    }
+}
+
 pub struct List(pub OrgId, pub PageRequest);
 
 impl Op for List {

@@ -60,6 +60,8 @@ pub async fn keys_are_found_by_hash_and_revoked_for_good(store: Arc<dyn Store>) 
     store.create_key(&made, "aa").await.unwrap();
     assert_eq!(store.key_by_hash("aa").await.unwrap().unwrap(), made);
     assert!(store.key_by_hash("ab").await.unwrap().is_none());
+    assert_eq!(store.key(&made.id).await.unwrap().unwrap(), made);
+    assert!(store.key(&KeyId::random()).await.unwrap().is_none());
     let again = Key {
         name: "thief".into(),
         ..key(&theirs)

@@ -1,0 +1,127 @@
+//! How many answers that go on one organisation may hold open, so that others have room.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cove_api::ErrorCode;
+use cove_model::OrgId;
+use futures_util::{Stream, StreamExt};
+
+use crate::failure::Failure;
+
+/// How long to wait before trying again.
+const RETRY_S: u64 = 1;
+
+/// What is held open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A followed log of network decisions: each waits in the control plane, the host and its gateway.
+    Egress,
+    /// Events, output of processes, changes of files.
+    Live,
+    /// Requests to previews.
+    Visit,
+}
+
+impl Kind {
+    pub const fn max(self) -> usize {
+        match self {
+            Self::Egress => 64,
+            Self::Live => 1024,
+            Self::Visit => 2048,
+        }
+    }
+
+    const fn shown(self) -> &'static str {
+        match self {
+            Self::Egress => "followed egress logs",
+            Self::Live => "live streams",
+            Self::Visit => "visits under way",
+        }
+    }
+}
+
+type Counts = HashMap<(OrgId, Kind), usize>;
+
+/// Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Streams(Arc<Mutex<Counts>>);
+
+impl Streams {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enter(&self, org: &OrgId, kind: Kind) -> Result<Slot, Failure> {
+        let of = (org.clone(), kind);
+        let mut counts = self.counts();
+        let count = counts.entry(of.clone()).or_default();
+        if *count >= kind.max() {
+            let message = format!("the organisation has {} {}", kind.max(), kind.shown());
+            let failure = Failure {
+                retry_after_s: Some(RETRY_S),
+                ..Failure::new(ErrorCode::LimitReached, message)
+            };
+            return Err(failure.hint("close some, or follow several things with one stream"));
+        }
+        *count += 1;
+        drop(counts);
+        Ok(Slot {
+            streams: self.clone(),
+            of,
+        })
+    }
+}
+
+/// One of them, until it is dropped.
+pub struct Slot {
+    streams: Streams,
+    of: (OrgId, Kind),
+}
+
+impl Slot {
+    /// The same stream, counted until it ends or is dropped.
+    pub fn hold<S: Stream>(self, stream: S) -> impl Stream<Item = S::Item> + use<S> {
+        stream.map(move |item| {
+            let _ = &self;
+            item
+        })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut counts = self.streams.counts();
+        if let Some(count) = counts.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.of);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_organisation_has_its_number_and_others_have_theirs() {
+        let streams = Streams::default();
+        let (one, other) = (OrgId::random(), OrgId::random());
+        let mut held: Vec<Slot> = (0..Kind::Egress.max())
+            .map(|_| streams.enter(&one, Kind::Egress).expect("room"))
+            .collect();
+        let refused = streams.enter(&one, Kind::Egress).err().expect("full");
+        assert_eq!(refused.code, ErrorCode::LimitReached);
+        assert!(streams.enter(&one, Kind::Live).is_ok());
+        assert!(streams.enter(&other, Kind::Egress).is_ok());
+        held.pop();
+        assert!(streams.enter(&one, Kind::Egress).is_ok());
+        drop(held);
+        assert!(
+            streams.counts().is_empty(),
+            "nothing is kept of those who left"
+        );
+    }
+}
