@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cove_model::OrgId;
+use cove_model::{KeyId, OrgId};
 use cove_store::{Holding, Key, Organisation, PageRequest, Quota, Scope, Store, StoreError};
 
 use crate::rows::{at, key, org};
