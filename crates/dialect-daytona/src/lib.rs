@@ -4,7 +4,7 @@
 //! second lifecycle and no second way to run a command. What Daytona keeps in a daemon inside the
 //! sandbox (sessions, terminals) are processes of the guest here, found again by their tags, so nothing
 //! of it is lost with the server. What cannot be expressed is refused in Daytona's own form
-//! ([`refusal`]); the SDKs turn that into their exceptions.
+//! (module `refusal`); the SDKs turn that into their exceptions.
 #![forbid(unsafe_code)]
 
 mod asking;
