@@ -98,9 +98,7 @@ impl Engine {
     pub async fn close(&self) {
         self.inner.guard.stop().await;
         self.inner.counter.stop().await;
-        if self.inner.all().is_empty() {
-            self.stop_gateway().await;
-        }
+        self.close_gateway(!self.inner.all().is_empty()).await;
         self.inner.container.close().await;
         if self.inner.all().is_empty() {
             let _ = self.inner.ranges.release();

@@ -257,16 +257,20 @@ impl Engine {
         }
     }
 
-    /// Ends the gateway of an engine that leaves nothing running.
-    pub(crate) async fn stop_gateway(&self) {
+    /// Ends the gateway of an engine that leaves nothing running, or leaves it to the next engine.
+    pub(crate) async fn close_gateway(&self, needed: bool) {
         let Some(gatekeeper) = self.inner.gatekeeper.get() else {
             return;
         };
         gatekeeper.beginning.lock().await.closed = true;
-        if let Some(gateway) = gatekeeper.running()
-            && let Err(error) = gateway.stop().await
-        {
-            tracing::warn!(error = chain(&error), "the gateway runs on");
+        match gatekeeper.running() {
+            Some(gateway) if needed => gateway.let_go().await,
+            Some(gateway) => {
+                if let Err(error) = gateway.stop().await {
+                    tracing::warn!(error = chain(&error), "the gateway runs on");
+                }
+            }
+            None => {}
         }
     }
 

@@ -257,6 +257,11 @@ impl Gateway {
         self.0.hello().await
     }
 
+    /// Leaves the process to the next engine: this one starts none any more, whatever becomes of it.
+    pub async fn let_go(&self) {
+        self.0.life.lock().await.stopped = true;
+    }
+
     /// Ends the process and every connection it carries. Without this it lives on.
     pub async fn stop(&self) -> Result<(), GatewayError> {
         let mut life = self.0.life.lock().await;

@@ -204,9 +204,11 @@ impl World {
         zone.insert(name.to_owned(), addresses.to_vec());
     }
 
-    /// Another engine: the one before, if any, is forgotten without a word.
+    /// Another engine: the one before, if any, is gone, as its process would be.
     pub fn start(&mut self, placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>) {
-        self.gateway = None;
+        if let Some(before) = self.gateway.take() {
+            self.runtime.block_on(before.let_go());
+        }
         let config = self.config.clone();
         let started = self
             .runtime
