@@ -321,3 +321,48 @@ fn nobody_on_the_host_or_beyond_opens_a_connection_to_a_sandbox() {
         .expect("it leaves");
     trap.first_is("honest");
 }
+
+#[test]
+fn one_sandbox_cannot_fill_the_hosts_table_of_connections() {
+    let bare = Bare::new();
+    let (greedy, neighbour) = (bare.open_sandbox(), bare.open_sandbox());
+    let socket = greedy.inside.udp();
+    let mut refused = false;
+    // A busy machine loses some, so that more are sent than there may be.
+    for port in 1..4 * cove_network::CONNECTIONS_MAX as u16 / 2 {
+        // Nobody listens there; each is a connection to the kernel all the same.
+        let _ = socket.send_to(b"x", (PUBLIC, port));
+        let _ = socket.send_to(b"x", (OTHER_PUBLIC, port));
+        if port % 500 == 0 && greedy.inside.connect(PUBLIC, ECHO).is_err() {
+            refused = true;
+            break;
+        }
+    }
+    assert!(refused, "there is no limit");
+    let mut stream = neighbour
+        .inside
+        .connect(PUBLIC, ECHO)
+        .expect("others have their own");
+    exchange(&mut stream, "x").unwrap();
+}
+
+#[test]
+fn nobody_but_sandboxes_and_the_host_itself_reaches_the_gateways_address() {
+    let bare = Bare::new();
+    let sandbox = bare.open_sandbox();
+    let trap = Trap::at(&bare.world.host, sandbox.gateway());
+    let gateway = sandbox.gateway();
+    bare.world
+        .internet
+        .ip(&format!("route add {gateway}/32 via {HOST}"));
+    for _ in 0..3 {
+        let stranger = bare.world.internet.udp();
+        stranger
+            .send_to(b"stranger", (gateway, trap.port))
+            .expect("it leaves");
+    }
+    let host = bare.world.host.udp();
+    host.send_to(b"honest", (gateway, trap.port))
+        .expect("it leaves");
+    trap.first_is("honest");
+}
