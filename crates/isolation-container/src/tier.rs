@@ -18,10 +18,10 @@ use cove_criu::Program;
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{
     Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Needs, Restore,
-    Root,
+    Root, Usage,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
-use cove_network::{Network, NetworkError};
+use cove_network::{Counters, Network, NetworkError};
 use cove_spawner::message::Start;
 use tokio::task::spawn_blocking;
 
@@ -529,13 +529,17 @@ impl Isolation for ContainerTier {
         let Some(pidfd) =
             machine::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
         else {
-            return remove_remains(group, range).await;
+            let traffic = shared.traffic(&range);
+            return Ok(with_traffic(remove_remains(group, range).await?, traffic));
         };
         let network = shared.config.network.as_ref();
         let link = match Link::of(detail.pid, pidfd.as_fd(), &range, network) {
             Ok(link) => link,
             // It ended just now.
-            Err(_) => return remove_remains(group, range).await,
+            Err(_) => {
+                let traffic = shared.traffic(&range);
+                return Ok(with_traffic(remove_remains(group, range).await?, traffic));
+            }
         };
         if let Some(sandbox) = &detail.sandbox {
             link.adopt(sandbox, &detail.network)?;
@@ -579,6 +583,14 @@ impl Isolation for ContainerTier {
 }
 
 impl Shared {
+    /// What went over a range's interface, if that is still there: it goes soon after the last process.
+    fn traffic(&self, range: &UidRange) -> Counters {
+        let network = self.config.network.as_ref();
+        network
+            .and_then(|network| network.counters(range.index()).ok().flatten())
+            .unwrap_or_default()
+    }
+
     /// Ends and removes groups of this engine that no machine and no seat owns. Their uid ranges are
     /// free in the books, which is how they are told apart.
     fn sweep(&self) -> Result<u64, IsolationError> {
@@ -630,6 +642,18 @@ impl Shared {
             swept += network.sweep(free).map_err(failed)?;
         }
         Ok(swept)
+    }
+}
+
+/// Adds what went over the interface to what a machine is known to have used.
+fn with_traffic(adopted: Adopted, traffic: Counters) -> Adopted {
+    match adopted {
+        Adopted::Gone(Some(usage)) => Adopted::Gone(Some(Usage {
+            network_sent_bytes: traffic.sent,
+            network_received_bytes: traffic.received,
+            ..usage
+        })),
+        adopted => adopted,
     }
 }
 

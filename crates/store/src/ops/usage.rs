@@ -33,9 +33,10 @@ struct Mark {
     disk_rest: u64,
 }
 
-/// A counter that went back was started anew.
+/// Counters run over a sandbox's whole life. One that went back has lost some of it, which was charged
+/// when it was seen; what comes from now on is charged from where it stands.
 fn grown(now: u64, before: u64) -> u64 {
-    now.checked_sub(before).unwrap_or(now)
+    now.saturating_sub(before)
 }
 
 /// Whole units of `bytes` held for `micros`, and the rest to carry.

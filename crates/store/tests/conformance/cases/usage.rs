@@ -145,20 +145,22 @@ pub async fn periods_count_whole_hours(store: Arc<dyn Store>) {
     assert_eq!(cpu(0, 3 * 3600).await, 60);
     assert_eq!(cpu(3600, 7200).await, 20);
     assert_eq!(cpu(7200, 7201).await, 30);
-    // A counter that went back was started anew; one that stopped is charged until it did.
-    let anew = UsageSample {
-        cpu_usec: 5,
+    // A counter that went back is not charged again, and goes on from there; one that stopped is
+    // charged until it did.
+    let back = UsageSample {
+        cpu_usec: 50,
         memory_bytes: 1 << 20,
         ..sample(&sandbox, &ours, 3 * 3600)
     };
-    store.apply_samples(&[anew]).await.unwrap();
-    assert_eq!(store.usage_of(&sandbox).await.unwrap().cpu_usec, 65);
+    store.apply_samples(&[back]).await.unwrap();
+    assert_eq!(store.usage_of(&sandbox).await.unwrap().cpu_usec, 60);
     let stopped = UsageSample {
-        cpu_usec: 5,
+        cpu_usec: 57,
         running: false,
         ran_until: Some(at(3 * 3600 + 2)),
         ..sample(&sandbox, &ours, 3 * 3600 + 100)
     };
     store.apply_samples(&[stopped]).await.unwrap();
-    assert_eq!(store.usage_of(&sandbox).await.unwrap().memory_mib_ms, 2000);
+    let usage = store.usage_of(&sandbox).await.unwrap();
+    assert_eq!((usage.cpu_usec, usage.memory_mib_ms), (67, 2000));
 }
