@@ -4,7 +4,7 @@
 //! (`tend`). Each snapshot remembers what the sandbox's state had grown from; together with where a
 //! sandbox is now that is its timeline.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cove_model::spec::check_name;
@@ -69,13 +69,14 @@ pub struct Children {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Snapshots this process works on, which nobody else may settle or collect meanwhile.
+/// Snapshots this process works on, which nobody else may settle or collect meanwhile. Several may work
+/// on one, so they are counted.
 #[derive(Default, Clone)]
-pub(crate) struct UnderWay(Arc<Mutex<HashSet<SnapshotId>>>);
+pub(crate) struct UnderWay(Arc<Mutex<HashMap<SnapshotId, usize>>>);
 
 impl UnderWay {
     pub fn enter(&self, id: &SnapshotId) -> Held {
-        self.table().insert(id.clone());
+        *self.table().entry(id.clone()).or_default() += 1;
         Held {
             table: self.clone(),
             id: id.clone(),
@@ -83,10 +84,10 @@ impl UnderWay {
     }
 
     pub fn has(&self, id: &SnapshotId) -> bool {
-        self.table().contains(id)
+        self.table().contains_key(id)
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashSet<SnapshotId>> {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SnapshotId, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,7 +99,13 @@ pub(crate) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.table.table().remove(&self.id);
+        let mut table = self.table.table();
+        if let Some(count) = table.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                table.remove(&self.id);
+            }
+        }
     }
 }
 
@@ -393,5 +400,21 @@ pub(crate) fn check_snapshot_name(name: Option<&str>) -> Result<(), ControlError
         Some("import") => Err(ControlError::invalid("name: 'import' is taken")),
         Some(name) => Ok(check_name(name)?),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_under_way_until_the_last_who_works_on_it_is_done() {
+        let (under_way, id) = (UnderWay::default(), SnapshotId::random());
+        let (first, second) = (under_way.enter(&id), under_way.enter(&id));
+        drop(first);
+        assert!(under_way.has(&id));
+        drop(second);
+        assert!(!under_way.has(&id));
+        assert!(under_way.table().is_empty());
     }
 }
