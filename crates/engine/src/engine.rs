@@ -326,8 +326,7 @@ impl Inner {
     }
 
     pub fn sample(&self, sandbox: &Sandbox) -> Result<Sample, RunnerError> {
-        let record = sandbox.record();
-        let machine = sandbox.machine();
+        let (record, machine) = sandbox.record_and_machine();
         let usage = match &machine {
             Some(machine) => machine.usage().map_err(from_isolation)?,
             None => Default::default(),

@@ -126,7 +126,6 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
             }
         }
     }
-    sandbox.set_machine(None);
     sandbox
         .run_promise
         .lock()
@@ -138,7 +137,11 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
         record.machine = None;
         record.grown_mb = None;
         add_past(record, &usage);
+        // While the record is locked: a sample that found both would count the same use twice.
+        sandbox.set_machine(None);
     });
+    // Also when the step was refused.
+    sandbox.set_machine(None);
     if let Err(error) = stepped {
         tracing::error!(sandbox = %sandbox.id, %error, "the end of a machine could not be recorded");
     }

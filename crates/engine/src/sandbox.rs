@@ -62,6 +62,12 @@ impl Sandbox {
         self.lock().clone()
     }
 
+    /// Both of the same moment: what an ended machine used is in one of them, never in both.
+    pub fn record_and_machine(&self) -> (Record, Option<Arc<dyn Machine>>) {
+        let record = self.lock();
+        (record.clone(), self.machine())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
