@@ -1,7 +1,7 @@
 //! Images made from snapshots: flattened, so that chains never grow, and with the snapshot's
 //! processes when it has some, so that sandboxes of the image begin where these were.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -15,12 +15,9 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images::{self, Asked};
-use crate::merged;
+use crate::merged::{self, FlowingTask, Packing};
 use crate::snapshots::{SnapshotHold, SnapshotRecord, memory_dir, staging, volume_of};
 use crate::volumes::{Draft, add_empty_changes, copy_memory, pool_io};
-
-/// What is kept of a failed `tar`'s complaints.
-const COMPLAINT_BYTES: u64 = 2000;
 
 impl Engine {
     pub(crate) async fn make_template(
@@ -51,38 +48,30 @@ impl Inner {
             self.images.store.root(&base),
             self.pool.path(&hold.snapshot.volume()),
         );
-        let (mut packing, input) = spawn_blocking(move || {
+        let (packing, input) = spawn_blocking(move || {
             let root = merged::open(&image_root, &volume)?;
-            let mut packing = merged::pack(&root)?;
-            let output = packing.stdout.take().expect("standard output is piped");
+            let (packing, output) = Packing::begin(&root)?;
             Ok::<_, io::Error>((packing, OwnedFd::from(output)))
         })
         .await
         .map_err(internal)?
         .map_err(|error| internal(format!("put the snapshot together: {error}")))?;
         let input = pipe::Receiver::from_owned_fd(input).map_err(internal)?;
-        let imported = self
+        let input = FlowingTask::new(input);
+        // On a failure the packing is dropped, which ends it.
+        let image = self
             .images
             .store
             .import_root(Some(name), base.config.clone(), input, progress)
-            .await;
-        let packed = spawn_blocking(move || {
-            let status = packing.wait()?;
-            let mut complaints = String::new();
-            if let Some(errors) = packing.stderr.take() {
-                let _ = errors.take(COMPLAINT_BYTES).read_to_string(&mut complaints);
-            }
-            Ok::<_, io::Error>((status, complaints))
-        })
-        .await
-        .map_err(internal)?
-        .map_err(internal)?;
-        let image = imported.map_err(images::failure)?;
-        if !matches!(packed.0.code(), Some(0 | 1)) {
+            .await
+            .map_err(images::failure)?;
+        let packed = spawn_blocking(move || packing.finish())
+            .await
+            .map_err(internal)?;
+        if let Err(error) = packed {
             let _ = self.images.store.remove(&image.id, |_| None).await;
             return Err(internal(format!(
-                "the snapshot could not be packed: {}",
-                packed.1.trim()
+                "the snapshot could not be packed: {error}"
             )));
         }
         let image_hold = self.images.store.hold(&image.id);

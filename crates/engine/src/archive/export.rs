@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +22,6 @@ use super::{Kind, Manifest, is_memory_name};
 
 /// How long a reader may leave the stream untouched.
 const STALL_MAX: Duration = Duration::from_secs(120);
-/// What is kept of a failed `tar`'s complaints.
-const COMPLAINT_BYTES: u64 = 2000;
 
 impl Engine {
     pub(crate) async fn write_out(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
@@ -70,11 +67,9 @@ impl Inner {
         };
         writer.json(Kind::Manifest, &manifest)?;
         let root = merged::open(&self.images.store.root(image), &volume)?;
-        let mut packing = Packing(merged::pack(&root)?);
+        let (packing, packed) = merged::Packing::begin(&root)?;
         let mut encoder = GzEncoder::new(writer.section(Kind::Root)?, Compression::fast());
-        let mut packed = packing.0.stdout.take().expect("standard output is piped");
-        io::copy(&mut packed, &mut encoder)?;
-        drop(packed);
+        io::copy(&mut merged::Flowing::new(packed), &mut encoder)?;
         packing.finish()?;
         encoder.finish()?.finish()?;
         if record.memory.is_some() {
@@ -111,32 +106,4 @@ fn write_memory(dir: &Path, output: &mut impl Write) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Ends `tar` when the export does, however.
-struct Packing(Child);
-
-impl Packing {
-    fn finish(mut self) -> io::Result<()> {
-        let status = self.0.wait()?;
-        // Status 1 is "some file changed", which in a frozen tree only means skipped sockets.
-        if matches!(status.code(), Some(0 | 1)) {
-            return Ok(());
-        }
-        let mut complaints = String::new();
-        if let Some(errors) = self.0.stderr.take() {
-            let _ = errors.take(COMPLAINT_BYTES).read_to_string(&mut complaints);
-        }
-        Err(io::Error::other(format!(
-            "tar failed: {}",
-            complaints.trim()
-        )))
-    }
-}
-
-impl Drop for Packing {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
