@@ -131,6 +131,20 @@ impl Snapshots {
         }
     }
 
+    /// One that nobody is making any more, for callers from outside. Whoever finds none by this may
+    /// believe it: one under way is refused, not denied.
+    pub fn find_made(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
+        // Claims first: a snapshot is known before its claim is given back.
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        if claimed.contains(id) {
+            return Err(RunnerError::InUse {
+                message: format!("snapshot {id} is being made; try again when it is"),
+            });
+        }
+        drop(claimed);
+        self.find(id)
+    }
+
     pub fn contains(&self, id: &SnapshotId) -> bool {
         self.get(id).is_some()
     }
@@ -272,5 +286,35 @@ mod tests {
         assert!(snapshots.claim(&id).is_err());
         drop(claim);
         assert!(missing(snapshots.find(&id)));
+    }
+
+    #[test]
+    fn a_snapshot_that_is_being_made_is_neither_there_nor_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = Snapshots::open(dir.path().join("records"), |_| true);
+        let snapshots = Arc::new(opened.unwrap());
+        let id = SnapshotId::random();
+        let denied = |id| snapshots.find_made(id).err();
+        assert!(matches!(denied(&id), Some(RunnerError::NotFound { .. })));
+        let claim = snapshots.claim(&id).unwrap();
+        assert!(matches!(denied(&id), Some(RunnerError::InUse { .. })));
+        let record = SnapshotRecord {
+            id: id.clone(),
+            sandbox: SandboxId::random(),
+            parent: None,
+            image: ImageId::random(),
+            spec: SandboxSpec::default(),
+            created_at: OffsetDateTime::now_utc(),
+            memory: None,
+            stopped_us: 0,
+            weight_bytes: 0,
+            template_of: None,
+        };
+        snapshots.add(record).unwrap();
+        // Its maker may grow from it already; a rollback undoes itself that way.
+        assert!(snapshots.find(&id).is_ok());
+        assert!(matches!(denied(&id), Some(RunnerError::InUse { .. })));
+        drop(claim);
+        assert!(denied(&id).is_none());
     }
 }

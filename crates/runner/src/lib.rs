@@ -62,10 +62,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
         Err(unsupported())
     }
+    /// `InUse` while it is being made, also for what a rollback under way keeps.
     async fn get_snapshot(&self, _id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
         Err(unsupported())
     }
-    /// Idempotent. What grew from it is not touched.
+    /// Idempotent. What grew from it is not touched. `InUse` while it is being made.
     async fn delete_snapshot(&self, _id: &SnapshotId) -> Result<(), RunnerError> {
         Err(unsupported())
     }

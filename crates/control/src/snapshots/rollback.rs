@@ -1,8 +1,10 @@
 //! Rolling back: an earlier state in place, with the state before kept, so that it can be undone.
 
 use cove_model::State;
-use cove_runner::RollbackRequest;
-use cove_store::{Desired, SandboxChange, SandboxRecord, Scope, SnapshotKind, SnapshotRecord};
+use cove_runner::{RollbackRequest, RunnerError};
+use cove_store::{
+    Desired, SandboxChange, SandboxRecord, Scope, SnapshotChange, SnapshotKind, SnapshotRecord,
+};
 
 use super::{require_memory, require_settled};
 use crate::Control;
@@ -92,10 +94,42 @@ impl Control {
                 })
             }
             Err(error) => {
-                self.give_up_snapshot(&row, &error).await;
+                self.settle_failed_rollback(&row, &error).await;
                 self.look_again(&intended).await;
                 Err(error.into())
             }
+        }
+    }
+
+    /// What the host kept before it failed may be the only copy left of the sandbox's state, so it is
+    /// given up only when the host says that there is none.
+    async fn settle_failed_rollback(&self, row: &SnapshotRecord, error: &RunnerError) {
+        if matches!(error, RunnerError::Unreachable { .. }) {
+            // It may not have failed at all.
+            self.0.stale.mark_all();
+            return;
+        }
+        let view = match self.runner().get_snapshot(&row.id).await {
+            Ok(view) => view,
+            Err(RunnerError::NotFound { .. }) => return self.give_up_snapshot(row, error).await,
+            Err(error) => {
+                tracing::warn!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
+                self.0.stale.mark_all();
+                return;
+            }
+        };
+        let kept = async {
+            let went_nowhere = SnapshotChange {
+                rolled_back_to: Some(None),
+                ..SnapshotChange::default()
+            };
+            let row = self.store().change_snapshot(&row.id, &went_nowhere).await?;
+            let kept = self.keep_snapshot(&row, &view).await?;
+            self.move_head(&kept).await
+        };
+        if let Err(error) = kept.await {
+            tracing::error!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
+            self.0.stale.mark_all();
         }
     }
 }

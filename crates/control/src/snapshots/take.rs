@@ -188,7 +188,8 @@ impl Control {
     /// Undoes what the host refused or failed at; what it never answered is settled later.
     pub(super) async fn give_up_snapshot(&self, row: &SnapshotRecord, error: &RunnerError) {
         let clean = match error {
-            RunnerError::Unreachable { .. } => false,
+            // The host has not answered, or is at it still for whoever asked before a restart.
+            RunnerError::Unreachable { .. } | RunnerError::InUse { .. } => false,
             RunnerError::Internal { .. } | RunnerError::GuestUnreachable { .. } => {
                 self.runner().delete_snapshot(&row.id).await.is_ok()
             }

@@ -11,7 +11,7 @@ use cove_store::{
 
 use super::take::{facts, held_mb};
 use crate::Control;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 
 /// A fork's snapshot that is still there after this long was left behind by a crash.
 const FORK_POINT_KEPT: Duration = Duration::from_secs(3600);
@@ -58,8 +58,12 @@ impl Control {
         let mut failed = None;
         for id in unknown {
             tracing::warn!(snapshot = %id, "deleting a snapshot nobody asked for");
-            if let Err(error) = self.runner().delete_snapshot(&id).await {
-                failed = Some(error.into());
+            match self.runner().delete_snapshot(&id).await {
+                Ok(()) => {}
+                Err(error @ RunnerError::InUse { .. }) => {
+                    tracing::debug!(%error, snapshot = %id, "left for the next look");
+                }
+                Err(error) => failed = Some(error.into()),
             }
         }
         let mut page = PageRequest {
@@ -79,9 +83,16 @@ impl Control {
                 if self.0.snapshots_under_way.has(&row.id) {
                     continue;
                 }
-                if let Err(error) = self.tend_snapshot(row, host.get(&row.id)).await {
-                    tracing::warn!(%error, snapshot = %row.id, "a snapshot could not be tended");
-                    failed = Some(error);
+                match self.tend_snapshot(row, host.get(&row.id)).await {
+                    Ok(()) => {}
+                    // The host is at it for whoever asked before a restart; it stays as it is until then.
+                    Err(error) if error.code == ErrorCode::Conflict => {
+                        tracing::debug!(%error, snapshot = %row.id, "left for the next look");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, snapshot = %row.id, "a snapshot could not be tended");
+                        failed = Some(error);
+                    }
                 }
             }
             match found.next_cursor {
@@ -126,7 +137,8 @@ impl Control {
         }
     }
 
-    /// Finishes or undoes what a crash or a lost answer left, by what the host says now.
+    /// Finishes or undoes what a crash or a lost answer left, by what the host says now. A conflict, and
+    /// nothing changed, while the host is still making it.
     pub(crate) async fn settle_snapshot(&self, id: &SnapshotId) -> Result<(), ControlError> {
         let Some(row) = self.store().any_snapshot(id).await? else {
             return Ok(());

@@ -1,6 +1,6 @@
 //! The host in memory.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,6 +44,10 @@ pub(super) struct One {
 pub(super) struct World {
     pub sandboxes: BTreeMap<SandboxId, One>,
     pub snapshots: BTreeMap<SnapshotId, SnapshotView>,
+    /// Those under way for somebody.
+    pub making: BTreeSet<SnapshotId>,
+    /// What the next rollback fails with after it has kept what was.
+    pub broken_rollback: Option<RunnerError>,
     events: Vec<Event>,
     images: Vec<ImageView>,
     jobs: HashMap<String, ImageJob>,
@@ -527,12 +531,14 @@ impl RunnerApi for MemoryRunner {
     }
 
     async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.check_made(id)?;
         let found = self.world().snapshots.get(id).cloned();
         found.ok_or_else(|| missing("snapshot", id.as_str()))
     }
 
     async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
         let lost = self.enter(Call::DeleteSnapshot, None).await?;
+        self.check_made(id)?;
         self.world().snapshots.remove(id);
         answer(lost, Ok(()))
     }

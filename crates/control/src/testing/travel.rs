@@ -32,6 +32,29 @@ impl MemoryRunner {
         self.world().snapshots.remove(id);
     }
 
+    /// The host is at this snapshot, until [`finish_making`](Self::finish_making).
+    pub fn begin_making(&self, id: &SnapshotId) {
+        self.world().making.insert(id.clone());
+    }
+
+    pub fn finish_making(&self, id: &SnapshotId) {
+        self.world().making.remove(id);
+    }
+
+    pub(super) fn check_made(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        match self.world().making.contains(id) {
+            true => Err(RunnerError::InUse {
+                message: format!("snapshot {id} is being made"),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// The next rollback keeps what was, and then fails for good: what was kept is all that is left.
+    pub fn break_rollback(&self, error: RunnerError) {
+        self.world().broken_rollback = Some(error);
+    }
+
     /// Changes what the host says of a snapshot.
     pub fn measure(&self, id: &SnapshotId, change: impl FnOnce(&mut SnapshotView)) {
         if let Some(view) = self.world().snapshots.get_mut(id) {
@@ -145,6 +168,12 @@ impl MemoryRunner {
                 return Err(RunnerError::Unfit { message });
             }
             let kept = self.keep(&mut world, &keep, &sandbox, false)?;
+            if let Some(error) = world.broken_rollback.take() {
+                drop(world);
+                let reason = format!("the rollback failed: {error}");
+                self.set_state(&sandbox, State::Failed, Some(reason));
+                return Err(error);
+            }
             if let Some(one) = world.sandboxes.get_mut(&sandbox) {
                 one.head = Some(to.clone());
             }

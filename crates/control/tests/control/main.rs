@@ -7,6 +7,7 @@ mod creating;
 mod events;
 mod idle;
 mod images;
+mod interrupted;
 mod keys;
 mod metering;
 mod quota;

@@ -13,8 +13,9 @@ use super::{Snapshot, volume_of};
 
 impl Engine {
     pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
-        let Some(snapshot) = self.inner.snapshots.get(id) else {
-            return Ok(());
+        let snapshot = match self.inner.snapshots.find_made(id) {
+            Err(RunnerError::NotFound { .. }) => return Ok(()),
+            found => found?,
         };
         let engine = self.clone();
         let task = tokio::spawn(async move {

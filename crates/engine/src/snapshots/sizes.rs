@@ -48,7 +48,7 @@ impl Engine {
     }
 
     pub(crate) async fn show_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
-        let snapshot = self.inner.snapshots.find(id)?;
+        let snapshot = self.inner.snapshots.find_made(id)?;
         let inner = Arc::clone(&self.inner);
         spawn_blocking(move || inner.snapshot_view(&snapshot, None))
             .await

@@ -226,6 +226,9 @@ fn applied(old: &SnapshotRecord, change: &SnapshotChange) -> SnapshotRecord {
         parent: change.parent.unwrap_or_else(|| old.parent.clone()),
         memory: change.memory.unwrap_or(old.memory),
         spec: change.spec.unwrap_or_else(|| old.spec.clone()),
+        rolled_back_to: change
+            .rolled_back_to
+            .unwrap_or_else(|| old.rolled_back_to.clone()),
         facts: change.facts.unwrap_or_else(|| old.facts.clone()),
         held_disk_mb: match gone {
             true => 0,

@@ -121,6 +121,7 @@ pub struct SnapshotChange {
     pub parent: Option<Option<SnapshotId>>,
     pub memory: Option<bool>,
     pub spec: Option<SandboxSpec>,
+    pub rolled_back_to: Option<Option<SnapshotId>>,
     pub facts: Option<SnapshotFacts>,
     /// What is on a disk is there, so this is written down also above the quota.
     pub held_disk_mb: Option<u64>,
