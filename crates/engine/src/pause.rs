@@ -23,7 +23,7 @@ use crate::snapshots::{memory_dir, staging};
 use crate::volumes::{Disk, Draft, make_private, pool_io, remove_tree};
 
 /// What captured memory may take on disk beyond the memory in use.
-const CAPTURE_SLACK_BYTES: u64 = 64 << 20;
+pub const CAPTURE_SLACK_BYTES: u64 = 64 << 20;
 
 impl Engine {
     pub(crate) async fn freeze_sandbox(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {

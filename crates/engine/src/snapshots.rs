@@ -221,6 +221,17 @@ impl Snapshots {
             .map(|snapshot| snapshot.record.id.clone())
     }
 
+    /// The oldest one on an image.
+    pub fn first_on(&self, image: &ImageId) -> Option<SnapshotId> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known
+            .values()
+            .map(|snapshot| &snapshot.record)
+            .filter(|record| record.image == *image && record.template_of.is_none())
+            .min_by_key(|record| (record.created_at, &record.id))
+            .map(|record| record.id.clone())
+    }
+
     /// The processes that come with an image.
     pub fn template_of(&self, image: &ImageId) -> Option<Arc<Snapshot>> {
         self.all()

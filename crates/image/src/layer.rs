@@ -4,17 +4,24 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cove_model::ImageId;
-use cove_pool::{Access, Kind, Pool, PoolError, VolumeId};
+use cove_pool::{Access, Kind, Place, Pool, PoolError, VolumeId};
 use cove_unpack::apply::Content;
 use cove_unpack::driver::{Event, Job};
-use cove_unpack::{Summary, UnpackProgram};
+use cove_unpack::{Summary, UnpackError, UnpackProgram};
 
 use crate::chain::ChainId;
 use crate::error::ImageError;
 use crate::progress::{Progress, Report};
 use crate::store::ImageConfig;
+
+/// How often the room on the disk is looked at while a volume is filled. Guests are held by their
+/// limits when it runs short; an archive is given up.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// With less than this beyond the reserve, a failed write had no room.
+const FULL_MARGIN_BYTES: i64 = 32 << 20;
 
 /// Names of volumes being filled begin like this.
 pub(crate) const STAGING_PREFIX: &str = "layer-";
@@ -60,6 +67,17 @@ impl Staged {
             volume,
             published: false,
         })
+    }
+
+    /// Lets what is written from now on take what there is beyond the reserve, where that can be said.
+    fn limit(&self) -> Result<(), PoolError> {
+        if self.pool.limits().is_err() {
+            return Ok(());
+        }
+        let room = u64::try_from(self.pool.headroom()?.beyond_reserve).unwrap_or(0);
+        let used = self.pool.usage(&self.volume)?.referenced_bytes;
+        self.pool
+            .set_limit(&self.volume, Some(used.saturating_add(room)))
     }
 
     /// Gives the volume its name, on disk and read-only. Fine when another got there first.
@@ -122,8 +140,10 @@ pub(crate) async fn fill(
     let (pool, parent, report) = (pool.clone(), parent.cloned(), report.clone());
     let program: Arc<UnpackProgram> = Arc::clone(&config.unpack_program);
     let (uid_base, limits) = (config.unpack_uid_base, config.limits);
-    blocking(move || {
+    let watched = pool.clone();
+    let filling = blocking(move || {
         let staged = Staged::new(&pool, parent.as_ref())?;
+        staged.limit()?;
         let target = pool.path(&staged.volume);
         let job = Job {
             program: &program,
@@ -143,8 +163,42 @@ pub(crate) async fn fill(
             Event::Warning(warning) => report.send(Progress::Warning(warning.to_string())),
         })?;
         Ok(Filled { staged, summary })
-    })
-    .await
+    });
+    tokio::pin!(filling);
+    loop {
+        tokio::select! {
+            filled = &mut filling => return match filled {
+                Err(error @ ImageError::Unpack(UnpackError::Refused(_))) => {
+                    let full = short_of(&watched, FULL_MARGIN_BYTES).await;
+                    Err(full.map_or(error, ImageError::Pool))
+                }
+                filled => filled,
+            },
+            () = tokio::time::sleep(LOOK_EVERY) => {
+                if let Some(full) = short_of(&watched, 0).await {
+                    stop.0.store(true, Ordering::Relaxed);
+                    // What it has made by now goes as it is dropped.
+                    let _ = filling.await;
+                    return Err(full.into());
+                }
+            }
+        }
+    }
+}
+
+/// The error to give when less than `least` bytes are left beyond the reserve.
+async fn short_of(pool: &Pool, least: i64) -> Option<PoolError> {
+    let pool = pool.clone();
+    let looked = tokio::task::spawn_blocking(move || {
+        let room = pool.headroom().ok()?;
+        (room.beyond_reserve < least).then(|| PoolError::Full {
+            place: Place::Host,
+            need: FULL_MARGIN_BYTES.unsigned_abs(),
+            free: room.bytes,
+            reserve: pool.space().map_or(0, |space| space.reserve),
+        })
+    });
+    looked.await.ok().flatten()
 }
 
 /// Runs a closure on a blocking thread of the caller's runtime.

@@ -27,6 +27,8 @@ use super::{End, Kind, MEMORY_FILES_MAX, Manifest, is_memory_name};
 const ROOT_BUFFER: usize = 256 << 10;
 /// What packed memory may be larger than the memory it says it holds.
 const MEMORY_SLACK: u64 = 64 << 20;
+/// After so many bytes of memory the room is looked at again: others write meanwhile.
+const LOOK_EVERY: u64 = 256 << 20;
 
 fn refused(error: ReadError) -> RunnerError {
     match error {
@@ -237,12 +239,18 @@ impl Inner {
         self.pool.check_room(most).map_err(from_pool)?;
         let file = nameless(self.pool.root()).map_err(internal)?;
         let mut writing = tokio::fs::File::from_std(file);
-        let (mut chunk, mut length) = (Vec::new(), 0_u64);
+        let (mut chunk, mut length, mut looked) = (Vec::new(), 0_u64, 0);
         while reader.chunk(&mut chunk).await.map_err(refused)? {
             length += chunk.len() as u64;
             if length > most {
                 let what = "it holds more memory than it says".into();
                 return Err(refused(ReadError::Damaged(what)));
+            }
+            if length - looked >= LOOK_EVERY {
+                looked = length;
+                self.pool
+                    .check_room((most - length).min(LOOK_EVERY))
+                    .map_err(from_pool)?;
             }
             writing.write_all(&chunk).await.map_err(internal)?;
         }
@@ -273,6 +281,7 @@ impl Inner {
                 .and_then(|()| make_private(&dir))
                 .map_err(|error| from_pool(pool_io("make", &dir, error)))?;
             let most = told.bytes.saturating_add(MEMORY_SLACK);
+            self.pool.check_room(most).map_err(from_pool)?;
             unpack_memory(packed, &dir, most).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => refused(ReadError::Damaged(error.to_string())),
                 _ => internal(error),

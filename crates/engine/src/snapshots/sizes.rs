@@ -4,6 +4,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use cove_image::Source;
 use cove_isolation::Isolation;
 use cove_model::SnapshotId;
 use cove_runner::{RunnerError, SnapshotView};
@@ -12,7 +13,7 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::{chain, internal};
 
-use super::Snapshot;
+use super::{Snapshot, SnapshotRecord};
 
 /// How long figures are good for in a list: what others share changes with every write of theirs.
 const FRESH_IN_LIST: Duration = Duration::from_secs(30);
@@ -72,6 +73,7 @@ impl Inner {
                 .map(|error| chain(&error))
         });
         let memory_bytes = record.memory.as_ref().map_or(0, |memory| memory.bytes);
+        let image_bytes = self.own_image_bytes(record);
         SnapshotView {
             id: record.id.clone(),
             sandbox: record.sandbox.clone(),
@@ -80,12 +82,24 @@ impl Inner {
             image: record.image.clone(),
             spec: record.spec.clone(),
             created_at: record.created_at,
-            exclusive_bytes: sizes.map_or(memory_bytes, |sizes| sizes.exclusive_bytes),
+            exclusive_bytes: sizes
+                .map_or(memory_bytes, |sizes| sizes.exclusive_bytes)
+                .saturating_add(image_bytes),
             shared_bytes: sizes.map_or(0, |sizes| sizes.shared_bytes),
             memory_bytes,
             stopped_us: record.stopped_us,
             unfit,
         }
+    }
+
+    /// What came in with an imported snapshot lies in an image that nobody can name, and counts with the
+    /// oldest snapshot on it.
+    fn own_image_bytes(&self, record: &SnapshotRecord) -> u64 {
+        let image = self.images.store.get(&record.image);
+        image
+            .filter(|image| image.names.is_empty() && image.source == Source::Snapshot)
+            .filter(|image| self.snapshots.first_on(&image.id).as_ref() == Some(&record.id))
+            .map_or(0, |image| image.size_bytes)
     }
 
     fn sizes(&self, snapshot: &Snapshot, deadline: Option<Instant>) -> Option<Sizes> {

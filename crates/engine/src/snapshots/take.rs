@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_isolation::{Afterwards, Captured, Isolation, IsolationError, Machine};
-use cove_model::{EventKind, SnapshotId, State};
+use cove_model::{EventKind, Resources, SnapshotId, State};
 use cove_pool::{Access, PoolError};
 use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
 use time::OffsetDateTime;
@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, from_pool, internal};
+use crate::pause::CAPTURE_SLACK_BYTES;
 use crate::record::{Durability, MemoryRecord, Record, Snapshotted};
 use crate::sandbox::Sandbox;
 use crate::volumes::{Draft, move_memory};
@@ -196,6 +197,12 @@ impl Inner {
         let memory = Draft::new(&self.pool, staging("memory", id.as_str()));
         let draft = Draft::new(&self.pool, staging("draft", id.as_str()));
         let dir = memory_dir(&self.pool.path(memory.id()));
+        let used = machine.usage().map_err(from_isolation)?.memory_bytes;
+        let (need, most) = (
+            used.saturating_add(CAPTURE_SLACK_BYTES),
+            capture_max(&record.limits),
+        );
+        let limited = self.disk_limits;
         let (pool, memory_id, source, made) = (
             self.pool.clone(),
             memory.id().clone(),
@@ -203,7 +210,13 @@ impl Inner {
             dir.clone(),
         );
         blocking(move || {
+            pool.check_room(need)?;
             pool.create(&memory_id)?;
+            if limited {
+                // No capture touches the reserve, whatever the guest does until it stands still.
+                let room = u64::try_from(pool.headroom()?.beyond_reserve).unwrap_or(0);
+                pool.set_limit(&memory_id, Some(room.min(most).max(need)))?;
+            }
             crate::volumes::make_private(&made)
                 .map_err(|error| crate::volumes::pool_io("make", &made, error))?;
             pool.sync(&source)
@@ -320,6 +333,12 @@ impl Inner {
         volume.keep();
         Ok(snapshot)
     }
+}
+
+/// The most that memory can take on disk: deleted files that processes hold open are part of it.
+fn capture_max(limits: &Resources) -> u64 {
+    let mb = limits.memory_ceiling_mb().saturating_add(limits.disk_mb);
+    (mb << 20).saturating_add(CAPTURE_SLACK_BYTES)
 }
 
 async fn blocking<T: Send + 'static>(
