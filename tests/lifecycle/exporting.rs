@@ -102,8 +102,21 @@ async fn an_exported_snapshot_starts_on_another_host_with_its_image() {
         "the same bytes are one image"
     );
 
-    // The image came with the snapshot and goes with its last user.
+    // What came in is charged once, however often it came.
     let client = there.client();
+    let known = client.images().await.unwrap();
+    let size = known.iter().find(|image| image.id == view.image).unwrap();
+    let mut charged = 0;
+    for id in [&view.id, &again.snapshot.id] {
+        charged += client.get_snapshot(id).await.unwrap().exclusive_bytes;
+    }
+    assert!(
+        size.size_bytes > 0 && charged >= size.size_bytes,
+        "{charged}"
+    );
+    assert!(charged < 2 * size.size_bytes, "{charged}");
+
+    // The image came with the snapshot and goes with its last user.
     assert_eq!(client.images().await.unwrap().len(), images + 1);
     client.delete_snapshot(&view.id).await.unwrap();
     client.delete_snapshot(&again.snapshot.id).await.unwrap();

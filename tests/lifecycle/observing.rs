@@ -1,5 +1,7 @@
 //! What can be seen from outside: figures, events, the host's report.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cove_model::{EventKind, State};
@@ -50,6 +52,38 @@ async fn figures_of_a_sandbox_follow_what_it_does() {
     assert!(stopped.cpu_usec >= busy.cpu_usec, "counters never go back");
     client.start(&id).await.unwrap();
     assert!(client.sample(&id).await.unwrap().cpu_usec >= stopped.cpu_usec);
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_taken_while_a_sandbox_ends_counts_nothing_twice() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let id = world.create().await.id;
+    for _ in 0..5 {
+        let busy = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
+        succeed(&world.guest(&id), busy).await;
+        let done = Arc::new(AtomicBool::new(false));
+        let sampling = {
+            let (client, id, done) = (client.clone(), id.clone(), Arc::clone(&done));
+            tokio::spawn(async move {
+                let mut most = 0;
+                while !done.load(Ordering::Relaxed) {
+                    // In between its figures may be gone for a moment.
+                    if let Ok(sample) = client.sample(&id).await {
+                        most = most.max(sample.cpu_usec);
+                    }
+                }
+                most
+            })
+        };
+        client.stop(&id, 0).await.unwrap();
+        done.store(true, Ordering::Relaxed);
+        let most = sampling.await.unwrap();
+        let stopped = client.sample(&id).await.unwrap();
+        assert!(most <= stopped.cpu_usec, "{most} > {}", stopped.cpu_usec);
+        client.start(&id).await.unwrap();
+    }
     world.finish();
 }
 

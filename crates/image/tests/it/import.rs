@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use cove_image::{ImageError, Source};
-use cove_pool::Kind;
+use cove_pool::{Kind, PoolError};
 use tokio::io::AsyncReadExt;
 
 use crate::registry::exists;
@@ -197,4 +198,35 @@ async fn an_archive_larger_than_the_limit_is_refused() {
         (world.volumes(Kind::Image), world.volumes(Kind::Staging)),
         (0, 0)
     );
+}
+
+#[tokio::test]
+async fn an_archive_larger_than_the_room_is_given_up_before_the_reserve_is_touched() {
+    const POOL_BYTES: u64 = 512 << 20;
+    let world = World::small(POOL_BYTES);
+    let script = "truncate -s 700M big; tar --format=ustar -cf - big | head -c 512 > header";
+    sh(script, world.dir.path());
+    let header = fs::read(world.dir.path().join("header")).unwrap();
+    let content = tokio::io::repeat(0xaa).take(700 << 20);
+    let archive = std::io::Cursor::new(header).chain(content);
+    let error = world.store.import_tar("big", archive, silent()).await;
+    let error = error.unwrap_err();
+    assert!(
+        matches!(error, ImageError::Pool(PoolError::Full { .. })),
+        "{}",
+        chain(&error)
+    );
+    assert_eq!(
+        (world.volumes(Kind::Image), world.volumes(Kind::Staging)),
+        (0, 0)
+    );
+    let cleared = async {
+        while world.pool.headroom().unwrap().beyond_reserve < 100 << 20 {
+            world.pool.give_back().unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), cleared)
+        .await
+        .expect("what was given up is cleared away");
 }

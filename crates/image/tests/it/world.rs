@@ -1,6 +1,6 @@
 //! A data directory with a pool and an image store, gone when the test ends.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use cove_image::{ImageConfig, ImageStore, Progress, UnpackLimits, UnpackProgram};
@@ -19,11 +19,11 @@ pub struct World {
 }
 
 /// Opens the pool once more, when nobody uses it any longer, in order to unmount it.
-struct Cleanup(PathBuf);
+struct Cleanup(PoolConfig);
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        if let Ok(pool) = Pool::open(pool_config(&self.0)) {
+        if let Ok(pool) = Pool::open(self.0.clone()) {
             let _ = pool.close();
         }
     }
@@ -44,9 +44,28 @@ impl World {
     }
 
     pub fn with(host_cache: &Path, change: impl FnOnce(&mut ImageConfig)) -> Self {
+        Self::on(host_cache, |_| {}, change)
+    }
+
+    /// In a pool of `bytes`, part of which is kept in reserve.
+    pub fn small(bytes: u64) -> Self {
+        let small = |config: &mut PoolConfig| {
+            config.loop_size_bytes = Some(bytes);
+            config.reserve_bytes = Some(64 << 20);
+        };
+        Self::on(Path::new("/nonexistent"), small, |_| {})
+    }
+
+    fn on(
+        host_cache: &Path,
+        pool: impl FnOnce(&mut PoolConfig),
+        change: impl FnOnce(&mut ImageConfig),
+    ) -> Self {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let pool = Pool::open(pool_config(&dir.path().join("data"))).unwrap();
-        let _cleanup = Cleanup(dir.path().join("data"));
+        let mut pool_config = pool_config(&dir.path().join("data"));
+        pool(&mut pool_config);
+        let pool = Pool::open(pool_config.clone()).unwrap();
+        let _cleanup = Cleanup(pool_config);
         let mut config = ImageConfig {
             dir: dir.path().join("data/images-meta"),
             host_cache: host_cache.to_owned(),
