@@ -2,6 +2,8 @@
 //!
 //! Started with a listening unix socket as descriptor 3 and an empty environment. One thread runs
 //! everything that only waits; what may block on a disk runs on short-lived threads of its own.
+//!
+//! With the one argument `sftp` the program is not PID 1 but the SFTP server of one session.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +19,7 @@ mod quiesce;
 mod relay;
 mod server;
 mod setup;
+mod sftp;
 mod shutdown;
 mod state;
 mod thread;
@@ -73,6 +76,10 @@ fn run() -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == sftp::ARGUMENT) {
+        return sftp::run();
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
