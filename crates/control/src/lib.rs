@@ -42,6 +42,7 @@ mod reach;
 mod reconcile;
 pub mod sandboxes;
 pub mod snapshots;
+pub mod ssh;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -59,8 +60,8 @@ pub use cove_runner::{
 };
 pub use cove_store::{
     AuditRecord, Holding, Key, Organisation, Page, PageRequest, Period, Quota, SandboxFilter,
-    SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, StoredEvent,
-    Usage,
+    SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, SshKey,
+    StoredEvent, Usage,
 };
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
@@ -74,6 +75,7 @@ pub use snapshots::{
     Children, ForkRequest, FromSnapshot, Imported, RolledBack, TakeSnapshot, Taken, Timeline,
     TimelineFork,
 };
+pub use ssh::{AddSshKey, SshLogin, SshToken};
 
 /// The organisation that runs the installation.
 pub const HOME_ORGANISATION: &str = "default";

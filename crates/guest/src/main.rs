@@ -77,7 +77,10 @@ fn run() -> Result<(), String> {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == sftp::ARGUMENT) {
+    if arguments
+        .next()
+        .is_some_and(|first| first == sftp::ARGUMENT)
+    {
         return sftp::run();
     }
     match run() {

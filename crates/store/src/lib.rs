@@ -240,6 +240,12 @@ pub trait Store: Send + Sync + 'static {
     /// Makes every link given out for the port worthless, and closes it to everybody.
     async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError>;
 
+    async fn create_ssh_key(&self, key: &SshKey) -> Result<(), StoreError>;
+    async fn ssh_keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<SshKey>, StoreError>;
+    /// Of every organisation that has it, expired or not.
+    async fn ssh_keys_by_fingerprint(&self, fingerprint: &str) -> Result<Vec<SshKey>, StoreError>;
+    async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError>;
+
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;
 

@@ -10,5 +10,6 @@ pub mod organisations;
 pub mod sandboxes;
 pub mod shares;
 pub mod snapshots;
+pub mod ssh_keys;
 pub mod sweep;
 pub mod usage;

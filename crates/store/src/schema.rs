@@ -4,7 +4,7 @@
 //! program would misread it.
 
 /// Each step's statements. Add to the end only.
-pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS, PORT_SHARES];
+pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS, PORT_SHARES, SSH_KEYS];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
 const IMAGE_JOBS: &[&str] = &[
@@ -35,6 +35,16 @@ const SNAPSHOTS: &[&str] = &[
 const PORT_SHARES: &[&str] = &["CREATE TABLE port_shares (
         sandbox TEXT NOT NULL, port BIGINT NOT NULL, org TEXT NOT NULL, epoch BIGINT NOT NULL,
         public BIGINT NOT NULL, public_until BIGINT, PRIMARY KEY (sandbox, port))"];
+
+/// Public keys that may log in over SSH.
+const SSH_KEYS: &[&str] = &[
+    "CREATE TABLE ssh_keys (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), name TEXT NOT NULL,
+        public_key TEXT NOT NULL, fingerprint TEXT NOT NULL, created_at BIGINT NOT NULL,
+        expires_at BIGINT)",
+    "CREATE UNIQUE INDEX ssh_keys_by_fingerprint ON ssh_keys (fingerprint, org)",
+    "CREATE INDEX ssh_keys_by_org ON ssh_keys (org, created_at, id)",
+];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (

@@ -5,15 +5,15 @@ use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, sweep,
-    usage,
+    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, ssh_keys,
+    sweep, usage,
 };
 use crate::sql::Backend;
 use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
     Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
     SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
-    SnapshotRecord, SnapshotRef, SnapshotSample, Store, StoreError, StoredEvent, Usage,
+    SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, Store, StoreError, StoredEvent, Usage,
     UsageSample,
 };
 
@@ -371,6 +371,25 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError> {
         self.0.write(shares::Revoke(sandbox.clone(), port)).await
+    }
+
+    async fn create_ssh_key(&self, key: &SshKey) -> Result<(), StoreError> {
+        self.0.write(ssh_keys::Create(key.clone())).await
+    }
+
+    async fn ssh_keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<SshKey>, StoreError> {
+        self.0.read(ssh_keys::List(org.clone(), page.clone())).await
+    }
+
+    async fn ssh_keys_by_fingerprint(&self, fingerprint: &str) -> Result<Vec<SshKey>, StoreError> {
+        let by = ssh_keys::ByFingerprint(fingerprint.to_owned());
+        self.0.read(by).await
+    }
+
+    async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError> {
+        self.0
+            .write(ssh_keys::Remove(org.clone(), id.clone()))
+            .await
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

@@ -411,6 +411,20 @@ pub struct PortShare {
     pub public_until: Option<OffsetDateTime>,
 }
 
+/// A public key whose holder may use an organisation's sandboxes over SSH.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshKey {
+    pub id: KeyId,
+    pub org: OrgId,
+    pub name: String,
+    /// Kind and key, as in a `.pub` file, without the comment.
+    pub public_key: String,
+    /// `SHA256:…`, as OpenSSH shows it.
+    pub fingerprint: String,
+    pub created_at: OffsetDateTime,
+    pub expires_at: Option<OffsetDateTime>,
+}
+
 /// What old rows a sweep removes: those before a time, and the oldest beyond a number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {

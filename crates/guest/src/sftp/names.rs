@@ -63,9 +63,8 @@ pub fn next_entries(
 }
 
 fn long_line(name: &[u8], metadata: &Metadata, owners: &Owners) -> Vec<u8> {
-    let named = |known: Option<&str>, number: u32| {
-        known.map_or_else(|| number.to_string(), str::to_owned)
-    };
+    let named =
+        |known: Option<&str>, number: u32| known.map_or_else(|| number.to_string(), str::to_owned);
     let mut line = format!(
         "{} {:3} {:8} {:8} {:8} {} ",
         letters(metadata.mode()),
@@ -121,7 +120,11 @@ fn civil(days: i64) -> (i64, usize, i64) {
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let shifted = (5 * of_year + 2) / 153;
     let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = year + era * 400 + i64::from(month <= 2);
     (year, month as usize, day)
 }

@@ -8,5 +8,6 @@ pub mod quota;
 pub mod sandboxes;
 pub mod shares;
 pub mod snapshots;
+pub mod ssh_keys;
 pub mod tenants;
 pub mod usage;

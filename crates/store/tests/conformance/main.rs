@@ -79,6 +79,7 @@ suite!(
     misc::image_jobs_are_per_organisation_and_end_once,
     shares::taking_a_share_back_makes_its_links_worthless_and_closes_the_port,
     shares::shared_ports_are_bounded_and_go_with_their_sandbox,
+    ssh_keys::ssh_keys_are_found_by_fingerprint_and_belong_to_one_organisation,
     misc::settings_are_replaced,
     misc::sweeping_removes_only_what_is_past_its_time,
     misc::odd_texts_find_nothing_and_break_nothing,

@@ -1,0 +1,411 @@
+//! Who may log in to a sandbox over SSH: holders of a token that was signed for it, and holders of a
+//! public key that its organisation registered.
+//!
+//! A token carries its sandbox and its expiry and is signed like links to ports are, so nothing of it is
+//! kept but a count that taking all of them back raises.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use cove_model::{KeyId, OrgId, SandboxId};
+use cove_store::{Page, PageRequest, PortShare, SandboxRecord, SandboxRef, Scope, SshKey};
+use sha2::{Digest, Sha256};
+use time::{Duration, OffsetDateTime};
+
+use crate::Control;
+use crate::audit::Deed;
+use crate::error::{ControlError, ErrorCode};
+use crate::keys::{KEY_NAME_MAX, check_label};
+use crate::principal::{Origin, Principal};
+
+/// How long a token is good when its maker does not say, and at most.
+pub const TOKEN_DEFAULT_S: u64 = 3600;
+pub const TOKEN_MAX_S: u64 = 30 * 86_400;
+/// A public key's line is no longer than this.
+pub const PUBLIC_KEY_MAX: usize = 4096;
+const PURPOSE: &str = "ssh";
+/// Tokens are counted in the row of the port that nobody can share.
+const NO_PORT: u16 = 0;
+/// A user name longer than this names nothing here.
+const USER_MAX: usize = 256;
+/// Between the user inside and the sandbox in a login's name.
+const USER_SEPARATOR: char = '+';
+
+/// A token at the one moment it is known.
+#[derive(Debug, Clone)]
+pub struct SshToken {
+    pub sandbox: SandboxId,
+    pub token: String,
+    pub expires_at: OffsetDateTime,
+}
+
+/// Somebody who logged in.
+#[derive(Debug, Clone)]
+pub struct SshLogin {
+    pub principal: Principal,
+    pub sandbox: SandboxId,
+    /// The user inside, where one was named.
+    pub user: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct AddSshKey {
+    pub name: String,
+    /// A line of a `.pub` file.
+    pub public_key: String,
+    pub expires_at: Option<OffsetDateTime>,
+}
+
+/// `user+sandbox`, or the sandbox alone.
+fn parts(login: &str) -> (Option<&str>, &str) {
+    match login.rsplit_once(USER_SEPARATOR) {
+        Some((user, sandbox)) => (Some(user), sandbox),
+        None => (None, login),
+    }
+}
+
+/// One refusal for everything, so that a stranger learns nothing from it.
+fn refused() -> ControlError {
+    ControlError::new(ErrorCode::Unauthenticated, "the login is not valid")
+        .hint("make a token with POST /v1/sandboxes/{id}/ssh, or use `cove ssh SANDBOX`")
+}
+
+impl Control {
+    /// Needs `use`. Answers with a token that lets its holder log in to this sandbox.
+    pub async fn ssh_token(
+        &self,
+        principal: &Principal,
+        which: &str,
+        expires_s: Option<u64>,
+    ) -> Result<SshToken, ControlError> {
+        let outcome = self.try_ssh_token(principal, which, expires_s).await;
+        self.record(principal, Deed::new("ssh.token", which), &outcome)
+            .await;
+        outcome
+    }
+
+    async fn try_ssh_token(
+        &self,
+        principal: &Principal,
+        which: &str,
+        expires_s: Option<u64>,
+    ) -> Result<SshToken, ControlError> {
+        principal.require(Scope::Use)?;
+        let seconds = expires_s.unwrap_or(TOKEN_DEFAULT_S);
+        if !(1..=TOKEN_MAX_S).contains(&seconds) {
+            return Err(ControlError::invalid(format!(
+                "expires_s must be between 1 and {TOKEN_MAX_S}"
+            )));
+        }
+        let sandbox = self.find(principal, which).await?;
+        let counted = self
+            .store()
+            .share_port(&PortShare {
+                sandbox: sandbox.id.clone(),
+                port: NO_PORT,
+                org: sandbox.org.clone(),
+                epoch: 0,
+                public: false,
+                public_until: None,
+            })
+            .await?;
+        let expires_at = self.now() + Duration::seconds(seconds.cast_signed());
+        let signed = self.config().link_key.sign(
+            PURPOSE,
+            sandbox.id.as_str(),
+            expires_at.unix_timestamp(),
+            counted.epoch,
+        );
+        Ok(SshToken {
+            token: format!("{}.{signed}", sandbox.id),
+            sandbox: sandbox.id,
+            expires_at,
+        })
+    }
+
+    /// Needs `use`. Makes every token of the sandbox worthless; who is logged in stays.
+    pub async fn revoke_ssh_tokens(
+        &self,
+        principal: &Principal,
+        which: &str,
+    ) -> Result<(), ControlError> {
+        let outcome = async {
+            principal.require(Scope::Use)?;
+            let sandbox = self.find(principal, which).await?;
+            Ok(self.store().unshare_port(&sandbox.id, NO_PORT).await?)
+        }
+        .await;
+        self.record(principal, Deed::new("ssh.revoke", which), &outcome)
+            .await;
+        outcome
+    }
+
+    /// Needs `admin`: a registered key opens every sandbox of the organisation.
+    pub async fn add_ssh_key(
+        &self,
+        principal: &Principal,
+        request: AddSshKey,
+    ) -> Result<SshKey, ControlError> {
+        let deed = Deed::new("ssh_key.add", request.name.as_str());
+        let outcome = self.try_add_ssh_key(principal, request).await;
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
+    async fn try_add_ssh_key(
+        &self,
+        principal: &Principal,
+        request: AddSshKey,
+    ) -> Result<SshKey, ControlError> {
+        principal.require(Scope::Admin)?;
+        check_label("name", &request.name, KEY_NAME_MAX)?;
+        let now = self.now();
+        if request.expires_at.is_some_and(|at| at <= now) {
+            return Err(ControlError::invalid("expires_at must be in the future"));
+        }
+        let (public_key, fingerprint) = read_public_key(&request.public_key)?;
+        let key = SshKey {
+            id: KeyId::random(),
+            org: principal.org.clone(),
+            name: request.name,
+            public_key,
+            fingerprint,
+            created_at: now,
+            expires_at: request.expires_at,
+        };
+        self.store().create_ssh_key(&key).await?;
+        Ok(key)
+    }
+
+    /// Needs `admin`.
+    pub async fn list_ssh_keys(
+        &self,
+        principal: &Principal,
+        page: &PageRequest,
+    ) -> Result<Page<SshKey>, ControlError> {
+        principal.require(Scope::Admin)?;
+        Ok(self.store().ssh_keys(&principal.org, page).await?)
+    }
+
+    /// Needs `admin`. Its holder cannot log in any more; who is logged in stays.
+    pub async fn remove_ssh_key(
+        &self,
+        principal: &Principal,
+        id: &KeyId,
+    ) -> Result<(), ControlError> {
+        let outcome = async {
+            principal.require(Scope::Admin)?;
+            Ok(self.store().remove_ssh_key(&principal.org, id).await?)
+        }
+        .await;
+        self.record(
+            principal,
+            Deed::new("ssh_key.remove", id.as_str()),
+            &outcome,
+        )
+        .await;
+        outcome
+    }
+
+    /// Whether it is worth proving that a key is held: some organisation has registered it.
+    pub async fn ssh_key_is_known(&self, fingerprint: &str) -> Result<bool, ControlError> {
+        Ok(!self.living_ssh_keys(fingerprint).await?.is_empty())
+    }
+
+    async fn living_ssh_keys(&self, fingerprint: &str) -> Result<Vec<SshKey>, ControlError> {
+        let now = self.now();
+        let mut found = self.store().ssh_keys_by_fingerprint(fingerprint).await?;
+        found.retain(|key| key.expires_at.is_none_or(|at| now < at));
+        Ok(found)
+    }
+
+    /// Who logs in with a token. `login` names its sandbox, by id or by name.
+    pub async fn ssh_login_by_token(
+        &self,
+        login: &str,
+        token: &str,
+        origin: Origin,
+    ) -> Result<SshLogin, ControlError> {
+        let (user, which) = parts(login);
+        let (id, signed) = match token.split_once('.') {
+            Some((id, signed)) if login.len() <= USER_MAX => (id, signed),
+            _ => return Err(refused()),
+        };
+        let id: SandboxId = id.parse().map_err(|_| refused())?;
+        let Some(sandbox) = self.living(&id).await? else {
+            return Err(refused());
+        };
+        let named = which == id.as_str() || sandbox.spec.name.as_deref() == Some(which);
+        let key = &self.config().link_key;
+        let epoch = key.verify(PURPOSE, id.as_str(), signed, self.now());
+        let counted = self.store().port_shares(&id, Some(NO_PORT)).await?.pop();
+        let good = match (epoch, counted) {
+            (Some(epoch), Some(counted)) => named && epoch == counted.epoch,
+            _ => false,
+        };
+        let principal = self.holder(sandbox.org.clone(), None, origin);
+        let outcome = match good {
+            true => Ok(SshLogin {
+                principal: principal.clone(),
+                sandbox: id.clone(),
+                user: user.map(str::to_owned),
+            }),
+            false => Err(refused()),
+        };
+        self.record_login(&principal, &id, "token", &outcome).await;
+        outcome
+    }
+
+    /// Who logs in with a key that was proven to be held.
+    pub async fn ssh_login_by_key(
+        &self,
+        login: &str,
+        fingerprint: &str,
+        origin: Origin,
+    ) -> Result<SshLogin, ControlError> {
+        if login.len() > USER_MAX {
+            return Err(refused());
+        }
+        let (user, which) = parts(login);
+        let keys = self.living_ssh_keys(fingerprint).await?;
+        let by_id: Option<SandboxId> = which.parse().ok();
+        // Anybody may register anybody's public key. A name that could mean the sandbox of another
+        // organisation is therefore no name at all; ids are unique.
+        if by_id.is_none() && keys.len() > 1 {
+            return Err(refused());
+        }
+        for key in keys {
+            let reference = by_id
+                .as_ref()
+                .map_or(SandboxRef::Name(which), SandboxRef::Id);
+            let Some(sandbox) = self.store().sandbox(&key.org, reference).await? else {
+                continue;
+            };
+            let principal = self.holder(key.org, Some(key.id), origin);
+            let login = Ok(SshLogin {
+                principal: principal.clone(),
+                sandbox: sandbox.id.clone(),
+                user: user.map(str::to_owned),
+            });
+            self.record_login(&principal, &sandbox.id, fingerprint, &login)
+                .await;
+            return login;
+        }
+        Err(refused())
+    }
+
+    async fn living(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, ControlError> {
+        let found = self.store().any_sandbox(id).await?;
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        // The one question that knows of deletion asks for the organisation.
+        let reference = SandboxRef::Id(id);
+        Ok(self.store().sandbox(&found.org, reference).await?)
+    }
+
+    fn holder(&self, org: OrgId, key: Option<KeyId>, origin: Origin) -> Principal {
+        Principal {
+            org,
+            key,
+            scopes: vec![Scope::Use],
+            home: false,
+            origin,
+        }
+    }
+
+    async fn record_login(
+        &self,
+        principal: &Principal,
+        sandbox: &SandboxId,
+        by: &str,
+        outcome: &Result<SshLogin, ControlError>,
+    ) {
+        let mut deed = Deed::new("ssh.login", sandbox.as_str());
+        deed.detail = Some(format!("by {by}"));
+        self.record(principal, deed, outcome).await;
+    }
+}
+
+/// Kind and key of a `.pub` line and the fingerprint, for kinds the gateway can check.
+fn read_public_key(line: &str) -> Result<(String, String), ControlError> {
+    let wrong = |message: &str| {
+        ControlError::invalid(format!("public_key {message}"))
+            .hint("paste the one line of a .pub file; `ssh-keygen -t ed25519` makes one")
+    };
+    if line.len() > PUBLIC_KEY_MAX {
+        return Err(wrong("is too long"));
+    }
+    let mut words = line.split_ascii_whitespace();
+    let (Some(kind), Some(text)) = (words.next(), words.next()) else {
+        return Err(wrong("must be a kind and a key in base64"));
+    };
+    let blob = STANDARD
+        .decode(text)
+        .map_err(|_| wrong("is not base64 after its kind"))?;
+    let mut rest = blob.as_slice();
+    let fields: Vec<&[u8]> = std::iter::from_fn(|| field(&mut rest)).collect();
+    let fits = rest.is_empty()
+        && match (kind, fields.as_slice()) {
+            ("ssh-ed25519", [own, key]) => *own == kind.as_bytes() && key.len() == 32,
+            (
+                "ecdsa-sha2-nistp256" | "ecdsa-sha2-nistp384" | "ecdsa-sha2-nistp521",
+                [own, curve, point],
+            ) => {
+                *own == kind.as_bytes()
+                    && kind.as_bytes().ends_with(curve)
+                    && curve.starts_with(b"nistp")
+                    && point.first() == Some(&4)
+            }
+            _ => false,
+        };
+    if !fits {
+        return Err(wrong("must be an ssh-ed25519 or ecdsa-sha2-nistp key"));
+    }
+    let fingerprint = format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(&blob)));
+    Ok((format!("{kind} {text}"), fingerprint))
+}
+
+/// A length and as many bytes.
+fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, after) = rest.split_at_checked(4)?;
+    let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
+    let (taken, after) = after.split_at_checked(length)?;
+    *rest = after;
+    Some(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_names_a_sandbox_and_perhaps_a_user() {
+        assert_eq!(parts("box"), (None, "box"));
+        assert_eq!(parts("ann+box"), (Some("ann"), "box"));
+        assert_eq!(parts("a+b+box"), (Some("a+b"), "box"));
+    }
+
+    #[test]
+    fn public_keys_are_what_they_say() {
+        let good = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl me@here";
+        let (kept, fingerprint) = read_public_key(good).unwrap();
+        assert!(!kept.contains("me@here"));
+        assert_eq!(
+            fingerprint,
+            "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"
+        );
+        for bad in [
+            "",
+            "ssh-ed25519",
+            "ssh-ed25519 !!!",
+            "ssh-ed25519 AAAA",
+            "ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+            "ecdsa-sha2-nistp256 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJlAAAA",
+        ] {
+            assert!(read_public_key(bad).is_err(), "{bad}");
+        }
+        let long = format!("ssh-ed25519 {}", "A".repeat(PUBLIC_KEY_MAX));
+        assert!(read_public_key(&long).is_err());
+    }
+}
