@@ -99,6 +99,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
+    ("ssh", &["control", "model", "protocol"]),
     (
         "server",
         &[

@@ -9,12 +9,14 @@ pub mod code;
 pub mod lifecycle;
 pub mod sandbox;
 pub mod snapshot;
+pub mod ssh;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand};
 pub use code::CodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
+pub use ssh::{SshArgs, SshKeyCommand};
 pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
 
 use crate::serve::ServeArgs;
@@ -193,6 +195,11 @@ pub enum Command {
         #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
         bind: std::net::IpAddr,
     },
+    /// Log in to a sandbox with this machine's ssh, or make a token to log in with
+    Ssh(SshArgs),
+    /// Public keys that may log in over SSH
+    #[command(subcommand)]
+    SshKey(SshKeyCommand),
     /// Show what was used
     Usage {
         /// Only this sandbox

@@ -20,6 +20,7 @@ pub mod run;
 pub mod sandboxes;
 pub mod shell;
 pub mod snapshots;
+pub mod ssh;
 pub mod stdin;
 pub mod timeline;
 
@@ -95,6 +96,8 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             ports,
             bind,
         } => done(forward::run(&client, &sandbox, &ports, bind, json).await),
+        Command::Ssh(args) => ssh::run(&client, &args, json).await,
+        Command::SshKey(command) => done(ssh::key(&client, command, json).await),
         Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),
         Command::Events {
             sandbox,

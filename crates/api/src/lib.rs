@@ -20,6 +20,7 @@ pub mod process;
 pub mod route;
 pub mod sandbox;
 pub mod snapshot;
+pub mod ssh;
 pub mod tenancy;
 pub mod timestamp;
 

@@ -15,6 +15,7 @@ mod ports;
 mod processes;
 mod sandboxes;
 mod snapshots;
+mod ssh;
 mod stream;
 mod tenancy;
 mod tls;

@@ -23,6 +23,19 @@ pub struct ServerConfig {
     pub tls: Option<TlsPem>,
     /// Where previews are reached from outside; without it there are none.
     pub previews: Option<crate::preview::Place>,
+    /// Where the SSH gateway is reached from outside; without it there is none.
+    pub ssh: Option<SshPlace>,
+}
+
+/// Where the SSH gateway is and how clients know it.
+#[derive(Debug, Clone)]
+pub struct SshPlace {
+    pub host: String,
+    pub port: u16,
+    /// `ssh-ed25519 AAAA…`
+    pub host_key: String,
+    /// `SHA256:…`
+    pub fingerprint: String,
 }
 
 /// Contents rather than paths: whoever makes this may read the key before giving up the right to.
@@ -51,6 +64,7 @@ impl Default for ServerConfig {
             shutdown_grace: Duration::from_secs(10),
             tls: None,
             previews: None,
+            ssh: None,
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod ports;
 pub mod processes;
 pub mod sandboxes;
 pub mod snapshots;
+pub mod ssh;
 pub mod tenancy;
 pub mod tree;
 

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
     attach, code, egress, events, exec, files, host, images, ports, processes, sandboxes,
-    snapshots, tenancy, tree,
+    snapshots, ssh, tenancy, tree,
 };
 use crate::state::App;
 
@@ -102,6 +102,12 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::SharePort => on(verb, ports::share),
         Op::UnsharePort => on(verb, ports::unshare),
         Op::ConnectPort => on(verb, ports::connect),
+        Op::SshToken => on(verb, ssh::token),
+        Op::RevokeSsh => on(verb, ssh::revoke),
+        Op::SshHost => on(verb, ssh::host),
+        Op::ListSshKeys => on(verb, ssh::list_keys),
+        Op::AddSshKey => on(verb, ssh::add_key),
+        Op::RemoveSshKey => on(verb, ssh::remove_key),
         Op::CreateCodeContext => on(verb, code::create),
         Op::ListCodeContexts => on(verb, code::list),
         Op::RemoveCodeContext => on(verb, code::remove),

@@ -90,7 +90,8 @@ impl HostKey {
 
     /// From what [`HostKey::reveal`] said.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
-        let key = PrivateKey::from_openssh(text)?;
+        // Whoever kept it may have added or lost a line's end.
+        let key = PrivateKey::from_openssh(format!("{}\n", text.trim()))?;
         match key.algorithm() {
             ssh_key::Algorithm::Ed25519 => Ok(Self(key)),
             _ => Err(HostKeyError::Kind),
@@ -258,8 +259,10 @@ mod tests {
     fn a_host_key_is_kept_as_text_and_not_shown_by_accident() {
         let key = HostKey::random();
         let text = key.reveal().expect("it can be written");
-        let again = HostKey::parse(&text).expect("it can be read back");
-        assert_eq!(again.fingerprint(), key.fingerprint());
+        for text in [text.clone(), format!("{text}\n"), text.trim().to_owned()] {
+            let again = HostKey::parse(&text).expect("it can be read back");
+            assert_eq!(again.fingerprint(), key.fingerprint());
+        }
         let public = key.public().expect("it has a public part");
         assert!(public.starts_with("ssh-ed25519 AAAA"), "{public}");
         assert!(!text.contains(&public) && !format!("{key:?}").contains("PRIVATE"));

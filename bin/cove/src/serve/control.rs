@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cove_control::{Control, SystemClock, TokenHash};
 use cove_runner::wire;
-use cove_server::{App, Place, TlsPem};
+use cove_server::{App, Place, SshPlace, TlsPem};
 use tokio_util::sync::CancellationToken;
 
 use super::role::{RoleConfig, claim, follow_parent, until_told};
@@ -98,6 +98,34 @@ async fn serve(
         }
         None => None,
     };
+    let gateway = match &config.ssh {
+        Some((host, port)) => {
+            let host_key = secrets::host_key(&settings.control_dir())?;
+            let public = host_key.public().map_err(|error| ServeError::Start {
+                message: chain(&error),
+                hint: None,
+            })?;
+            server.ssh = Some(SshPlace {
+                host: host.clone(),
+                port: *port,
+                host_key: public,
+                fingerprint: host_key.fingerprint(),
+            });
+            Some((listeners.next().ok_or_else(missing)?, host_key))
+        }
+        None => None,
+    };
+    let logins = {
+        let (control, shutdown) = (control.clone(), shutdown.clone());
+        async move {
+            if let Some((listener, host_key)) = gateway {
+                let served = cove_ssh::serve(listener, control, &host_key, shutdown);
+                if let Err(error) = served.await {
+                    tracing::error!(%error, "the SSH gateway cannot listen");
+                }
+            }
+        }
+    };
     let app = App::new(control, server);
     tracing::info!("the control side is ready");
     let visits = async {
@@ -108,9 +136,14 @@ async fn serve(
             None => Ok(()),
         }
     };
-    let served = tokio::try_join!(
-        cove_server::serve(listener, app.clone(), shutdown.clone()),
-        visits
+    let (served, ()) = tokio::join!(
+        async {
+            tokio::try_join!(
+                cove_server::serve(listener, app.clone(), shutdown.clone()),
+                visits
+            )
+        },
+        logins
     );
     background_end.cancel();
     background.await.ok();

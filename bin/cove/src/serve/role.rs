@@ -24,6 +24,8 @@ pub struct RoleConfig {
     pub root_key_hash: String,
     /// Where previews are reached; their socket is handed over after the API's.
     pub preview_url: Option<String>,
+    /// Host and port by which the SSH gateway is reached; its socket comes after the previews'.
+    pub ssh: Option<(String, u16)>,
     /// The supervisor; a child that finds another parent was left alone.
     pub parent: i32,
 }

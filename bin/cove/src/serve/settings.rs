@@ -18,9 +18,12 @@ mod value;
 const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
 /// How far after the API's port the others are.
 const PREVIEW_AFTER: u16 = 1;
+const SSH_AFTER: u16 = 2;
 /// Where the operator's presets are unless told.
 const PRESETS_FILE: &str = "/etc/cove/presets";
 const DNS_PORT: u16 = 53;
+/// The port of SSH anywhere else.
+const SSH_PORT: u16 = 22;
 /// A configuration file beyond this is not one.
 const FILE_MAX: u64 = 1024 * 1024;
 
@@ -29,6 +32,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     pub preview_listen: String,
     pub preview_url: String,
+    pub ssh_listen: String,
+    pub ssh_host: String,
     pub data_dir: PathBuf,
     pub database: String,
     pub tls_certificate: Option<PathBuf>,
@@ -84,6 +89,8 @@ impl Default for Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
             preview_listen: String::new(),
             preview_url: String::new(),
+            ssh_listen: String::new(),
+            ssh_host: String::new(),
             data_dir: crate::connect::DEFAULT_DATA_DIR.into(),
             database: String::new(),
             tls_certificate: None,
@@ -157,6 +164,8 @@ settings! {
     listen "ADDRESS" "Where the API listens; beyond loopback use TLS";
     preview_listen "ADDRESS" "Where previews listen; empty: the port after the API's; off: no previews";
     preview_url "URL" "Where previews are reached from outside; empty: localhost and that port";
+    ssh_listen "ADDRESS" "Where the SSH gateway listens; empty: two ports after the API's; off: no gateway";
+    ssh_host "HOST" "Where the SSH gateway is reached from outside, as host or host:port; empty: where it listens";
     data_dir "DIR" "Where everything is kept";
     database "URL" "postgres://… for the books; empty: SQLite in the data directory";
     tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
@@ -257,6 +266,17 @@ fn is_registry(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(allowed)
 }
 
+/// `host` or `host:port`; a name or an address that a shell and ssh both take for one word.
+fn ssh_address(text: &str, usual: u16) -> Option<(String, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)?),
+        None => (text, usual),
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    let fits = !host.is_empty() && !host.starts_with('-') && host.bytes().all(plain);
+    fits.then(|| (host.to_owned(), port))
+}
+
 fn wrong(message: String) -> ServeError {
     ServeError::Settings { message }
 }
@@ -335,6 +355,12 @@ impl Settings {
             return Err(wrong("tls_certificate and tls_key belong together".into()));
         }
         self.beside("preview_listen", &self.preview_listen, PREVIEW_AFTER)?;
+        self.beside("ssh_listen", &self.ssh_listen, SSH_AFTER)?;
+        if !self.ssh_host.is_empty() && ssh_address(&self.ssh_host, SSH_PORT).is_none() {
+            return Err(wrong(
+                "ssh_host must be like ssh.example or ssh.example:2222".into(),
+            ));
+        }
         if !self.preview_url.is_empty() {
             cove_server::Place::parse(&self.preview_url)
                 .map_err(|error| wrong(format!("preview_url: {error}")))?;
@@ -439,6 +465,19 @@ impl Settings {
         }
     }
 
+    pub fn ssh_address(&self) -> Result<Option<SocketAddr>, ServeError> {
+        self.beside("ssh_listen", &self.ssh_listen, SSH_AFTER)
+    }
+
+    /// Host and port by which a gateway that listens there is reached.
+    pub fn ssh_place(&self, listening: SocketAddr) -> (String, u16) {
+        let here = match listening.ip() {
+            ip if ip.is_unspecified() => "localhost".to_owned(),
+            ip => ip.to_string(),
+        };
+        ssh_address(&self.ssh_host, listening.port()).unwrap_or((here, listening.port()))
+    }
+
     pub fn preview_address(&self) -> Result<Option<SocketAddr>, ServeError> {
         self.beside("preview_listen", &self.preview_listen, PREVIEW_AFTER)
     }
@@ -467,6 +506,7 @@ impl Settings {
             shutdown_grace: Duration::from_secs(self.shutdown_grace_s),
             tls: None,
             previews: None,
+            ssh: None,
         }
     }
 

@@ -76,8 +76,19 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
         sockets.push(listener.into());
     }
 
+    let mut ssh = None;
+    if let Some(wanted) = settings.ssh_address()? {
+        let listener = listen(wanted, "--ssh-listen")?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| ServeError::io("cannot read the address", source))?;
+        ssh = Some(settings.ssh_place(address));
+        sockets.push(listener.into());
+    }
+
     let mut role = RoleConfig {
         preview_url,
+        ssh,
         account,
         root_key_hash: token.hash().as_str().to_owned(),
         parent: rustix::process::getpid().as_raw_nonzero().get(),

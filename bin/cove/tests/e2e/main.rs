@@ -20,5 +20,6 @@ mod privileges;
 mod python;
 mod reloading;
 mod restarts;
+mod ssh;
 mod terminal;
 mod travel;

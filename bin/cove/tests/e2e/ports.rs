@@ -90,3 +90,40 @@ fn servers_on_loopback_are_reached_by_preview_and_by_forwarded_port() {
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     cove.stop();
 }
+
+#[test]
+fn a_visit_wakes_a_sandbox_that_rests() {
+    let cove = Cove::start();
+    cove.sandbox("web");
+    cove.ok([
+        "exec",
+        "web",
+        "-c",
+        "mkdir /tmp/www && echo inside > /tmp/www/index.html",
+    ]);
+    cove.ok(["exec", "web", "-c", "httpd -p 127.0.0.1:8000 -h /tmp/www"]);
+    let share = cove.json(["share", "web", "8000"]);
+    let url = share["url"].as_str().unwrap();
+    let host = url.trim_start_matches("http://").split('/').next().unwrap();
+    let (_, port) = host.rsplit_once(':').unwrap();
+    let preview = format!("127.0.0.1:{port}");
+    let token = share["token"].as_str().unwrap();
+    let signed = format!(
+        "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nX-Cove-Token: {token}\r\n\r\n"
+    );
+    let mut rests = vec!["freeze"];
+    if super::travel::captures_memory(&cove) {
+        rests.push("pause");
+    }
+    for rest in rests {
+        cove.ok([rest, "web"]);
+        assert_ne!(cove.json(["show", "web"])["state"], "running", "{rest}");
+        let answer = ask(&preview, &signed);
+        assert!(answer.ends_with("inside\n"), "{rest}: {answer}");
+        assert_eq!(cove.json(["show", "web"])["state"], "running", "{rest}");
+    }
+    // One that may not be woken by itself stays as it is.
+    cove.ok(["stop", "web"]);
+    let answer = ask(&preview, &signed);
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}

@@ -13,16 +13,16 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use super::harness::{Cove, DEADLINE, program, wait_for};
 
 /// A terminal with a program in it, as a person would sit at.
-struct Seat {
+pub struct Seat {
     keys: File,
     screen: Receiver<Vec<u8>>,
     seen: String,
     /// Kept open, so that the terminal outlives the program and can be looked at.
-    terminal: OwnedFd,
+    pub terminal: OwnedFd,
     child: Child,
 }
 
-fn size(cols: u16, rows: u16) -> Winsize {
+pub fn size(cols: u16, rows: u16) -> Winsize {
     Winsize {
         ws_col: cols,
         ws_row: rows,
@@ -32,7 +32,7 @@ fn size(cols: u16, rows: u16) -> Winsize {
 }
 
 impl Seat {
-    fn new(cove: &Cove, args: &[&str]) -> Self {
+    pub fn new(cove: &Cove, args: &[&str]) -> Self {
         let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&main).unwrap();
         unlockpt(&main).unwrap();
@@ -75,12 +75,12 @@ impl Seat {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until the screen shows this, after everything waited for before.
-    fn expect(&mut self, wanted: &str) {
+    pub fn expect(&mut self, wanted: &str) {
         let started = Instant::now();
         loop {
             if let Some(at) = self.seen.find(wanted) {
@@ -95,7 +95,22 @@ impl Seat {
         }
     }
 
-    fn end(&mut self) -> Option<i32> {
+    /// What the screen shows up to the end of the line.
+    pub fn line(&mut self) -> String {
+        let started = Instant::now();
+        loop {
+            if let Some(at) = self.seen.find('\n') {
+                return self.seen.drain(..=at).collect();
+            }
+            let left = DEADLINE.saturating_sub(started.elapsed());
+            match self.screen.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("the line never ended: {:?}", self.seen),
+            }
+        }
+    }
+
+    pub fn end(&mut self) -> Option<i32> {
         wait_for("the program at the terminal ends", || {
             self.child.try_wait().unwrap()
         })

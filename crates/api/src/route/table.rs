@@ -6,7 +6,8 @@ use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, code, file, host, image, port, process, sandbox, snapshot, tenancy,
+    NoQuery, Page, PageQuery, code, file, host, image, port, process, sandbox, snapshot, ssh,
+    tenancy,
 };
 
 const fn get(
@@ -409,6 +410,27 @@ pub const ROUTES: &[Route] = &[
         "A connection to a port inside, after `Upgrade: tcp`",
     )
     .upgrade(),
+    post(
+        Op::SshToken,
+        "/v1/sandboxes/{id}/ssh",
+        Use,
+        "Make a token to log in with over SSH",
+    )
+    .optional_body::<ssh::CreateSshToken>()
+    .reply::<ssh::SshAccess>(201),
+    delete(
+        Op::RevokeSsh,
+        "/v1/sandboxes/{id}/ssh",
+        Use,
+        "Take back all SSH tokens of a sandbox",
+    ),
+    get(
+        Op::SshHost,
+        "/v1/ssh",
+        Read,
+        "Where the SSH gateway is, and its host key",
+    )
+    .reply::<ssh::SshHost>(200),
     get(Op::ListImages, "/v1/images", Read, "List images").reply::<Page<image::Image>>(200),
     post(
         Op::AddImage,
@@ -493,6 +515,28 @@ pub const ROUTES: &[Route] = &[
     .body::<tenancy::CreateKey>()
     .reply::<tenancy::NewKey>(201),
     delete(Op::RevokeKey, "/v1/keys/{key}", Admin, "Revoke an API key"),
+    get(
+        Op::ListSshKeys,
+        "/v1/ssh-keys",
+        Admin,
+        "List public keys that may log in over SSH",
+    )
+    .query::<PageQuery>()
+    .reply::<Page<ssh::SshKey>>(200),
+    post(
+        Op::AddSshKey,
+        "/v1/ssh-keys",
+        Admin,
+        "Let a public key's holder use all sandboxes over SSH",
+    )
+    .body::<ssh::AddSshKey>()
+    .reply::<ssh::SshKey>(201),
+    delete(
+        Op::RemoveSshKey,
+        "/v1/ssh-keys/{key}",
+        Admin,
+        "Remove a public key",
+    ),
     get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Org>>(200),

@@ -78,6 +78,12 @@ impl Server {
         let previews = visits.local_addr().expect("an address");
         let place = format!("http://localhost:{}", previews.port());
         server.previews = Some(cove_server::Place::parse(&place).expect("a place"));
+        server.ssh = Some(cove_server::SshPlace {
+            host: "ssh.example".into(),
+            port: 2222,
+            host_key: "ssh-ed25519 AAAA".into(),
+            fingerprint: "SHA256:abc".into(),
+        });
         let app = App::new(control, server);
         let visited = tokio::spawn({
             let (app, shutdown) = (app.clone(), shutdown.clone());
