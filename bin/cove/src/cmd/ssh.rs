@@ -27,9 +27,15 @@ const KEY_FILE_MAX: u64 = 16 * 1024;
 /// What ssh itself ends with when it fails.
 const SSH_FAILED: i32 = 255;
 
-/// When ssh has started this program to be told the token, that is all it does.
+/// When ssh has started this program to be told the token, that is all it does. ssh gives its question as the
+/// one argument, and none of our commands looks like a question.
 pub fn answered() -> bool {
-    let Ok(token) = std::env::var(TOKEN_VARIABLE) else {
+    let mut arguments = std::env::args_os().skip(1);
+    let asked = match (arguments.next(), arguments.next()) {
+        (Some(question), None) => question.to_string_lossy().trim_end().ends_with(':'),
+        _ => false,
+    };
+    let Some(token) = std::env::var(TOKEN_VARIABLE).ok().filter(|_| asked) else {
         return false;
     };
     writeln!(std::io::stdout(), "{token}").is_ok()

@@ -56,10 +56,11 @@ async fn public_keys_belong_to_their_organisation() {
         let (status, _) = refused(server.client.add_ssh_key(&add("bad", bad)).await);
         assert_eq!(status, 422, "{bad}");
     }
-    let org = server.client.create_org(&CreateOrg {
+    let others = CreateOrg {
         name: "others".into(),
         quota: None,
-    });
+    };
+    let org = server.client.create_org(&others);
     let create = CreateKey {
         name: "theirs".into(),
         scopes: vec![Scope::Admin],
