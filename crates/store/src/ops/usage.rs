@@ -102,7 +102,7 @@ impl Op for ApplySnapshots {
         for sample in &self.0 {
             let alive = tx
                 .query(
-                    "SELECT 1 FROM snapshots WHERE id = ?1 AND deleted_at IS NULL",
+                    "SELECT id FROM snapshots WHERE id = ?1 AND deleted_at IS NULL",
                     values![&sample.snapshot],
                 )
                 .await?;
