@@ -99,7 +99,17 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
-    ("ssh", &["control", "model", "protocol"]),
+    (
+        "ssh",
+        &[
+            "control",
+            "model",
+            "protocol",
+            "runner",
+            "scheduler",
+            "store",
+        ],
+    ),
     (
         "server",
         &[
