@@ -1,19 +1,20 @@
 //! Keeps sandboxes from filling the host's disk between them.
 //!
 //! Each has a limit of its own, but together they may be promised more than there is. A host that runs
-//! full under a sparse pool turns it read-only for everybody, so this task watches the room. When the
+//! full under a sparse pool turns it read-only for everybody, so this thread watches the room. When the
 //! reserve is touched, every sandbox is held near what it uses now: a writer meets "disk full" inside,
 //! everybody else works on. When there is room again, the limits of the records are put back. Nothing
 //! is written down: an engine that starts puts the records' limits in force first and looks then.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cove_model::{EventKind, SandboxId};
 use cove_pool::{Headroom, PoolError};
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio_util::sync::CancellationToken;
+use tokio::task::spawn_blocking;
 
 use crate::engine::Inner;
 use crate::sandbox::Sandbox;
@@ -36,11 +37,13 @@ const RELEASE_MAX: u64 = 1 << 30;
 /// Deleted data is handed back to the host when there is this much of it, and not more often than this.
 const TRIM_LEAST: u64 = 16 << 20;
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
+/// Writers that take all of the CPU must not keep the guard from its look.
+const NICENESS: i32 = -20;
 
 /// The running guard.
 #[derive(Default)]
 pub struct Guard {
-    task: Mutex<Option<(CancellationToken, JoinHandle<()>)>>,
+    thread: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
     /// The room when sandboxes were last held; `None` while they are not.
     short: Mutex<Option<Headroom>>,
 }
@@ -51,17 +54,26 @@ impl Guard {
         if !inner.disk_limits {
             return;
         }
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(run(Arc::downgrade(inner), stop.clone()));
-        *lock(&inner.guard.task) = Some((stop, task));
+        let (stop, stopped) = channel();
+        let (weak, runtime) = (Arc::downgrade(inner), tokio::runtime::Handle::current());
+        let begun = std::thread::Builder::new()
+            .name("cove-guard".into())
+            .spawn(move || {
+                let _entered = runtime.enter();
+                run(&weak, &stopped);
+            });
+        match begun {
+            Ok(thread) => *lock(&inner.guard.thread) = Some((stop, thread)),
+            Err(error) => tracing::error!(%error, "the disk is not guarded"),
+        }
     }
 
-    /// Ends the task and waits for it; what is held stays held until the next engine looks.
+    /// Ends the thread and waits for it; what is held stays held until the next engine looks.
     pub async fn stop(&self) {
-        let running = lock(&self.task).take();
-        if let Some((stop, task)) = running {
-            stop.cancel();
-            let _ = task.await;
+        let running = lock(&self.thread).take();
+        if let Some((stop, thread)) = running {
+            drop(stop);
+            let _ = spawn_blocking(move || thread.join()).await;
         }
     }
 
@@ -74,32 +86,26 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn run(inner: Weak<Inner>, stop: CancellationToken) {
+fn run(inner: &Weak<Inner>, stopped: &Receiver<()>) {
+    // Without the right to, it looks like everybody else.
+    let thread = rustix::thread::gettid();
+    if let Err(errno) = rustix::process::setpriority_process(Some(thread), NICENESS) {
+        tracing::warn!(%errno, "the disk is guarded without precedence");
+    }
     let mut watch = Watch::default();
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        let looked = spawn_blocking(move || {
-            let begun = Instant::now();
-            let pause = watch.look(&inner);
-            (watch, pause.max(begun.elapsed() * LOOK_SHARE))
-        })
-        .await;
-        let pause;
-        (watch, pause) = match looked {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "the disk is no longer guarded");
-                return;
-            }
-        };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        let begun = Instant::now();
+        let pause = watch.look(&inner);
+        drop(inner);
+        let pause = pause.max(begun.elapsed() * LOOK_SHARE);
+        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return;
         }
     }
 }
 
-/// What the task remembers from look to look.
+/// What the guard remembers from look to look.
 #[derive(Default)]
 struct Watch {
     /// Sandboxes held, with the limit each was given.
