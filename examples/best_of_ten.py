@@ -42,7 +42,7 @@ def attempt(fork: Sandbox, idea: str) -> float | None:
 
 
 def main() -> None:
-    with Sandbox(memory="512M") as box:
+    with Sandbox(memory="512M", disk="1G") as box:
         # The expensive part happens once: here a text of a few megabytes.
         script = "import random; random.seed(7); print(' '.join('x' * random.randint(1, 40) for _ in range(200_000)))"
         box.run(["sh", "-c", f'python3 -c "{script}" > /srv/text'], check=True)

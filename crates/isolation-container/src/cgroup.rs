@@ -210,7 +210,7 @@ impl Group {
     pub fn watch(&self, mark: tokio::sync::watch::Receiver<u64>) -> io::Result<MemoryWatch> {
         match self {
             Self::V1(group) => MemoryWatch::v1(group, mark),
-            Self::V2(group) => MemoryWatch::v2(group),
+            Self::V2(group) => MemoryWatch::v2(group, mark),
         }
     }
 

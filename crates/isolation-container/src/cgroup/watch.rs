@@ -16,8 +16,8 @@ use super::{MemoryLimit, keyed, memory_event, v1, v2};
 
 const SETTLE_TRIES: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
-/// How often a version 1 group is looked at while its use is beyond its mark: what is in the way may
-/// be cache, and the kernel says nothing when more of it becomes memory that is needed.
+/// How often a group is looked at while its use is beyond its mark: what is in the way may be cache,
+/// and the kernel says nothing when more of it becomes memory that is needed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -29,12 +29,7 @@ pub struct MemoryWatch {
 #[derive(Debug)]
 enum Source {
     V1(Split),
-    /// A file that becomes urgent when its content changed.
-    V2 {
-        events: AsyncFd<fs::File>,
-        path: PathBuf,
-        high: u64,
-    },
+    V2(Unified),
 }
 
 /// Version 1: an eventfd the kernel writes to when memory ran out or use crossed the mark. Neither
@@ -43,6 +38,16 @@ enum Source {
 struct Split {
     group: v1::Group,
     signal: AsyncFd<OwnedFd>,
+    mark: watch::Receiver<u64>,
+}
+
+/// Version 2: a file that becomes urgent when its content changed, as it does when memory ran out or
+/// had to be taken back; what had to be taken back may have been cache, so the group is looked at.
+#[derive(Debug)]
+struct Unified {
+    group: v2::Group,
+    events: AsyncFd<fs::File>,
+    path: PathBuf,
     mark: watch::Receiver<u64>,
 }
 
@@ -60,15 +65,18 @@ impl MemoryWatch {
         })
     }
 
-    pub fn v2(group: &v2::Group) -> io::Result<Self> {
+    pub fn v2(group: &v2::Group, mark: watch::Receiver<u64>) -> io::Result<Self> {
         let path = group.dir.join("memory.events");
         let text = fs::read_to_string(&path)?;
         let events = crate::watched::file(fs::File::open(&path)?, Interest::PRIORITY)?;
-        let count = |key| keyed(&text, key).unwrap_or(0);
-        let high = count("high");
         Ok(Self {
-            source: Source::V2 { events, path, high },
-            kills: count("oom_kill"),
+            source: Source::V2(Unified {
+                group: group.clone(),
+                events,
+                path,
+                mark,
+            }),
+            kills: keyed(&text, "oom_kill").unwrap_or(0),
         })
     }
 
@@ -76,20 +84,34 @@ impl MemoryWatch {
         loop {
             let event = match &mut self.source {
                 Source::V1(split) => split.next(&mut self.kills).await?,
-                Source::V2 { events, path, high } => {
-                    events.ready(Interest::PRIORITY).await?.clear_ready();
-                    let text = fs::read_to_string(path)?;
-                    let count = keyed(&text, "high").unwrap_or(0);
-                    let pressed = count > *high;
-                    *high = count;
-                    let kills = keyed(&text, "oom_kill").unwrap_or(0);
-                    memory_event(&mut self.kills, kills, pressed)
-                }
+                Source::V2(unified) => unified.next(&mut self.kills).await?,
             };
             if let Some(event) = event {
                 return Ok(event);
             }
         }
+    }
+}
+
+impl Unified {
+    /// Waits for a reason to look, and looks.
+    async fn next(&mut self, kills: &mut u64) -> io::Result<Option<MemoryEvent>> {
+        let mark = *self.mark.borrow_and_update();
+        let beyond = mark != MemoryLimit::NO_MARK && self.group.usage()?.memory_bytes >= mark;
+        tokio::select! {
+            ready = self.events.ready(Interest::PRIORITY) => ready?.clear_ready(),
+            changed = self.mark.changed() => changed.map_err(io::Error::other)?,
+            () = tokio::time::sleep(LOOK_AGAIN), if beyond => {}
+        }
+        let mark = *self.mark.borrow();
+        let usage = self.group.usage()?;
+        let needed = usage
+            .memory_bytes
+            .saturating_sub(usage.memory_reclaimable_bytes);
+        let pressed = mark != MemoryLimit::NO_MARK && needed >= mark;
+        let text = fs::read_to_string(&self.path)?;
+        let count = keyed(&text, "oom_kill").unwrap_or(0);
+        Ok(memory_event(kills, count, pressed))
     }
 }
 
