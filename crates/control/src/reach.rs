@@ -60,9 +60,14 @@ impl Control {
         // Whoever cannot be found is told so by the one who fetches.
         let found = tokio::net::lookup_host(place).await;
         let addresses: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_default();
-        let is_open = |address: &SocketAddr| match address.ip() {
+        let is_open = |address: &SocketAddr| match address.ip().to_canonical() {
             IpAddr::V4(address) => self.is_open_to_tenants(Cidr::single(address)),
-            IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+            IpAddr::V6(address) => {
+                !(address.is_loopback()
+                    || address.is_unspecified()
+                    || address.is_unicast_link_local()
+                    || address.is_unique_local())
+            }
         };
         if addresses.iter().all(is_open) {
             return Ok(());

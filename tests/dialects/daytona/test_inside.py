@@ -239,21 +239,21 @@ def test_git_in_full_against_its_own_http_server(box: Sandbox) -> None:
 
     git.configure_user("Alice", "alice@example.com")
     assert git.get_config("user.name") == "Alice" and git.get_config("user.nothing") is None
-    git.init("/root/work", initial_branch="main")
-    git.set_config("core.autocrlf", "false", scope="local", path="/root/work")
-    git.remote_add("/root/work", "origin", "http://wrong")
-    git.remote_add("/root/work", "origin", url, overwrite=True)
-    assert git.remote_get("/root/work", "origin") == url
-    assert [remote.name for remote in git.remotes("/root/work").remotes] == ["origin"]
-    box.fs.upload_file(b"one\n", "/root/work/file")
-    assert git.status("/root/work").file_status[0].worktree == "Untracked"
-    git.add("/root/work", ["file"])
-    first = git.commit("/root/work", "First\n\nwith a body", "Bob", "bob@example.com").sha
+    git.init("/root/ours", initial_branch="main")
+    git.set_config("core.autocrlf", "false", scope="local", path="/root/ours")
+    git.remote_add("/root/ours", "origin", "http://wrong")
+    git.remote_add("/root/ours", "origin", url, overwrite=True)
+    assert git.remote_get("/root/ours", "origin") == url
+    assert [remote.name for remote in git.remotes("/root/ours").remotes] == ["origin"]
+    box.fs.upload_file(b"one\n", "/root/ours/file")
+    assert git.status("/root/ours").file_status[0].worktree == "Untracked"
+    git.add("/root/ours", ["file"])
+    first = git.commit("/root/ours", "First\n\nwith a body", "Bob", "bob@example.com").sha
     assert len(first) == 40
     with pytest.raises(DaytonaGitAuthFailedError):
-        git.push("/root/work", username="alice", password="wrong", set_upstream=True)
-    git.push("/root/work", **login, set_upstream=True)
-    assert git.status("/root/work").branch_published
+        git.push("/root/ours", username="alice", password="wrong", set_upstream=True)
+    git.push("/root/ours", **login, set_upstream=True)
+    assert git.status("/root/ours").branch_published
 
     with pytest.raises(DaytonaGitAuthFailedError):
         git.clone(url, "/root/other")
@@ -276,29 +276,29 @@ def test_git_in_full_against_its_own_http_server(box: Sandbox) -> None:
     git.commit("/root/other", "Second", "Bob", "bob@example.com")
     git.push("/root/other", **login, branch="main")
 
-    git.commit("/root/work", "Elsewhere", "Bob", "bob@example.com", allow_empty=True)
+    git.commit("/root/ours", "Elsewhere", "Bob", "bob@example.com", allow_empty=True)
     with pytest.raises(DaytonaGitPushRejectedError):
-        git.push("/root/work", **login)
-    git.pull("/root/work", **login)
-    assert box.fs.download_file("/root/work/file") == b"two\n"
-    git.push("/root/work", **login)
+        git.push("/root/ours", **login)
+    git.pull("/root/ours", **login)
+    assert box.fs.download_file("/root/ours/file") == b"two\n"
+    git.push("/root/ours", **login)
 
-    box.fs.upload_file(b"changed\n", "/root/work/file")
-    git.restore("/root/work", ["file"])
-    assert not git.status("/root/work").file_status
-    git.create_branch("/root/work", "old")
-    git.reset("/root/work", mode="hard", target="HEAD~1")
-    box.fs.upload_file(b"dirty\n", "/root/work/file")
+    box.fs.upload_file(b"changed\n", "/root/ours/file")
+    git.restore("/root/ours", ["file"])
+    assert not git.status("/root/ours").file_status
+    git.create_branch("/root/ours", "old")
+    git.reset("/root/ours", mode="hard", target="HEAD~1")
+    box.fs.upload_file(b"dirty\n", "/root/ours/file")
     with pytest.raises(DaytonaGitDirtyWorktreeError):
-        git.checkout_branch("/root/work", "old")
-    git.add("/root/work", ["file"])
-    assert git.status("/root/work").file_status[0].staging == "Modified"
-    git.reset("/root/work", files=["file"])
-    assert git.status("/root/work").file_status[0].staging == "Unmodified"
+        git.checkout_branch("/root/ours", "old")
+    git.add("/root/ours", ["file"])
+    assert git.status("/root/ours").file_status[0].staging == "Modified"
+    git.reset("/root/ours", files=["file"])
+    assert git.status("/root/ours").file_status[0].staging == "Unmodified"
     with pytest.raises(DaytonaGitRepoNotFoundError):
         git.status("/tmp")
     with pytest.raises(DaytonaError):
-        git.checkout_branch("/root/work", "--orphan=x")
+        git.checkout_branch("/root/ours", "--orphan=x")
     git.dangerously_authenticate("alice", "wonderland", host="127.0.0.1:8418", protocol="http")
     git.clone(url, "/root/third")
 

@@ -326,4 +326,13 @@ async fn registries_beside_the_host_are_not_a_tenants_to_pull_from() {
         assert_eq!(refused.code, ErrorCode::Forbidden, "{reference}: {refused}");
         pull(plane.root.clone(), reference).await.unwrap();
     }
+    for reference in [
+        "[::1]:5000/a",
+        "[fd00::1]/a",
+        "[fe80::1]/a",
+        "[::ffff:10.0.0.7]:5000/a",
+    ] {
+        let refused = pull(tenant.clone(), reference).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden, "{reference}: {refused}");
+    }
 }
