@@ -1,4 +1,5 @@
-//! Preloaded into CRIU: makes some of its system calls as the uid that the environment names.
+//! Preloaded into CRIU: makes some of its system calls as the uid that the environment names, and shows
+//! it terminals under their own numbers.
 //!
 //! The user namespace of a sandbox is owned by the sandbox's own first uid, so that what the kernel
 //! counts by user is counted for each sandbox apart. A namespace is owned by whoever makes it, so the
@@ -23,6 +24,8 @@ const PR_SET_DUMPABLE: c_long = 4;
 #[cfg(target_arch = "x86_64")]
 mod number {
     use core::ffi::c_long;
+    pub const FSTAT: c_long = 5;
+    pub const IOCTL: c_long = 16;
     pub const SETRESUID: c_long = 117;
     pub const SETRESGID: c_long = 119;
     pub const PRCTL: c_long = 157;
@@ -37,6 +40,8 @@ mod number {
 #[cfg(target_arch = "aarch64")]
 mod number {
     use core::ffi::c_long;
+    pub const FSTAT: c_long = 80;
+    pub const IOCTL: c_long = 29;
     pub const SETRESUID: c_long = 147;
     pub const SETRESGID: c_long = 149;
     pub const PRCTL: c_long = 167;
@@ -199,6 +204,49 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
             return 0;
         }
         answer(call(number::SETNS, [fd.into(), kind.into(), 0, 0, 0, 0])) as c_int
+    }
+}
+
+/// The kernel's encoding of device 5:0, `/dev/tty`.
+const OWN_TERMINAL: u64 = 5 << 8;
+/// Majors of terminals in `/dev/pts`.
+const TERMINALS: core::ops::RangeInclusive<u32> = 136..=143;
+/// Asks a descriptor for the device of the terminal it leads to.
+const TIOCGDEV: c_long = 0x8004_5432;
+
+/// As the kernel and the C library lay it out, up to what is of interest.
+#[repr(C)]
+pub struct Stat {
+    dev: u64,
+    ino: u64,
+    #[cfg(target_arch = "x86_64")]
+    links_mode_owners: [u64; 3],
+    #[cfg(target_arch = "aarch64")]
+    links_mode_owners: [u64; 2],
+    rdev: u64,
+}
+
+/// A process that opened `/dev/tty` holds its session's terminal under a name that means something else
+/// in each session, and CRIU wants to be sure of the session. It is told of the terminal instead, which
+/// is what the descriptor leads to, and saves it like any other descriptor of it; a restore opens the
+/// terminal by its own name.
+///
+/// # Safety
+/// As the C library's function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fstat64(fd: c_int, stat: *mut Stat) -> c_int {
+    // SAFETY: passed on as they came; what a good answer filled in is read and written in place.
+    unsafe {
+        let result = call(number::FSTAT, [fd.into(), stat as c_long, 0, 0, 0, 0]);
+        if result == 0 && (*stat).rdev == OWN_TERMINAL {
+            let mut device: u32 = 0;
+            let place = &raw mut device as c_long;
+            let told = call(number::IOCTL, [fd.into(), TIOCGDEV, place, 0, 0, 0]);
+            if told == 0 && TERMINALS.contains(&(device >> 8 & 0xfff)) {
+                (*stat).rdev = device.into();
+            }
+        }
+        answer(result) as c_int
     }
 }
 

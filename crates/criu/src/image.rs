@@ -1,10 +1,17 @@
-//! Changing the few images that must differ between a sandbox and its copy: ids, name, connections
-//! to the outside. An image is two magic numbers and protobuf messages with their lengths before
+//! Changing the few images that must differ between a sandbox and its copy: ids, name, limits,
+//! connections to the outside. An image is two magic numbers and protobuf messages with their lengths before
 //! them; everything that is not changed is kept byte for byte.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+mod limits;
+mod terminal;
+mod timer;
 mod wire;
+
+pub use limits::{open_files, with_open_files, with_segment_pages};
+pub use terminal::with_terminals_by_name;
+pub use timer::with_running_timers;
 
 use wire::{Field, Value, parse};
 

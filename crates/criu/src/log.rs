@@ -23,7 +23,7 @@ const KNOWN: [(&str, &str); 11] = [
     ),
     (
         "ctty inheritance",
-        "it holds /dev/tty open in a terminal, as a plain sh, less or ssh does; bash does not",
+        "it holds /dev/tty open, and that leads to no terminal of the sandbox",
     ),
     ("io_uring", "it uses io_uring"),
     ("userfaultfd", "it uses userfaultfd"),

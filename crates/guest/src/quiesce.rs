@@ -220,10 +220,12 @@ pub async fn wake(state: Rc<State>, signals: Watched) {
     }
 }
 
-/// The sandbox was restored. A copy has another name: what tells it is made true, and followers, who
-/// belong to the original, are not waited for.
+/// The sandbox was restored. A copy has another name and other limits: what tells them is made true,
+/// and followers, who belong to the original, are not waited for.
 pub async fn refresh(state: &Rc<State>, call: &mut Call) -> Result<(), Ended> {
     state.figures.renew(state);
+    let given = state.open_files.get();
+    state.open_files.set(crate::setup::open_files_now(given));
     let now = crate::state::hostname();
     let before = state.hostname.replace(now.clone());
     if before != now {

@@ -62,6 +62,20 @@ pub fn raise_open_files() -> libc::rlimit {
     given
 }
 
+/// What commands get after a restore, which may have given the guest another limit than `given`.
+pub fn open_files_now(given: libc::rlimit) -> libc::rlimit {
+    let mut now = given;
+    // SAFETY: reads into a local struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut now) };
+    match now.rlim_max == given.rlim_max {
+        true => given,
+        false => libc::rlimit {
+            rlim_cur: now.rlim_max,
+            ..now
+        },
+    }
+}
+
 /// The socket left as descriptor 3, or one bound in `directory`.
 pub fn listener(directory: Option<&Path>) -> Result<UnixListener, String> {
     let listener = match directory {

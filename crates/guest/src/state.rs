@@ -25,7 +25,7 @@ pub struct State {
     /// Told when the program is to end.
     pub finished: Notify,
     pub quiet: Quiet,
-    pub open_files: libc::rlimit,
+    pub open_files: Cell<libc::rlimit>,
     pub started_unix_ms: i64,
     /// What the sandbox was called when somebody last looked.
     pub hostname: RefCell<String>,
@@ -42,7 +42,7 @@ impl State {
             reaped: Notify::new(),
             finished: Notify::new(),
             quiet: Quiet::default(),
-            open_files: crate::setup::raise_open_files(),
+            open_files: Cell::new(crate::setup::raise_open_files()),
             started_unix_ms: unix_ms(),
             hostname: RefCell::new(hostname()),
         })

@@ -8,6 +8,7 @@
 mod capture;
 mod capturer;
 mod cgroup;
+mod changes;
 mod cpus;
 mod external;
 mod guest_program;
@@ -16,6 +17,7 @@ mod overlay;
 mod restore;
 mod rootfs;
 mod seat;
+mod shared_memory;
 mod shown;
 mod spawner;
 mod tier;

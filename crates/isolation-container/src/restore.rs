@@ -2,28 +2,27 @@
 //! another network, a root made from another volume.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use cove_criu::message::Options;
-use cove_criu::{Moment, Session, SessionError, image, log};
+use cove_criu::{Moment, Session, SessionError, log};
 use cove_isolation::IsolationError;
-use cove_spawner::message::{Replacement, Restorer, places};
+use cove_spawner::message::{Restorer, places};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::capture::wait_gone;
 use crate::capturer::{Capturer, common_options};
 use crate::cgroup::Group;
+use crate::changes::replacements;
 use crate::{external, rootfs};
 
 /// How long a restore may take, and what each gigabyte of images adds to it.
 const RESTORE_LIMIT: Duration = Duration::from_secs(60);
 const RESTORE_LIMIT_PER_GB: Duration = Duration::from_secs(20);
 const LOG: &str = "restore.log";
-/// Largest image that is read to be changed.
-const CHANGED_IMAGE_MAX: u64 = 32 << 20;
 
 pub struct Plan<'a> {
     pub memory: &'a Path,
@@ -32,6 +31,10 @@ pub struct Plan<'a> {
     /// A user namespace with the ids of the copy.
     pub ids: BorrowedFd<'a>,
     pub group: &'a Group,
+    /// What each of its processes may have open.
+    pub open_files: u64,
+    /// What its shared memory may take.
+    pub shm_bytes: u64,
     pub guest_dir: String,
     /// Ends the copy instead of letting it go on.
     pub only_prove: bool,
@@ -42,14 +45,14 @@ pub struct Restored {
     pub pidfd: OwnedFd,
 }
 
-/// Blocking. `attach` gives the copy's namespace its network. `in_force` is called when every process is as it was and none runs yet; after it they go
-/// on. `None`: the restore was proven and the copy is gone.
+/// Blocking. `attach` gives the copy's namespace its network. `in_force` is called when every process is
+/// as it was and none runs yet; after it they go on. `None`: the restore was proven and the copy is gone.
 pub fn restore(
     capturer: &Capturer,
     plan: &Plan<'_>,
     root: OwnedFd,
     attach: impl FnOnce(&Restored) -> Result<(), IsolationError>,
-    in_force: impl FnOnce() -> Result<(), IsolationError>,
+    in_force: impl FnOnce(&Restored) -> Result<(), IsolationError>,
 ) -> Result<Option<Restored>, IsolationError> {
     let images = rootfs::read_only_copy(plan.memory, plan.ids)
         .map_err(IsolationError::failed("open the captured memory"))?;
@@ -98,7 +101,10 @@ pub fn restore(
             })
         }
         Moment::PreResume => {
-            let verdict = in_force.take().map_or(Ok(()), |in_force| in_force());
+            let verdict = match (&first, in_force.take()) {
+                (Some(first), Some(in_force)) => in_force(first),
+                _ => Ok(()),
+            };
             proven = verdict.is_ok();
             if (plan.only_prove || verdict.is_err())
                 && let Some(first) = &first
@@ -189,43 +195,6 @@ fn loopback_up() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// The images in which this copy differs from what was captured, in a file that only lives in memory.
-fn replacements(plan: &Plan<'_>) -> Result<OwnedFd, IsolationError> {
-    let failed = |error: io::Error| IsolationError::failed("change the images")(error);
-    let mut list = Vec::new();
-    for entry in fs::read_dir(plan.memory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
-        let kind = name.split_once('-').map_or(name.as_str(), |(kind, _)| kind);
-        if !matches!(kind, "userns" | "utsns" | "files.img") {
-            continue;
-        }
-        let length = entry.metadata().map_err(failed)?.len();
-        if length > CHANGED_IMAGE_MAX {
-            return Err(failed(io::Error::other(format!(
-                "{name} has {length} bytes and {CHANGED_IMAGE_MAX} are read at most"
-            ))));
-        }
-        let bytes = fs::read(entry.path()).map_err(failed)?;
-        let changed = match kind {
-            "userns" => image::with_ids_from(&bytes, plan.uid_base).map(Some),
-            "utsns" => image::with_hostname(&bytes, plan.hostname).map(Some),
-            _ => image::without_outside_connections(&bytes),
-        };
-        if let Some(content) = changed.map_err(|error| failed(io::Error::other(error)))? {
-            list.push(Replacement { name, content });
-        }
-    }
-    let packed = postcard::to_stdvec(&list).map_err(|error| failed(io::Error::other(error)))?;
-    let memory = rustix::fs::memfd_create("cove-images", rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(|errno| failed(errno.into()))?;
-    let mut file = fs::File::from(memory);
-    file.write_all(&packed).map_err(failed)?;
-    Ok(file.into())
 }
 
 /// A directory that no name leads to, for CRIU's log.

@@ -23,6 +23,7 @@ use cove_isolation::{
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::{Counters, Network, NetworkError};
 use cove_spawner::message::Start;
+use cove_spawner::shared;
 use tokio::task::spawn_blocking;
 
 use crate::capturer::Capturer;
@@ -317,8 +318,7 @@ impl Shared {
             cpuinfo: self.cpuinfo.for_cpus(visible),
             cpu_online: shown::cpu_online(visible),
             meminfo: shown::meminfo(limits.memory_ceiling_mb() << 20),
-            // As on any machine, shared memory may take half of it.
-            shm_bytes: (limits.memory_mb << 20) / 2,
+            shm_bytes: shared::shm_bytes(limits.memory_mb),
             open_files: limits.open_files,
             no_new_privs: boot.no_new_privs,
         };

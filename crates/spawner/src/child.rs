@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use cove_spawner::message::{ChildReply, Failure, Start, Step};
-use cove_spawner::socket;
+use cove_spawner::{shared, socket};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -50,16 +50,9 @@ const READ_ONLY: [&str; 5] = [
 /// Terminals a sandbox may have. The kernel has a few thousand for the whole host, so that without a
 /// share of its own one sandbox could take every other's.
 const TERMINALS_MAX: &str = "256";
-/// Each inode of our own tmpfs, which also backs /dev/shm, stands for this much of its size: inodes
-/// take memory too, and nobody gives it back when those who made them are killed.
-const TMPFS_BYTES_PER_INODE: u64 = 16 * 1024;
-const TMPFS_INODES_MIN: u64 = 1024;
-/// System V objects outlive their makers as well, so they may take a part of the memory only: segments
-/// this part of what the tmpfs may have, queues and semaphores a few megabytes.
-const SEGMENTS_SHARE: u64 = 2;
+/// System V queues and semaphores outlive their makers, so they may take a few megabytes only.
 const MESSAGE_QUEUES: &str = "256";
 const SEMAPHORES: &str = "32000 32000 500 1024";
-const PAGE_BYTES: u64 = 4096;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
 
@@ -186,7 +179,7 @@ fn become_guest(
         fs::write(format!("{own}/proc/{file}"), text).step("write the sandbox's own figures")?;
     }
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
-    let pages = start.shm_bytes / SEGMENTS_SHARE / PAGE_BYTES;
+    let pages = shared::segment_pages(start.shm_bytes);
     limit(segments, &pages.to_string()).step("limit shared segments")?;
     let pts = mounts::new_filesystem(
         "devpts",
@@ -278,7 +271,7 @@ fn limit(setting: Option<&fs::File>, value: &str) -> std::io::Result<()> {
 fn resize_tmpfs(path: &str, bytes: u64) -> Result<(), Errno> {
     use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
     let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
-    let inodes = (bytes / TMPFS_BYTES_PER_INODE).max(TMPFS_INODES_MIN);
+    let inodes = shared::inodes(bytes);
     fsconfig_set_string(&context, "size", bytes.to_string())?;
     fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
     fsconfig_reconfigure(&context)

@@ -6,4 +6,5 @@
 //! become.
 
 pub mod message;
+pub mod shared;
 pub mod socket;

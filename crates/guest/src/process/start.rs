@@ -118,7 +118,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         groups: account.groups,
         stdio: wiring.stdio.each_ref().map(AsFd::as_fd),
         terminal: start.pty.is_some(),
-        open_files: state.open_files,
+        open_files: state.open_files.get(),
     };
     let started = Instant::now();
     let pid = spawn::spawn(&plan).map_err(|error| explain(&error, &start))?;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use cove_isolation::{IsolationError, Restore, Root};
 use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_spawner::shared;
 
 use super::{ContainerTier, CpuHold, Shared, blocking};
 use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail, Senses};
 use crate::restore::{self, Plan};
 use crate::seat::Link;
-use crate::{guest_program, rootfs, seat};
+use crate::{guest_program, rootfs, seat, shared_memory};
 
 /// What CRIU itself takes in the sandbox's cgroup while it works there.
 const CRIU_MEMORY_MB: u64 = 128;
@@ -152,6 +153,8 @@ impl Shared {
             uid_base: range.base(),
             ids: ids.as_fd(),
             group: &group,
+            open_files: limits.open_files,
+            shm_bytes: shared::shm_bytes(limits.memory_mb),
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             only_prove,
         };
@@ -163,7 +166,9 @@ impl Shared {
             link.0.replace(Some(made));
             attached
         };
-        let restored = restore::restore(&self.capturer, &plan, overlay, attach, || {
+        let restored = restore::restore(&self.capturer, &plan, overlay, attach, |first| {
+            shared_memory::limit(first.pid, plan.shm_bytes)
+                .map_err(IsolationError::failed("limit the shared memory"))?;
             if let Some(link) = link.0.borrow().as_ref() {
                 link.set(copy.id, copy.network)?;
             }

@@ -103,6 +103,14 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}");
 }
 
+fn memory_limit(memory_mb: u64) -> Resources {
+    Resources {
+        memory_mb,
+        pids: 512,
+        ..Resources::default()
+    }
+}
+
 struct Direct(Arc<dyn Machine>);
 
 #[async_trait::async_trait]
@@ -147,7 +155,7 @@ impl Host {
         self.dir.path().join(format!("{name}-{}", number()))
     }
 
-    fn boot_of(&self, volume: &Path, hostname: &str, memory_mb: u64) -> Boot {
+    fn boot_of(&self, volume: &Path, hostname: &str, limits: Resources) -> Boot {
         let root = Root {
             image: image().to_owned(),
             volume: volume.to_owned(),
@@ -155,11 +163,7 @@ impl Host {
         Boot {
             id: SandboxId::random(),
             hostname: hostname.into(),
-            limits: Resources {
-                memory_mb,
-                pids: 512,
-                ..Resources::default()
-            },
+            limits,
             no_new_privs: false,
             network: Default::default(),
             root: Box::pin(async move { Ok(root) }),
@@ -167,9 +171,13 @@ impl Host {
     }
 
     pub async fn boot(&self, hostname: &str) -> Sandbox {
+        self.boot_within(hostname, memory_limit(MEMORY_MB)).await
+    }
+
+    pub async fn boot_within(&self, hostname: &str, limits: Resources) -> Sandbox {
         let volume = self.path("volume");
         fs::create_dir(&volume).expect("a directory can be made");
-        let boot = self.boot_of(&volume, hostname, MEMORY_MB);
+        let boot = self.boot_of(&volume, hostname, limits);
         let machine = self.tier.boot(boot).await.expect("a sandbox boots");
         Sandbox::new(machine, volume)
     }
@@ -209,7 +217,7 @@ impl Host {
         &self,
         snapshot: &Snapshot,
         hostname: &str,
-        memory_mb: u64,
+        limits: Resources,
     ) -> (Restore, PathBuf) {
         let volume = self.path("volume");
         run(Command::new("cp")
@@ -217,7 +225,7 @@ impl Host {
             .arg(&snapshot.volume)
             .arg(&volume));
         let restore = Restore {
-            boot: self.boot_of(&volume, hostname, memory_mb),
+            boot: self.boot_of(&volume, hostname, limits),
             memory: snapshot.memory.clone(),
         };
         (restore, volume)
@@ -243,12 +251,22 @@ impl Host {
         hostname: &str,
         memory_mb: u64,
     ) -> Result<Sandbox, IsolationError> {
-        let (restore, volume) = self.restore_of(snapshot, hostname, memory_mb);
+        self.try_restore_as(snapshot, hostname, memory_limit(memory_mb))
+            .await
+    }
+
+    pub async fn try_restore_as(
+        &self,
+        snapshot: &Snapshot,
+        hostname: &str,
+        limits: Resources,
+    ) -> Result<Sandbox, IsolationError> {
+        let (restore, volume) = self.restore_of(snapshot, hostname, limits);
         Ok(Sandbox::new(self.tier.restore(restore).await?, volume))
     }
 
     pub async fn prove(&self, snapshot: &Snapshot) -> Result<(), IsolationError> {
-        let (restore, _) = self.restore_of(snapshot, "proof", MEMORY_MB);
+        let (restore, _) = self.restore_of(snapshot, "proof", memory_limit(MEMORY_MB));
         self.tier.prove(restore).await
     }
 

@@ -5,12 +5,13 @@
 
 use bytes::Bytes;
 use cove_protocol::client::{FollowEvent, Guest};
-use cove_protocol::message::{OutputFrom, PtySize, Start};
+use cove_protocol::message::{OutputFrom, Start};
 
 use crate::fixture::{Host, PATIENCE, Sandbox, shell};
 
 const PREAMBLE: &str = r#"
-import sys, os, time, threading, socket, select, struct, fcntl, signal, mmap, tempfile, errno
+import sys, os, time, threading, socket, select, struct, fcntl, signal, mmap, tempfile, errno, ctypes
+libc = ctypes.CDLL(None, use_errno=True)
 def ready(): print("ready", flush=True); return sys.stdin.readline()
 "#;
 
@@ -26,7 +27,7 @@ fn python(source: &str) -> Start {
     }
 }
 
-async fn output_until(guest: &Guest, id: &str, wanted: &str) -> String {
+pub async fn output_until(guest: &Guest, id: &str, wanted: &str) -> String {
     let mut follow = guest
         .follow(OutputFrom {
             id: id.into(),
@@ -67,12 +68,13 @@ async fn go(sandbox: &Sandbox, id: &str) {
 }
 
 /// Captures a sandbox in which the programs wait, and asks them all in the original and in a copy.
-async fn survive(sources: &[(&str, &str)]) {
+pub async fn survive(sources: &[(&str, &str)]) {
     let host = Host::open();
     let one = host.boot("one").await;
     let mut ids = Vec::new();
     for (name, source) in sources {
-        let start = python(source);
+        let mut start = python(source);
+        start.id.push_str(name);
         let id = start.id.clone();
         one.guest.start(start).await.unwrap();
         output_until(&one.guest, &id, "ready\n").await;
@@ -297,42 +299,4 @@ assert db.execute("pragma integrity_check").fetchone() == ("ok",)
         ),
     ])
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_with_a_shell_and_jobs_survives() {
-    let host = Host::open();
-    let one = host.boot("one").await;
-    let start = Start {
-        argv: vec!["/bin/bash".into(), "--norc".into(), "-i".into()],
-        pty: Some(PtySize { cols: 80, rows: 24 }),
-        ..shell("")
-    };
-    let id = start.id.clone();
-    one.guest.start(start).await.unwrap();
-    let mut stdin = one.guest.stdin(&id).await.unwrap();
-    stdin
-        .write(Bytes::from_static(
-            b"mine=kept; sleep 1000 & echo sta''rted\n",
-        ))
-        .await
-        .unwrap();
-    output_until(&one.guest, &id, "started").await;
-    let snapshot = host.capture(&one).await;
-    let two = host.restore(&snapshot, "two").await;
-    for sandbox in [&two, &one] {
-        let mut stdin = sandbox.guest.stdin(&id).await.unwrap();
-        stdin
-            .write(Bytes::from_static(
-                b"stty size; echo var=$mine; kill %1 && echo kil''led\n",
-            ))
-            .await
-            .unwrap();
-        let text = output_until(&sandbox.guest, &id, "killed").await;
-        assert!(
-            text.contains("24 80") && text.contains("var=kept"),
-            "{text}"
-        );
-    }
-    host.close(vec![one, two]).await;
 }

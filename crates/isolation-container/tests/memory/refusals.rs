@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use cove_isolation::{Afterwards, IsolationError};
-use cove_protocol::message::{PtySize, Start, WriteFile};
+use cove_protocol::message::WriteFile;
 
-use crate::fixture::{Host, shell};
+use crate::fixture::Host;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_cannot_be_captured_is_named_and_goes_on() {
@@ -34,36 +34,6 @@ while True: time.sleep(0.01)
     };
     assert!(process.contains("python3"), "{process}: {reason}");
     assert_eq!(one.say("echo alive").await, "alive");
-    host.close(vec![one]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_shell_that_holds_its_terminal_is_named_with_what_to_do() {
-    let host = Host::open();
-    let one = host.boot("one").await;
-    let start = Start {
-        argv: vec!["/bin/sh".into(), "-i".into()],
-        pty: Some(PtySize { cols: 80, rows: 24 }),
-        ..shell("")
-    };
-    let id = start.id.clone();
-    one.guest.start(start).await.unwrap();
-    one.until("ls -l /proc/*/fd 2>/dev/null", |said| {
-        said.contains("/dev/tty")
-    })
-    .await;
-    let error = host
-        .try_capture(&one, Afterwards::Hold)
-        .await
-        .err()
-        .unwrap();
-    let text = error.to_string();
-    assert!(
-        text.contains("sh (pid ") && text.contains("/dev/tty"),
-        "{text}"
-    );
-    let process = one.guest.process(id).await.unwrap();
-    assert!(process.exit.is_none(), "it was harmed");
     host.close(vec![one]).await;
 }
 
