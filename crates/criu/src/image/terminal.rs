@@ -22,7 +22,7 @@ mod file {
     pub const MODE: u32 = 10;
 }
 
-mod terminal {
+mod entry {
     pub const INFO: u32 = 2;
     pub const FILE: u32 = 6;
 }
@@ -31,12 +31,12 @@ mod terminal {
 pub fn with_terminals_by_name(image: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
     let mut terminals = HashMap::new();
     for message in messages(body_of(image, COMMON_MAGIC, FILES_MAGIC)?)? {
-        for entry in entries(&parse(message)?, TERMINAL)? {
-            let info = number(&entry, terminal::INFO);
+        for held in entries(&parse(message)?, TERMINAL)? {
+            let info = number(&held, entry::INFO);
             // An odd number is a terminal's other end.
             let (index, is_master) = (info >> 1, info & 1 == 1);
             if !is_master && index < PTY_INDEX_END {
-                terminals.insert(number(&entry, terminal::FILE), index);
+                terminals.insert(number(&held, entry::FILE), index);
             }
         }
     }
@@ -106,8 +106,8 @@ mod tests {
         ];
         let terminal = [
             number_field(1, 8),
-            number_field(terminal::INFO, info),
-            number_field(terminal::FILE, 7),
+            number_field(entry::INFO, info),
+            number_field(entry::FILE, 7),
         ];
         let mut image = COMMON_MAGIC.to_le_bytes().to_vec();
         image.extend_from_slice(&FILES_MAGIC.to_le_bytes());

@@ -9,7 +9,7 @@ use super::{FILES_MAGIC, ImageError, edit, number};
 
 const TIMER: u32 = 12;
 
-mod timer {
+mod part {
     pub const VALUE_SECONDS: u32 = 7;
     pub const VALUE_NANOSECONDS: u32 = 8;
     pub const INTERVAL_SECONDS: u32 = 9;
@@ -28,9 +28,9 @@ pub fn with_running_timers(image: &[u8]) -> Result<Option<Vec<u8>>, ImageError> 
             let mut entry = parse(entry)?;
             if is_overdue(&entry) {
                 // The shortest time there is: it fires at once, and then as often as it did.
-                for part in &mut entry {
-                    if part.tag == timer::VALUE_NANOSECONDS {
-                        part.value = Value::Varint(1);
+                for field in &mut entry {
+                    if field.tag == part::VALUE_NANOSECONDS {
+                        field.value = Value::Varint(1);
                     }
                 }
                 field.value = Value::Bytes(wire::write(&entry));
@@ -45,9 +45,9 @@ pub fn with_running_timers(image: &[u8]) -> Result<Option<Vec<u8>>, ImageError> 
 fn is_overdue(entry: &[Field]) -> bool {
     let is_set = |tags: [u32; 2]| tags.iter().any(|&tag| number(entry, tag) > 0);
     // One that was never started, or was stopped, has not fired either.
-    number(entry, timer::TICKS) > 0
-        && is_set([timer::INTERVAL_SECONDS, timer::INTERVAL_NANOSECONDS])
-        && !is_set([timer::VALUE_SECONDS, timer::VALUE_NANOSECONDS])
+    number(entry, part::TICKS) > 0
+        && is_set([part::INTERVAL_SECONDS, part::INTERVAL_NANOSECONDS])
+        && !is_set([part::VALUE_SECONDS, part::VALUE_NANOSECONDS])
 }
 
 #[cfg(test)]
@@ -58,11 +58,11 @@ mod tests {
     fn image(ticks: u64, left: u64, interval: u64) -> Vec<u8> {
         let numbers = [
             (1, 9),
-            (timer::TICKS, ticks),
-            (timer::VALUE_SECONDS, 0),
-            (timer::VALUE_NANOSECONDS, left),
-            (timer::INTERVAL_SECONDS, interval),
-            (timer::INTERVAL_NANOSECONDS, 0),
+            (part::TICKS, ticks),
+            (part::VALUE_SECONDS, 0),
+            (part::VALUE_NANOSECONDS, left),
+            (part::INTERVAL_SECONDS, interval),
+            (part::INTERVAL_NANOSECONDS, 0),
         ];
         let fields = numbers.map(|(tag, value)| Field {
             tag,
