@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use cove_control::{EventItem, Principal};
-use cove_dialect::Front;
+use cove_dialect::{Front, Kind};
 use cove_model::{EventKind, SandboxId};
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -68,12 +68,17 @@ pub async fn listen(State(front): State<Front>, place: Place, request: Request) 
                         let greeting: Greeting = serde_json::from_slice(text).map_err(|_| {
                             Refusal::invalid("the first message must be a connect with a token")
                         })?;
-                        Ok::<_, Refusal>(front.caller(&extensions, &greeting.token).await?)
+                        let caller = front.caller(&extensions, &greeting.token).await?;
+                        let seat = front.seat(&caller, Kind::Live)?;
+                        Ok::<_, Refusal>((caller, seat))
                     };
                     match known.await {
-                        Ok(caller) => {
+                        Ok((caller, seat)) => {
                             out.text(format!("40{}", json!({ "sid": sid() }))).await?;
-                            tell(&front, &caller, &place, &mut out, &mut stream).await
+                            tokio::select! {
+                                told = tell(&front, &caller, &place, &mut out, &mut stream) => told,
+                                () = seat.ended() => Some(()),
+                            }
                         }
                         Err(refusal) => {
                             let told = json!({ "message": refusal.message() });

@@ -1,13 +1,14 @@
 //! The code interpreter: contexts of the control plane, and runs in them over a WebSocket.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use cove_control::{
     CodeContext, CodeContextRequest, CodeEvent, CodeRequest, GuestAction, Language, Principal,
 };
-use cove_dialect::Front;
+use cove_dialect::{Front, Kind};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -121,6 +122,7 @@ pub async fn execute(
         .control
         .guest(&caller, &id, GuestAction::CodeList)
         .await?;
+    let seat = front.seat(&caller, Kind::Live)?;
     let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
     let tracker = front.sessions.clone();
     Ok(upgrade
@@ -128,7 +130,12 @@ pub async fn execute(
             tracker.track_future(async move {
                 let (sink, mut stream) = socket.split();
                 let mut out = Out::new(sink);
-                let Some(first) = streams::heard(&mut stream).await else {
+                let mut ended = pin!(seat.ended());
+                let first = tokio::select! {
+                    first = streams::heard(&mut stream) => first,
+                    () = &mut ended => None,
+                };
+                let Some(first) = first else {
                     return;
                 };
                 let left = async { while streams::heard(&mut stream).await.is_some() {} };
@@ -136,6 +143,7 @@ pub async fn execute(
                     end = talk(&front, &caller, &id, &first, &mut out) => end,
                     () = left => None,
                     () = front.closing.cancelled() => Some((1012, "the server is restarting".into())),
+                    () = ended => Some(streams::taken_back()),
                 };
                 if let Some((code, reason)) = end {
                     out.close(code, &reason).await;

@@ -5,7 +5,7 @@ use axum::http::Uri;
 use axum::response::IntoResponse;
 use bytes::{BufMut, BytesMut};
 use cove_control::GuestAction;
-use cove_dialect::{Following, Front};
+use cove_dialect::{Following, Front, Kind};
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{Channel, OutputFrom};
 use futures_util::StreamExt;
@@ -43,6 +43,7 @@ pub async fn logs(
         follow: true,
         ..OutputFrom::default()
     };
+    let seat = front.seat(&caller, Kind::Live)?;
     let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
     let follow = access.listener().follow(from.clone()).await?;
     let mut following = Following::new(access, follow, from, true);
@@ -81,6 +82,7 @@ pub async fn logs(
                     end = told => end,
                     () = left => None,
                     () = front.draining.cancelled() => Some((1012, "the server is restarting".into())),
+                    () = seat.ended() => Some(streams::taken_back()),
                 };
                 if let Some((code, reason)) = end {
                     out.close(code, &reason).await;

@@ -29,6 +29,15 @@ pub const DONE: u16 = 1000;
 /// The other side broke something.
 pub const FAILED: u16 = 1011;
 
+/// Whoever talks must go.
+const NOT_ALLOWED: u16 = 1008;
+
+/// The end of a conversation whose key is no longer good.
+pub fn taken_back() -> (u16, String) {
+    let reason = "the API key was taken back or has expired";
+    (NOT_ALLOWED, reason.to_owned())
+}
+
 pub fn is_upgrade(request: &Request) -> bool {
     let asked = request.headers().get(axum::http::header::UPGRADE);
     asked.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))

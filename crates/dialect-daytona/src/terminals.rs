@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
-use cove_dialect::{Following, Front};
+use cove_dialect::{Following, Front, Kind, Seat};
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{OutputFrom, Process, PtySize, Resize};
 use futures_util::StreamExt;
@@ -183,8 +183,9 @@ pub async fn create_connect(
     let offered = offered(request.headers());
     query.envs = envs(&offered)?;
     let upgrade = streams::upgrade(&front, request, spoken(&offered)).await?;
+    let seat = front.seat(&caller, Kind::Live)?;
     let (access, process) = start(&front, &caller, &id, query).await?;
-    attach(front, upgrade, access, process).await
+    attach(front, upgrade, access, process, seat).await
 }
 
 pub async fn connect(
@@ -195,12 +196,13 @@ pub async fn connect(
 ) -> Answer {
     let offered = offered(request.headers());
     let upgrade = streams::upgrade(&front, request, spoken(&offered)).await?;
+    let seat = front.seat(&caller, Kind::Live)?;
     let access = front
         .control
         .guest(&caller, &id, GuestAction::ProcessAttach)
         .await?;
     let process = found(&access, &name).await?;
-    attach(front, upgrade, access, process).await
+    attach(front, upgrade, access, process, seat).await
 }
 
 fn spoken(offered: &[String]) -> Vec<String> {
@@ -213,6 +215,7 @@ async fn attach(
     upgrade: axum::extract::ws::WebSocketUpgrade,
     access: GuestAccess,
     process: Process,
+    seat: Seat,
 ) -> Answer {
     let from = OutputFrom {
         id: process.id.clone(),
@@ -273,6 +276,7 @@ async fn attach(
                     end = told => end,
                     () = typed => None,
                     () = front.draining.cancelled() => Some((1012, "the server is restarting".into())),
+                    () = seat.ended() => Some(streams::taken_back()),
                 };
                 if let Some((code, reason)) = end {
                     out.close(code, &reason).await;

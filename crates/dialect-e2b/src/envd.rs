@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use cove_control::{GuestAccess, GuestAction, Principal};
-use cove_dialect::Front;
+use cove_dialect::{Front, Kind as Held, Slot};
 use cove_model::{SandboxId, State as Life};
 
 use crate::plane::one;
@@ -128,6 +128,12 @@ impl Door {
             id,
             headers,
         }
+    }
+
+    /// A place among the streams of the caller's organisation.
+    pub fn slot(&self) -> Result<Slot, Refusal> {
+        let org = &self.principal.org;
+        Ok(self.dialect.front.streams.enter(org, Held::Live)?)
     }
 
     pub fn dialect(&self) -> &Dialect {

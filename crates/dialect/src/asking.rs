@@ -16,9 +16,21 @@ pub struct RequestId(pub String);
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// Who turned out to be asking; put into the request's log line.
+/// Who turned out to be asking: named in the request's log line, and let stay only as long as the
+/// key is good.
 #[derive(Clone, Debug, Default)]
-pub struct Seen(pub Arc<OnceLock<String>>);
+pub struct Seen(pub Arc<OnceLock<Principal>>);
+
+impl Seen {
+    /// The organisation and the key, for the log.
+    pub fn shown(&self) -> String {
+        let Some(principal) = self.0.get() else {
+            return String::new();
+        };
+        let key = principal.key.as_ref().map_or("-", |key| key.as_str());
+        format!("{}/{key}", principal.org)
+    }
+}
 
 impl Front {
     /// What audit records say of where a request came from.
@@ -40,12 +52,11 @@ impl Front {
         Ok(principal)
     }
 
-    /// Names the caller in the request's log line.
+    /// Tells the server around who the caller is.
     pub fn note(extensions: &Extensions, principal: &Principal) {
         if let Some(seen) = extensions.get::<Seen>() {
-            let key = principal.key.as_ref().map_or("-", |key| key.as_str());
             // The first answer stands: a request has one caller.
-            seen.0.set(format!("{}/{key}", principal.org)).ok();
+            seen.0.set(principal.clone()).ok();
         }
     }
 }

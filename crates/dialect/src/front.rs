@@ -8,6 +8,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::streams::Streams;
+
 /// What held bytes are counted in.
 pub const BUFFER_UNIT: usize = 64 * 1024;
 
@@ -21,6 +23,8 @@ pub struct Front {
     pub closing: CancellationToken,
     /// Room for what all callers together hold in memory, in units of [`BUFFER_UNIT`].
     pub buffers: Arc<Semaphore>,
+    /// What each organisation holds open.
+    pub streams: Streams,
     /// For the whole of a body that is read into memory.
     pub body_timeout: Duration,
     /// Between two pieces of an upload.

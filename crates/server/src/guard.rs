@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -20,7 +20,9 @@ use http_body_util::BodyExt;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
+use crate::admitted;
 use crate::failure::{Failure, Told};
+use crate::metrics::Asked;
 use crate::state::{App, BUFFER_UNIT};
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -50,12 +52,16 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
 
     let mut response = match bounded(&request) {
         Err(failure) => failure.into_response(),
-        Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-            Ok(response) => response,
-            Err(panic) => panicked(&id, &*panic).into_response(),
-        },
+        Ok(()) => {
+            let handled = admitted::answer(&app.control, &seen, next.run(request));
+            match AssertUnwindSafe(handled).catch_unwind().await {
+                Ok(response) => response,
+                Err(panic) => panicked(&id, &*panic).into_response(),
+            }
+        }
     };
-    let route = response.extensions_mut().remove::<Of>().map(|of| of.0);
+    let asked = response.extensions_mut().remove::<Asked>();
+    let asked = asked.unwrap_or(Asked::Nothing);
     if let Some(told) = response.extensions_mut().remove::<Told>() {
         response = told_response(response, told, &id, &method);
     }
@@ -64,17 +70,12 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
 
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
-    app.metrics.end(
-        in_flight,
-        route.map(|route| route.operation),
-        status,
-        elapsed,
-    );
+    app.metrics.end(in_flight, &asked, status, elapsed);
     tracing::info!(
         target: "cove::http",
         request_id = id, %method, path, status,
-        operation = route.map_or("", |route| route.operation.as_str()),
-        caller = seen.0.get().map_or("", String::as_str),
+        operation = asked.as_str(),
+        caller = seen.shown(),
         ms = format_args!("{:.2}", elapsed.as_secs_f64() * 1e3),
         "request"
     );
@@ -135,9 +136,17 @@ fn bounded(request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The route a response came from, on its way to the outermost layer.
-#[derive(Clone, Copy)]
-struct Of(&'static Route);
+/// The layer of a dialect: says for the outermost one which of its routes answers.
+pub async fn dialect(request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>();
+    let asked =
+        matched.map(|path| Asked::Dialect(format!("{} {}", request.method(), path.as_str())));
+    let mut response = next.run(request).await;
+    if let Some(asked) = asked {
+        response.extensions_mut().insert(asked);
+    }
+    response
+}
 
 /// The layer of one route: holds the request to what the table says of it.
 pub async fn route(
@@ -156,7 +165,9 @@ pub async fn route(
             next.run(request).await
         }
     };
-    response.extensions_mut().insert(Of(route));
+    response
+        .extensions_mut()
+        .insert(Asked::Operation(route.operation));
     response
 }
 

@@ -6,6 +6,7 @@
 //! place only. Nothing here needs a privilege.
 #![forbid(unsafe_code)]
 
+mod admitted;
 mod config;
 mod convert;
 mod extract;
@@ -20,7 +21,6 @@ mod router;
 mod stalling;
 mod state;
 mod streaming;
-mod streams;
 mod strict;
 mod tls;
 

@@ -1,7 +1,9 @@
 //! Figures about requests, in the text form Prometheus reads.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cove_api::route::Operation;
@@ -9,6 +11,8 @@ use cove_control::HostReport;
 
 /// Upper bounds of the duration histogram, in milliseconds.
 const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
+/// Routes of dialects that are counted apart. They are fixed in the program; this is far above them.
+const DIALECT_ROUTES_MAX: usize = 1024;
 /// Statuses by their first digit, 1xx to 5xx.
 const CLASSES: usize = 5;
 
@@ -20,8 +24,50 @@ struct PerOperation {
     total_us: AtomicU64,
 }
 
+/// What was asked for.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    /// An operation of the contract.
+    Operation(Operation),
+    /// A route of a dialect, as its method and pattern.
+    Dialect(String),
+    /// No route at all.
+    Nothing,
+}
+
+impl Asked {
+    /// For the log and as a label.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Operation(operation) => operation.as_str(),
+            Self::Dialect(route) => route,
+            Self::Nothing => "",
+        }
+    }
+}
+
+impl PerOperation {
+    fn count(&self, status: u16, elapsed: Duration) {
+        let class = usize::from(status / 100).clamp(1, CLASSES) - 1;
+        self.by_class[class].fetch_add(1, Relaxed);
+        self.count.fetch_add(1, Relaxed);
+        self.total_us.fetch_add(
+            u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            Relaxed,
+        );
+        if let Some(at) = BUCKETS_MS
+            .iter()
+            .position(|bound| elapsed <= Duration::from_millis(*bound))
+        {
+            self.buckets[at].fetch_add(1, Relaxed);
+        }
+    }
+}
+
 pub struct Metrics {
     operations: Vec<PerOperation>,
+    /// By what is shown of the route.
+    dialects: RwLock<BTreeMap<String, Arc<PerOperation>>>,
     /// Requests that matched no route.
     unmatched: AtomicU64,
     in_flight: AtomicI64,
@@ -36,6 +82,7 @@ impl Default for Metrics {
                 .iter()
                 .map(|_| PerOperation::default())
                 .collect(),
+            dialects: RwLock::default(),
             unmatched: AtomicU64::new(0),
             in_flight: AtomicI64::new(0),
             connections: AtomicI64::new(0),
@@ -54,26 +101,36 @@ impl Metrics {
         Begun(())
     }
 
-    pub fn end(&self, _: Begun, operation: Option<Operation>, status: u16, elapsed: Duration) {
+    pub fn end(&self, _: Begun, asked: &Asked, status: u16, elapsed: Duration) {
         self.in_flight.fetch_sub(1, Relaxed);
-        let Some(of) = operation.and_then(|operation| self.operations.get(operation as usize))
-        else {
-            self.unmatched.fetch_add(1, Relaxed);
-            return;
-        };
-        let class = usize::from(status / 100).clamp(1, CLASSES) - 1;
-        of.by_class[class].fetch_add(1, Relaxed);
-        of.count.fetch_add(1, Relaxed);
-        of.total_us.fetch_add(
-            u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            Relaxed,
-        );
-        if let Some(at) = BUCKETS_MS
-            .iter()
-            .position(|bound| elapsed <= Duration::from_millis(*bound))
-        {
-            of.buckets[at].fetch_add(1, Relaxed);
+        match asked {
+            Asked::Operation(operation) => {
+                if let Some(of) = self.operations.get(*operation as usize) {
+                    of.count(status, elapsed);
+                }
+            }
+            Asked::Dialect(route) => match self.dialect(route) {
+                Some(of) => of.count(status, elapsed),
+                None => _ = self.unmatched.fetch_add(1, Relaxed),
+            },
+            Asked::Nothing => _ = self.unmatched.fetch_add(1, Relaxed),
         }
+    }
+
+    fn dialect(&self, route: &str) -> Option<Arc<PerOperation>> {
+        let known = self.dialects.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of) = known.get(route) {
+            return Some(Arc::clone(of));
+        }
+        drop(known);
+        let mut known = self
+            .dialects
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= DIALECT_ROUTES_MAX && !known.contains_key(route) {
+            return None;
+        }
+        Some(Arc::clone(known.entry(route.to_owned()).or_default()))
     }
 
     pub fn render(&self, host: Option<&HostReport>) -> String {
@@ -166,6 +223,10 @@ impl Metrics {
                 visit(operation.as_str(), of);
             }
         }
+        let dialects = self.dialects.read().unwrap_or_else(PoisonError::into_inner);
+        for (route, of) in dialects.iter() {
+            visit(route, of);
+        }
     }
 }
 
@@ -242,9 +303,15 @@ mod tests {
     fn a_request_is_counted_once_in_each_place() {
         let metrics = Metrics::default();
         let begun = metrics.begin();
-        metrics.end(begun, Some(Operation::Exec), 200, Duration::from_millis(7));
+        let exec = Asked::Operation(Operation::Exec);
+        metrics.end(begun, &exec, 200, Duration::from_millis(7));
         let begun = metrics.begin();
-        metrics.end(begun, None, 404, Duration::ZERO);
+        metrics.end(begun, &Asked::Nothing, 404, Duration::ZERO);
+        for _ in 0..2 {
+            let begun = metrics.begin();
+            let route = Asked::Dialect("GET /e2b/sandboxes/{id}".into());
+            metrics.end(begun, &route, 200, Duration::ZERO);
+        }
         let text = metrics.render(None);
         for expected in [
             "cove_http_requests_total{operation=\"exec\",status=\"2xx\"} 1",
@@ -252,6 +319,7 @@ mod tests {
             "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.01\"} 1",
             "cove_http_request_seconds_count{operation=\"exec\"} 1",
             "cove_http_unmatched_total 1",
+            "cove_http_requests_total{operation=\"GET /e2b/sandboxes/{id}\",status=\"2xx\"} 2",
             "cove_http_requests_in_flight 0",
         ] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");

@@ -14,12 +14,12 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use cove_api::ErrorCode;
 use cove_control::{Origin, Pass};
+use cove_dialect::Kind;
 use cove_model::SandboxId;
 
 use crate::failure::{self, About, Failure};
 use crate::guard::{Peer, new_request_id};
 use crate::state::App;
-use crate::streams::Kind;
 
 mod forward;
 mod headers;
@@ -106,7 +106,10 @@ async fn visit(
     if let Some(token) = &shown.link {
         return Ok((keep_token(place, token, &parts.uri), target));
     }
-    let slot = app.streams.enter(&access.sandbox().org, Kind::Visit)?;
+    let slot = app
+        .front
+        .streams
+        .enter(&access.sandbox().org, Kind::Visit)?;
     let stream = access
         .guest()
         .connect_port(target.port)

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use cove_api::ErrorCode;
@@ -29,15 +29,17 @@ pub fn router(app: App) -> Router {
         let refuse = move |_: Caller| async move { planned(what) };
         router = router.route(path, on(filter(*verb), refuse));
     }
-    let daytona = cove_dialect_daytona::router(app.front.clone());
+    let daytona = cove_dialect_daytona::router(app.front.clone()).layer(from_fn(guard::dialect));
+    let e2b = cove_dialect_e2b::router(app.front.clone()).layer(from_fn(guard::dialect));
+    let signed = cove_dialect_e2b::signed_files(app.front.clone()).layer(from_fn(guard::dialect));
     let native = router
         .nest_service(cove_dialect_daytona::MOUNT, daytona)
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app.clone());
     native
-        .merge(cove_dialect_e2b::signed_files(app.front.clone()))
-        .nest("/e2b", cove_dialect_e2b::router(app.front.clone()))
+        .merge(signed)
+        .nest("/e2b", e2b)
         .layer(from_fn_with_state(app, guard::around))
 }
 

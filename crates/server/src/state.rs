@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cove_control::Control;
 pub(crate) use cove_dialect::BUFFER_UNIT;
-use cove_dialect::Front;
+use cove_dialect::{Front, Streams};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -13,7 +13,6 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 use crate::preview::{Crowds, Place};
-use crate::streams::Streams;
 
 /// Bytes of requests and answers held in memory at once, by all callers together.
 const BUFFERED_MAX: usize = 512 * 1024 * 1024;
@@ -40,8 +39,6 @@ pub struct Shared {
     pub(crate) sessions: TaskTracker,
     /// Visits under way, by sandbox.
     pub(crate) crowds: Crowds,
-    /// What each organisation holds open.
-    pub(crate) streams: Streams,
 }
 
 impl App {
@@ -55,6 +52,7 @@ impl App {
             draining: draining.clone(),
             closing: closing.clone(),
             buffers: Arc::clone(&buffers),
+            streams: Streams::default(),
             body_timeout: config.body_timeout,
             upload_idle: config.upload_idle,
             secure: config.tls.is_some(),
@@ -72,7 +70,6 @@ impl App {
             buffers,
             sessions,
             crowds: Crowds::default(),
-            streams: Streams::default(),
         }))
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use cove_control::{
     CodeContext, CodeContextRequest, CodeEvent, CodeOutput, CodeRequest, CodeRun, Language,
 };
+use cove_dialect::Slot;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -93,10 +94,11 @@ pub async fn execute(State(dialect): State<Dialect>, request: Request) -> Result
         context: wish.context_id.filter(|id| !id.is_empty()),
         timeout_ms: None,
     };
+    let slot = door.slot()?;
     let control = &dialect.front.control;
     let run = control.run_code(door.principal(), door.id.as_str(), request);
     let run = run.await.map_err(inside)?;
-    Ok(lines(run, dialect.front.closing.clone()))
+    Ok(lines(run, dialect.front.closing.clone(), slot))
 }
 
 /// Contexts are looked for inside: one that is missing is not a sandbox that is.
@@ -114,7 +116,7 @@ struct Live {
     over: bool,
 }
 
-fn lines(run: CodeRun, closing: CancellationToken) -> Response {
+fn lines(run: CodeRun, closing: CancellationToken, slot: Slot) -> Response {
     let live = Live {
         run,
         closing,
@@ -129,7 +131,7 @@ fn lines(run: CodeRun, closing: CancellationToken) -> Response {
         text.push('\n');
         Some((Ok::<_, Infallible>(Bytes::from(text)), live))
     });
-    let mut response = Body::from_stream(lines).into_response();
+    let mut response = Body::from_stream(slot.hold(lines)).into_response();
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

@@ -197,6 +197,7 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
         side(size)
     });
     let pty = pty.transpose()?;
+    let slot = door.slot()?;
     let access = door.inside(GuestAction::ProcessStart).await?;
     let user = door.user(&access)?;
     let cwd = match start.process.cwd.filter(|cwd| !cwd.is_empty()) {
@@ -243,7 +244,7 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
         deadline: None,
         closing: dialect.front.closing.clone(),
     };
-    Ok(wire::stream(output.messages()))
+    Ok(wire::stream(slot.hold(output.messages())))
 }
 
 /// What is missing when a command starts is its directory, and that is the caller's mistake.
@@ -261,6 +262,7 @@ pub async fn connect(
 ) -> Result<Response, Streamed> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
     let Chosen { process } = wire::first(&dialect.front, &door.headers, body).await?;
+    let slot = door.slot()?;
     let access = door.inside(GuestAction::ProcessRead).await?;
     let process = find(&access, &process).await?;
     let from = OutputFrom {
@@ -278,7 +280,7 @@ pub async fn connect(
         deadline: patience.map(|patience| Instant::now() + patience),
         closing: dialect.front.closing.clone(),
     };
-    Ok(wire::stream(output.messages()))
+    Ok(wire::stream(slot.hold(output.messages())))
 }
 
 /// A process's output on its way to one client. Dropping it leaves the process alone.

@@ -134,6 +134,7 @@ pub async fn watch_dir(
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
     let wish = wire::first(&dialect.front, &door.headers, body).await?;
     let patience = wire::timeout_ms(&door.headers)?.map(Duration::from_millis);
+    let slot = door.slot()?;
     let state = Live {
         standing: Standing::begin(&door, wish).await?,
         ready: VecDeque::from([json!({"start": {}})]),
@@ -145,7 +146,7 @@ pub async fn watch_dir(
         let next = live.next().await;
         Some((next, live))
     });
-    Ok(wire::stream(messages))
+    Ok(wire::stream(slot.hold(messages)))
 }
 
 struct Live {

@@ -14,6 +14,7 @@ use cove_api::process::{
     parse_signal,
 };
 use cove_control::GuestAction;
+use cove_dialect::{Kind, Seat};
 use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
 use futures_util::stream::{SplitSink, SplitStream};
@@ -48,6 +49,7 @@ pub async fn attach(
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
         .await
         .map_err(|_| Failure::invalid("this route is for WebSockets").hint("use `cove shell`"))?;
+    let seat = app.front.seat(&caller.principal, Kind::Live)?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::ProcessAttach)
@@ -73,6 +75,7 @@ pub async fn attach(
     let guest = access.guest().clone();
     let session = Session {
         app: app.clone(),
+        seat,
         guest,
         id,
         following: Following::new(access, follow, from, About::Process),
@@ -87,6 +90,7 @@ pub async fn attach(
 
 struct Session {
     app: App,
+    seat: Seat,
     guest: Guest,
     id: String,
     /// Keeps the sandbox from being idle while somebody is attached.
@@ -116,6 +120,7 @@ impl Session {
             () = output.run(self.process) => {}
             () = input.run() => {}
             () = self.app.draining.cancelled() => {}
+            () = self.seat.ended() => {}
         }
     }
 }

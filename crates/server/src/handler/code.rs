@@ -10,6 +10,7 @@ use cove_api::code::{
 };
 use cove_api::route::NDJSON;
 use cove_control::{CodeContextRequest, CodeRequest, CodeRun, ControlError};
+use cove_dialect::Kind;
 use tokio::sync::SemaphorePermit;
 
 use super::exec::timeout;
@@ -92,13 +93,17 @@ pub async fn run(
         context: body.context,
         timeout_ms: timeout(body.timeout_ms)?,
     };
+    let slot = match accepts(&headers, NDJSON) {
+        true => Some(app.front.streams.enter(&caller.principal.org, Kind::Live)?),
+        false => None,
+    };
     let mut run = app
         .control
         .run_code(&caller.principal, &id, request)
         .await?;
-    if !accepts(&headers, NDJSON) {
+    let Some(slot) = slot else {
         return collect(&app, run).await;
-    }
+    };
     let started = CodeEvent::Started {
         context: view(run.context().clone()),
     };
@@ -111,7 +116,7 @@ pub async fn run(
         ready: vec![second, started],
         run,
     };
-    Ok(ndjson(&app, state.events()))
+    Ok(ndjson(&app, slot.hold(state.events())))
 }
 
 struct Live {

@@ -9,6 +9,7 @@ use cove_api::egress::{
 };
 use cove_api::route::NDJSON;
 use cove_control::egress::EgressFilter;
+use cove_dialect::Kind;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Answer, ok};
@@ -16,7 +17,6 @@ use crate::extract::{Caller, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
-use crate::streams::Kind;
 
 const LIMIT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
@@ -54,7 +54,10 @@ pub async fn of_sandbox(
             lost: batch.lost,
         });
     }
-    let slot = app.streams.enter(&caller.principal.org, Kind::Egress)?;
+    let slot = app
+        .front
+        .streams
+        .enter(&caller.principal.org, Kind::Egress)?;
     // The first reading is done before the answer begins, so that an error is one.
     let first = reader.next(LIMIT_MAX, 0).await?;
     let state = (reader, lines(first), app.draining.clone());

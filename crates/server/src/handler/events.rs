@@ -5,6 +5,7 @@ use axum::http::HeaderMap;
 use cove_api::event::EventsQuery;
 use cove_api::route::SSE;
 use cove_control::EventItem;
+use cove_dialect::Kind;
 use serde_json::json;
 
 use super::{Answer, ok};
@@ -13,7 +14,6 @@ use crate::extract::{Caller, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::{ServerEvent, sse};
-use crate::streams::Kind;
 
 /// Events in one list.
 const LIST_MAX: u32 = 1000;
@@ -62,7 +62,7 @@ async fn answer(
             events.into_iter().map(convert::event).collect(),
         ));
     }
-    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
+    let slot = app.front.streams.enter(&caller.principal.org, Kind::Live)?;
     let subscription = app
         .control
         .events(&caller.principal, sandbox, after)

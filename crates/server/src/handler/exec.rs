@@ -12,6 +12,7 @@ use cove_api::bounds::{
 use cove_api::process::{Encoding, Exec, ExecResult, OutputEvent, StartProcess, TerminalSize};
 use cove_api::route::NDJSON;
 use cove_control::{CommandLine, CommandRequest, GuestAction};
+use cove_dialect::Kind;
 use cove_protocol::client::{FollowEvent, GuestError};
 use cove_protocol::message::OutputFrom;
 use tokio::sync::SemaphorePermit;
@@ -60,6 +61,10 @@ pub async fn exec(
         kill_on_disconnect: body.kill_on_disconnect,
         ..CommandRequest::new(command_line(body.command, body.argv)?)
     };
+    let slot = match live {
+        true => Some(app.front.streams.enter(&caller.principal.org, Kind::Live)?),
+        false => None,
+    };
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::Exec)
@@ -74,7 +79,7 @@ pub async fn exec(
         ..OutputFrom::default()
     };
     let mut following = Following::new(access, follow, from, About::Start);
-    if live {
+    if let Some(slot) = slot {
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut following).await?;
         let ending = Ending {
@@ -82,7 +87,7 @@ pub async fn exec(
             request_id: caller.request_id,
         };
         let events = follow_lines(following, Some(output_event(first)), ending);
-        return Ok(ndjson(&app, events));
+        return Ok(ndjson(&app, slot.hold(events)));
     }
     collect(&app, following, encoding, process).await
 }

@@ -8,6 +8,7 @@ use cove_api::NoQuery;
 use cove_api::image::AddImage;
 use cove_api::route::NDJSON;
 use cove_control::{ImageJob, ImageSource, JobState};
+use cove_dialect::{Kind, Slot};
 
 use super::{Answer, nothing, ok, with_status};
 use crate::convert;
@@ -59,6 +60,7 @@ pub async fn add(
     Json(body): Json<AddImage>,
 ) -> Answer {
     let principal = &caller.principal;
+    let slot = slot(&app, &caller, &headers)?;
     let job = match body {
         AddImage::Snapshot { snapshot, name } => {
             app.control
@@ -67,8 +69,8 @@ pub async fn add(
         }
         other => app.control.add_image(principal, source(other)?).await?,
     };
-    if accepts(&headers, NDJSON) {
-        return Ok(progress(app, caller, job));
+    if let Some(slot) = slot {
+        return Ok(progress(app, caller, job, slot));
     }
     with_status(StatusCode::ACCEPTED, convert::image_job(job))
 }
@@ -123,15 +125,25 @@ pub async fn job(
     Names(job): Names<String>,
     headers: HeaderMap,
 ) -> Answer {
+    let slot = slot(&app, &caller, &headers)?;
     let job = app.control.image_job(&caller.principal, &job).await?;
-    if accepts(&headers, NDJSON) {
-        return Ok(progress(app, caller, job));
+    if let Some(slot) = slot {
+        return Ok(progress(app, caller, job, slot));
     }
     ok(convert::image_job(job))
 }
 
+/// A place among the organisation's streams, for whoever wants to see a job move.
+fn slot(app: &App, caller: &Caller, headers: &HeaderMap) -> Result<Option<Slot>, Failure> {
+    if !accepts(headers, NDJSON) {
+        return Ok(None);
+    }
+    let entered = app.front.streams.enter(&caller.principal.org, Kind::Live)?;
+    Ok(Some(entered))
+}
+
 /// The job now, and again whenever it moved, until it is over.
-fn progress(app: App, caller: Caller, job: ImageJob) -> axum::response::Response {
+fn progress(app: App, caller: Caller, job: ImageJob, slot: Slot) -> axum::response::Response {
     struct State {
         app: App,
         caller: Caller,
@@ -170,5 +182,5 @@ fn progress(app: App, caller: Caller, job: ImageJob) -> axum::response::Response
             }
         }
     });
-    ndjson(&app, jobs)
+    ndjson(&app, slot.hold(jobs))
 }

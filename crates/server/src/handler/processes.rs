@@ -6,6 +6,7 @@ use cove_api::process::{
     OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
 };
 use cove_control::{GuestAction, GuestError};
+use cove_dialect::Kind;
 use cove_model::ProcessId;
 use cove_protocol::message::{OutputFrom, PtySize, Resize, Signal};
 use futures_util::Stream;
@@ -19,7 +20,6 @@ use crate::failure::{self, About, Failure};
 use crate::following::Following;
 use crate::state::App;
 use crate::streaming::ndjson;
-use crate::streams::Kind;
 
 pub fn process_failure(error: GuestError) -> Failure {
     failure::guest(error, About::Process)
@@ -82,7 +82,7 @@ pub async fn output(
         .guest(&caller.principal, &id, GuestAction::ProcessRead)
         .await?;
     let id = process_id(&process)?;
-    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
+    let slot = app.front.streams.enter(&caller.principal.org, Kind::Live)?;
     // Following alone would tell of a missing process only inside the stream.
     access
         .guest()

@@ -8,6 +8,7 @@ use cove_api::file::{
     StatFile, WatchFiles,
 };
 use cove_control::GuestAction;
+use cove_dialect::Kind;
 use cove_protocol::message::{ListDir, MakeDir, Move, PathRequest, Remove, SetAttributes, Watch};
 
 use super::files::{mode, owner, path, path_failure, user};
@@ -17,7 +18,6 @@ use crate::extract::{Caller, Json, Names, Query};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
-use crate::streams::Kind;
 
 pub async fn list(
     State(app): State<App>,
@@ -94,7 +94,7 @@ pub async fn watch(
         user,
         recursive: query.recursive,
     };
-    let slot = app.streams.enter(&caller.principal.org, Kind::Live)?;
+    let slot = app.front.streams.enter(&caller.principal.org, Kind::Live)?;
     let watcher = access
         .listener()
         .watch(request)

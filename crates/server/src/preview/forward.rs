@@ -27,7 +27,7 @@ use super::{Visitor, headers};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::Counted;
-use crate::streams::Slot;
+use cove_dialect::Slot;
 
 /// How long a server may take to begin its answer. Long, because some hold requests until there is news.
 const ANSWER_WAIT: Duration = Duration::from_secs(15 * 60);

@@ -11,6 +11,7 @@ mod leaving;
 mod live;
 mod ports;
 mod previews;
+mod revoked;
 mod shapes;
 mod shutdown;
 mod slow;

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cove_api::ErrorCode;
+use cove_control::{Admission, ControlError, ErrorCode, Principal};
 use cove_model::OrgId;
 use futures_util::{Stream, StreamExt};
 
-use crate::failure::Failure;
+use crate::Front;
 
 /// How long to wait before trying again.
 const RETRY_S: u64 = 1;
@@ -17,7 +17,7 @@ const RETRY_S: u64 = 1;
 pub enum Kind {
     /// A followed log of network decisions: each waits in the control plane, the host and its gateway.
     Egress,
-    /// Events, output of processes, changes of files.
+    /// Events, output of processes, attached terminals, changes of files, progress of images.
     Live,
     /// Requests to previews.
     Visit,
@@ -52,17 +52,15 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enter(&self, org: &OrgId, kind: Kind) -> Result<Slot, Failure> {
+    pub fn enter(&self, org: &OrgId, kind: Kind) -> Result<Slot, ControlError> {
         let of = (org.clone(), kind);
         let mut counts = self.counts();
         let count = counts.entry(of.clone()).or_default();
         if *count >= kind.max() {
             let message = format!("the organisation has {} {}", kind.max(), kind.shown());
-            let failure = Failure {
-                retry_after_s: Some(RETRY_S),
-                ..Failure::new(ErrorCode::LimitReached, message)
-            };
-            return Err(failure.hint("close some, or follow several things with one stream"));
+            return Err(ControlError::new(ErrorCode::LimitReached, message)
+                .retry_after(RETRY_S)
+                .hint("close some, or follow several things with one stream"));
         }
         *count += 1;
         drop(counts);
@@ -86,6 +84,30 @@ impl Slot {
             let _ = &self;
             item
         })
+    }
+}
+
+impl Front {
+    /// Lets somebody into a conversation that left HTTP behind.
+    pub fn seat(&self, principal: &Principal, kind: Kind) -> Result<Seat, ControlError> {
+        Ok(Seat {
+            _slot: self.streams.enter(&principal.org, kind)?,
+            admission: self.control.admission_of(principal),
+        })
+    }
+}
+
+/// A counted place in a conversation, good as long as the key that opened it.
+pub struct Seat {
+    _slot: Slot,
+    admission: Admission,
+}
+
+impl Seat {
+    /// Returns when whoever sits here must go.
+    pub async fn ended(self) {
+        let Self { _slot, admission } = self;
+        admission.ended().await;
     }
 }
 
