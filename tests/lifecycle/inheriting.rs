@@ -144,3 +144,83 @@ async fn what_is_deleted_of_an_inheritance_can_be_used_again() {
     is_full(&world, &child, 60).await;
     world.finish();
 }
+
+/// What the snapshots of a host cost their owners, all together.
+async fn cost_mb(world: &World) -> u64 {
+    let client = world.client();
+    for view in client.snapshots().await.unwrap() {
+        // Asked for by itself it is looked at anew, where a list tells what was known.
+        client.get_snapshot(&view.id).await.unwrap();
+    }
+    let views = client.snapshots().await.unwrap();
+    let bytes: u64 = views
+        .iter()
+        .map(|view| view.exclusive_bytes + view.counted_bytes)
+        .sum();
+    bytes >> 20
+}
+
+async fn costs(world: &World, what: &str, mb: std::ops::RangeInclusive<u64>) {
+    eventually(what, || async {
+        mb.contains(&cost_mb(world).await).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_only_snapshots_share_are_charged_once() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    // Written, kept twice, and the sandbox is gone: each shares all of it with the other.
+    let writer = create(&world, None, LIMIT_MB).await.id;
+    fits(&world, &writer, "a", 40).await;
+    let (first, second) = (
+        snapshot(&world, &writer).await,
+        snapshot(&world, &writer).await,
+    );
+    assert!(cost_mb(&world).await < 5, "the sandbox pays for it");
+    client.delete(&writer).await.unwrap();
+    costs(&world, "the two are charged", 39..=44).await;
+
+    // A copy that lives pays for what it inherited, and its snapshots cost nothing more.
+    let copy = create(&world, Some(&second), LIMIT_MB).await.id;
+    let third = snapshot(&world, &copy).await;
+    costs(&world, "the copy pays for it", 0..=4).await;
+    fits(&world, &copy, "b", 20).await;
+    let (fourth, fifth) = (snapshot(&world, &copy).await, snapshot(&world, &copy).await);
+    client.delete(&copy).await.unwrap();
+    costs(&world, "both parts are charged", 59..=65).await;
+
+    // The charge stays as long as anybody holds the bytes, whoever is deleted first.
+    client.delete_snapshot(&first).await.unwrap();
+    client.delete_snapshot(&third).await.unwrap();
+    client.delete_snapshot(&fourth).await.unwrap();
+    costs(&world, "the rest is charged for the same", 59..=65).await;
+    client.delete_snapshot(&fifth).await.unwrap();
+    costs(&world, "one part is gone", 39..=44).await;
+    client.delete_snapshot(&second).await.unwrap();
+    assert_eq!(cost_mb(&world).await, 0);
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_rollbacks_leave_behind_is_charged_to_the_snapshots_that_hold_it() {
+    let world = World::start(PROGRAM).await;
+    let client = world.client();
+    let one = create(&world, None, LIMIT_MB).await.id;
+    let empty = snapshot(&world, &one).await;
+    for _ in 0..2 {
+        // Filled, kept, and put back to nothing: the sandbox may write as much again.
+        fits(&world, &one, "a", 40).await;
+        snapshot(&world, &one).await;
+        let request = RollbackRequest {
+            sandbox: one.clone(),
+            to: empty.clone(),
+            keep: SnapshotId::random(),
+            memory: false,
+        };
+        client.rollback(request).await.unwrap();
+    }
+    costs(&world, "both are charged", 79..=88).await;
+    world.finish();
+}

@@ -178,6 +178,7 @@ impl Inner {
                     // What ran on the volume was never acknowledged.
                     if self.pool.exists(&volume)? {
                         record.inherited_bytes = self.handed_down(&volume, record)?;
+                        self.hand_account_down(&volume, record)?;
                         let kept = self.records.write(record, Durability::Written);
                         kept.map_err(|source| EngineError::Io {
                             action: "write the record of",

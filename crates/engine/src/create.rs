@@ -61,6 +61,11 @@ impl Engine {
             parent: origin.parent(),
             grown_from_snapshot: origin.snapshot.is_some(),
             inherited_bytes,
+            accounts: origin
+                .snapshot
+                .as_ref()
+                .map(|hold| hold.snapshot.record.accounts.clone())
+                .unwrap_or_default(),
             snapshotted: None,
             memory: None,
             restoring: None,

@@ -330,15 +330,18 @@ impl Inner {
                 inner.pool.delete(&aside)?;
                 return Ok(None);
             }
-            let inherited = inner.handed_down(&volume, &record)?;
+            let mut record = record;
+            record.inherited_bytes = inner.handed_down(&volume, &record)?;
+            inner.hand_account_down(&volume, &mut record)?;
             put_back(&inner.pool, &volume, &aside)?;
-            Ok::<_, PoolError>(Some(inherited))
+            Ok::<_, PoolError>(Some((record.inherited_bytes, record.accounts)))
         })
         .await
         .map_err(internal)?;
         match settled {
-            Ok(Some(inherited)) => sandbox.update(Durability::Written, |record| {
+            Ok(Some((inherited, accounts))) => sandbox.update(Durability::Written, |record| {
                 record.inherited_bytes = inherited;
+                record.accounts = accounts;
             })?,
             Ok(None) => {}
             Err(error) => {

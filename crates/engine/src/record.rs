@@ -56,6 +56,9 @@ pub struct Record {
     /// against the limit all the same.
     #[serde(default)]
     pub inherited_bytes: u64,
+    /// Whom the kernel charges for it. They may be gone, and others may hold the same bytes.
+    #[serde(default)]
+    pub accounts: Vec<u64>,
     /// What its disk was at the last snapshot.
     #[serde(default)]
     pub snapshotted: Option<Snapshotted>,

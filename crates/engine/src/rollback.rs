@@ -229,6 +229,7 @@ impl Inner {
         let inherited_bytes = target.weight();
         sandbox.update(Durability::Written, |record| {
             record.inherited_bytes = inherited_bytes;
+            record.accounts.clone_from(&target.record.accounts);
         })?;
         let arrived = |record: &mut Record| {
             record.image = image.id.clone();

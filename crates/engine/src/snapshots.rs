@@ -23,6 +23,7 @@ use tokio::sync::OwnedRwLockReadGuard;
 use crate::files::{Durability, Files};
 use crate::record::MemoryRecord;
 
+mod charges;
 mod delete;
 mod sizes;
 pub mod take;
@@ -43,6 +44,9 @@ pub struct SnapshotRecord {
     /// What its disk weighs against the limit of whatever grows from it: at least what it holds.
     #[serde(default)]
     pub weight_bytes: u64,
+    /// Whom the kernel charges for what it holds: all volumes that its state ever was in.
+    #[serde(default)]
+    pub accounts: Vec<u64>,
     /// Set for the processes that belong to an image; not listed, and goes with the image.
     #[serde(default)]
     pub template_of: Option<ImageId>,
@@ -319,6 +323,7 @@ mod tests {
             memory: None,
             stopped_us: 0,
             weight_bytes: 0,
+            accounts: Vec::new(),
             template_of: None,
         };
         snapshots.add(record).unwrap();

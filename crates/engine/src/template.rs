@@ -96,6 +96,7 @@ impl Inner {
             parent: None,
             image: image.id.clone(),
             created_at: OffsetDateTime::now_utc(),
+            accounts: Vec::new(),
             template_of: Some(image.id.clone()),
             weight_bytes: 0,
             ..hold.snapshot.record.clone()

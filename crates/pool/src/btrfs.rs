@@ -16,7 +16,7 @@ use crate::error::{Context, PoolError};
 use crate::pool::{PARTIAL, VOLUME_MODE, Volumes};
 use crate::sys::{self, SubvolInfo};
 use crate::tree;
-use crate::volume::{Access, Kind, Usage, VolumeId, VolumeInfo};
+use crate::volume::{Access, Account, Kind, Usage, VolumeId, VolumeInfo};
 
 use quota::Quota;
 
@@ -239,6 +239,22 @@ impl Volumes for Btrfs {
             read_only: info.read_only,
             usage: self.quota.usage(info.id)?,
         })
+    }
+
+    fn account(&self, id: &VolumeId) -> Result<Option<Account>, PoolError> {
+        if self.quota.available().is_err() {
+            return Ok(None);
+        }
+        Ok(Some(Account(self.subvol(id)?.1.id)))
+    }
+
+    fn owed(&self, account: Account) -> Result<Option<u64>, PoolError> {
+        let root = File::open(&self.root).context("open", &self.root)?;
+        if sys::subvol_exists(root.as_fd(), account.0).context("search", &self.root)? {
+            return Ok(None);
+        }
+        let usage = self.quota.usage(account.0)?;
+        Ok(Some(usage.map_or(0, |usage| usage.referenced_bytes)))
     }
 
     fn usage(&self, id: &VolumeId) -> Result<Usage, PoolError> {

@@ -40,4 +40,4 @@ pub use pool::{Headroom, Pool, SweepReport};
 pub use probe::{Finding, Status};
 pub use shares::Shares;
 pub use space::Space;
-pub use volume::{Access, Kind, MAX_NAME_LEN, Usage, VolumeId, VolumeInfo};
+pub use volume::{Access, Account, Kind, MAX_NAME_LEN, Usage, VolumeId, VolumeInfo};

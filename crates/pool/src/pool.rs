@@ -28,7 +28,7 @@ use crate::probe::{self, Finding};
 use crate::shares::{self, Shares};
 use crate::space::{self, CREATE_FLOOR_BYTES, Space};
 use crate::tree;
-use crate::volume::{Access, Kind, Usage, VolumeId, VolumeInfo};
+use crate::volume::{Access, Account, Kind, Usage, VolumeId, VolumeInfo};
 
 pub use headroom::Headroom;
 use lock::Lock;
@@ -52,6 +52,13 @@ pub(crate) trait Volumes: Send + Sync {
     fn delete(&self, id: &VolumeId) -> Result<(), PoolError>;
     fn info(&self, id: &VolumeId) -> Result<VolumeInfo, PoolError>;
     fn usage(&self, id: &VolumeId) -> Result<Usage, PoolError>;
+    /// `None` where nobody is charged.
+    fn account(&self, _id: &VolumeId) -> Result<Option<Account>, PoolError> {
+        Ok(None)
+    }
+    fn owed(&self, _account: Account) -> Result<Option<u64>, PoolError> {
+        Ok(None)
+    }
     fn set_limit(&self, id: &VolumeId, limit: Option<u64>) -> Result<(), PoolError>;
     /// Like `set_limit`, also below present use.
     fn force_limit(&self, id: &VolumeId, limit: u64) -> Result<(), PoolError>;
@@ -264,6 +271,17 @@ impl Pool {
     /// What a volume costs; see [`Usage`] for what that means. Cheap with simple quotas, else a walk.
     pub fn usage(&self, id: &VolumeId) -> Result<Usage, PoolError> {
         self.inner.volumes.usage(id)
+    }
+
+    /// Whom what is written into a volume is charged to; `None` without simple quotas.
+    pub fn account(&self, id: &VolumeId) -> Result<Option<Account>, PoolError> {
+        self.inner.volumes.account(id)
+    }
+
+    /// What a volume that is gone wrote and others still hold. `None` while it is there, and while it is
+    /// still being cleared away.
+    pub fn owed(&self, account: Account) -> Result<Option<u64>, PoolError> {
+        self.inner.volumes.owed(account)
     }
 
     /// Disk bytes a volume shows, inherited ones included, by walking its files.

@@ -124,6 +124,11 @@ pub struct Usage {
     pub limit_bytes: Option<u64>,
 }
 
+/// Whom the kernel charges for what a volume wrote. It outlives the volume, as long as anybody holds what
+/// was written, and is never given to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Account(pub u64);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,6 +50,10 @@ pub struct SnapshotView {
     pub exclusive_bytes: u64,
     /// What it shares with others.
     pub shared_bytes: u64,
+    /// Of `shared_bytes`, what only snapshots hold and this one counts for. Each byte counts with one of
+    /// them.
+    #[serde(default)]
+    pub counted_bytes: u64,
     /// Memory images, part of `exclusive_bytes`.
     pub memory_bytes: u64,
     /// How long the sandbox stood still for it.

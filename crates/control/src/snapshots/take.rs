@@ -49,8 +49,13 @@ pub(super) fn facts(view: &SnapshotView) -> SnapshotFacts {
     }
 }
 
+/// What a snapshot costs its organisation: what only it holds, and its part of what only snapshots do.
+pub(super) fn held_bytes(view: &SnapshotView) -> u64 {
+    view.exclusive_bytes.saturating_add(view.counted_bytes)
+}
+
 pub(super) fn held_mb(view: &SnapshotView) -> u64 {
-    view.exclusive_bytes.div_ceil(1 << 20)
+    held_bytes(view).div_ceil(1 << 20)
 }
 
 impl Control {
@@ -160,7 +165,7 @@ impl Control {
             ..SnapshotChange::default()
         };
         let kept = self.store().change_snapshot(&row.id, &change).await?;
-        self.meter_snapshot(&kept, Some(view.exclusive_bytes)).await;
+        self.meter_snapshot(&kept, Some(held_bytes(view))).await;
         Ok(kept)
     }
 

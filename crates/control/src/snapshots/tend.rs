@@ -9,7 +9,7 @@ use cove_store::{
     PAGE_MAX, PageRequest, SnapshotChange, SnapshotKind, SnapshotRecord, SnapshotState,
 };
 
-use super::take::{facts, held_mb};
+use super::take::{facts, held_bytes, held_mb};
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 
@@ -76,7 +76,7 @@ impl Control {
                 .items
                 .iter()
                 .filter(|row| row.state == SnapshotState::Ready)
-                .filter_map(|row| Some((row, host.get(&row.id)?.exclusive_bytes)))
+                .filter_map(|row| Some((row, held_bytes(host.get(&row.id)?))))
                 .collect();
             self.meter_snapshots(&sizes).await?;
             for row in &found.items {

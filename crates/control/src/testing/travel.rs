@@ -110,6 +110,7 @@ impl MemoryRunner {
             created_at: self.clock.now(),
             exclusive_bytes: EXCLUSIVE_BYTES,
             shared_bytes: 1 << 20,
+            counted_bytes: 0,
             memory_bytes: if memory { 1 << 20 } else { 0 },
             stopped_us: 1000,
             unfit: None,

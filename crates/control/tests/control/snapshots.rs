@@ -401,6 +401,11 @@ async fn snapshots_count_to_the_disk_quota_by_what_only_they_hold() {
         .runner
         .measure(&taken.id, |view| view.exclusive_bytes = 50 << 20);
     wait(|| async { (disk_used(&plane, &tenant).await == 150).then_some(()) }).await;
+    // What it shares with other snapshots alone is no less on the disk.
+    plane.runner.measure(&taken.id, |view| {
+        (view.exclusive_bytes, view.counted_bytes) = (20 << 20, 31 << 20);
+    });
+    wait(|| async { (disk_used(&plane, &tenant).await == 151).then_some(()) }).await;
     let refused = control.take_snapshot(&tenant, id, called("b")).await;
     let refused = refused.unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);

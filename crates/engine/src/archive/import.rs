@@ -307,6 +307,7 @@ impl Inner {
             memory: kept,
             stopped_us: 0,
             weight_bytes: 0,
+            accounts: Vec::new(),
             template_of: None,
         })?;
         drop(image_hold);

@@ -36,13 +36,17 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         spawn_blocking(move || {
             let deadline = Some(Instant::now() + LIST_WALK_MAX);
-            inner
-                .snapshots
-                .all()
+            let all = inner.listed_snapshots();
+            let mut views: Vec<_> = all
                 .iter()
-                .filter(|snapshot| snapshot.record.template_of.is_none())
                 .map(|snapshot| inner.snapshot_view(snapshot, deadline))
-                .collect()
+                .collect();
+            // Only now is known what is exclusive to each.
+            let charges = inner.charges(&all);
+            for view in &mut views {
+                view.counted_bytes = charges.get(&view.id).copied().unwrap_or(0);
+            }
+            views
         })
         .await
         .map_err(internal)
@@ -51,13 +55,24 @@ impl Engine {
     pub(crate) async fn show_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
         let snapshot = self.inner.snapshots.find_made(id)?;
         let inner = Arc::clone(&self.inner);
-        spawn_blocking(move || inner.snapshot_view(&snapshot, None))
-            .await
-            .map_err(internal)
+        spawn_blocking(move || {
+            let mut view = inner.snapshot_view(&snapshot, None);
+            let charges = inner.charges(&inner.listed_snapshots());
+            view.counted_bytes = charges.get(&view.id).copied().unwrap_or(0);
+            view
+        })
+        .await
+        .map_err(internal)
     }
 }
 
 impl Inner {
+    fn listed_snapshots(&self) -> Vec<Arc<Snapshot>> {
+        let mut all = self.snapshots.all();
+        all.retain(|snapshot| snapshot.record.template_of.is_none());
+        all
+    }
+
     /// A snapshot as callers see it. Blocks while its sizes are found out, at most until `deadline`.
     pub(crate) fn snapshot_view(
         &self,
@@ -86,6 +101,7 @@ impl Inner {
                 .map_or(memory_bytes, |sizes| sizes.exclusive_bytes)
                 .saturating_add(image_bytes),
             shared_bytes: sizes.map_or(0, |sizes| sizes.shared_bytes),
+            counted_bytes: 0,
             memory_bytes,
             stopped_us: record.stopped_us,
             unfit,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cove_isolation::{Afterwards, Captured, Isolation, IsolationError, Machine};
 use cove_model::{EventKind, Resources, SnapshotId, State};
-use cove_pool::{Access, PoolError};
+use cove_pool::{Access, Account, PoolError};
 use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
@@ -32,6 +32,8 @@ pub struct Taking {
 /// What was copied, before it has a record.
 struct Taken {
     memory: Option<MemoryRecord>,
+    /// Whom the kernel charges for what was written for it alone.
+    account: Option<Account>,
     stopped: Duration,
     /// The sandbox's volume right after the copy.
     version: u64,
@@ -162,6 +164,7 @@ impl Inner {
                 stopped => drop(stopped),
             }
             Ok(Taken {
+                account: None,
                 memory: record
                     .memory
                     .clone()
@@ -209,7 +212,7 @@ impl Inner {
             volume.clone(),
             dir.clone(),
         );
-        blocking(move || {
+        let account = blocking(move || {
             pool.check_room(need)?;
             pool.create(&memory_id)?;
             if limited {
@@ -219,7 +222,8 @@ impl Inner {
             }
             crate::volumes::make_private(&made)
                 .map_err(|error| crate::volumes::pool_io("make", &made, error))?;
-            pool.sync(&source)
+            pool.sync(&source)?;
+            pool.account(&memory_id)
         })
         .await?;
         let (inner, source, target) = (Arc::clone(self), volume, draft.id().clone());
@@ -268,6 +272,7 @@ impl Inner {
         .await?;
         let (version, weight_bytes) = seen.get().copied().unwrap_or_default();
         Ok(Taken {
+            account,
             memory: Some(MemoryRecord {
                 bytes: captured.memory_bytes,
                 needs: captured.needs,
@@ -286,7 +291,7 @@ impl Inner {
         record: &Record,
         taken: &Taken,
     ) -> Result<Arc<Snapshot>, RunnerError> {
-        let new = SnapshotRecord {
+        let mut new = SnapshotRecord {
             id: id.clone(),
             sandbox: record.id.clone(),
             parent: record.parent.clone(),
@@ -296,11 +301,18 @@ impl Inner {
             memory: taken.memory.clone(),
             stopped_us: u64::try_from(taken.stopped.as_micros()).unwrap_or(u64::MAX),
             weight_bytes: taken.weight_bytes,
+            accounts: record.accounts.clone(),
             template_of: None,
         };
+        new.accounts.extend(taken.account.map(|account| account.0));
         let (inner, volume) = (Arc::clone(self), crate::sandbox::volume_of(&record.id));
         let memory_bytes = taken.memory.as_ref().map_or(0, |memory| memory.bytes);
         spawn_blocking(move || {
+            for of in [&volume, &volume_of(&new.id)] {
+                let account = inner.pool.account(of).map_err(from_pool)?;
+                new.accounts.extend(account.map(|account| account.0));
+            }
+            inner.forget_settled(&mut new.accounts);
             let snapshot = inner.publish_snapshot(new)?;
             // Until somebody looks closely: all of its disk is the sandbox's too.
             if let Ok(usage) = inner.pool.usage(&volume) {
