@@ -5,6 +5,12 @@ use std::fmt;
 const MAX_REFERENCE_BYTES: usize = 512;
 const MAX_TAG_BYTES: usize = 128;
 const DEFAULT_TAG: &str = "latest";
+/// The one registry whose name is not that of the server that answers for it, and whose official
+/// images are written without the repository's first part.
+const HUB: &str = "docker.io";
+const HUB_SERVER: &str = "registry-1.docker.io";
+const HUB_OTHER_NAMES: [&str; 2] = ["index.docker.io", HUB_SERVER];
+const HUB_OFFICIAL: &str = "library";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
@@ -79,12 +85,28 @@ impl Reference {
             ));
         }
         let tag = tag.or_else(|| digest.is_none().then(|| DEFAULT_TAG.to_owned()));
+        let mut registry = registry.to_ascii_lowercase();
+        if HUB_OTHER_NAMES.contains(&&*registry) {
+            registry = HUB.to_owned();
+        }
+        let repository = match registry == HUB && !repository.contains('/') {
+            true => format!("{HUB_OFFICIAL}/{repository}"),
+            false => repository.to_owned(),
+        };
         Ok(Self {
-            registry: registry.to_ascii_lowercase(),
-            repository: repository.to_owned(),
+            registry,
+            repository,
             tag,
             digest,
         })
+    }
+
+    /// The host, with a port where one is given, that answers for the registry.
+    pub(crate) fn server(&self) -> &str {
+        match self.registry == HUB {
+            true => HUB_SERVER,
+            false => &self.registry,
+        }
     }
 
     /// What to ask the registry for.
@@ -199,6 +221,30 @@ mod tests {
         assert_eq!(
             parsed("team/python"),
             row("hub.example", "library/team/python", "latest", false)
+        );
+    }
+
+    #[test]
+    fn the_hubs_images_are_found_by_all_their_usual_names() {
+        let whole = "docker.io/library/python:3.12";
+        for text in [
+            whole,
+            "docker.io/python:3.12",
+            "index.docker.io/library/python:3.12",
+            "registry-1.docker.io/python:3.12",
+            "python:3.12",
+            "library/python:3.12",
+        ] {
+            let reference = Reference::parse(text, Some("docker.io")).unwrap();
+            assert_eq!(reference.to_string(), whole, "{text}");
+            assert_eq!(reference.server(), "registry-1.docker.io", "{text}");
+        }
+        let of_a_team = Reference::parse("docker.io/team/app", None).unwrap();
+        assert_eq!(of_a_team.repository, "team/app");
+        let elsewhere = Reference::parse("r.example:5000/python", None).unwrap();
+        assert_eq!(
+            (elsewhere.server(), &*elsewhere.repository),
+            ("r.example:5000", "python")
         );
     }
 

@@ -34,6 +34,8 @@ use crate::progress::{Progress, Report};
 const MAX_BUILD: Duration = Duration::from_secs(3600);
 /// How often to look whether another build has ended.
 const LOCK_RETRY: Duration = Duration::from_millis(100);
+/// Where a build works, beside the image it makes.
+const BUILD_SUFFIX: &str = ".build";
 const KEPT_OUTPUT_LINES: usize = 12;
 const MAX_OUTPUT_LINE_BYTES: usize = 300;
 /// The build's words are read a line at a time; none is longer.
@@ -152,7 +154,7 @@ async fn build(
 ) -> Result<(), ImageError> {
     let tool = Tool::find().ok_or(BootstrapError::NoTool)?;
     // A fixed name, so that what a crash left is found and removed by the next build.
-    let work = Work(tar.with_file_name(format!("{key}.build")));
+    let work = Work(tar.with_file_name(format!("{key}{BUILD_SUFFIX}")));
     work.clear();
     let script = recipe::build_script(tool, recipe, host, debian_arch(), &proxies().await, &work.0);
     // Programs of the image that drop privileges while being set up must get through.
@@ -177,15 +179,18 @@ async fn build(
 }
 
 /// Removes the images that the one just built takes the place of: same recipe, same host, made from an
-/// older list or older sources. One that somebody is reading or building right now is left; its lock
-/// files stay, because a lock that is deleted is no lock.
+/// older list or older sources; and what builds of them left that were killed. One that somebody is
+/// reading or building right now is left; its lock files stay, because a lock that is deleted is no lock.
 fn remove_others(dir: &Path, stem: &str, kept: &str) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(key) = name.strip_suffix(".tar") else {
+        let Some(key) = name
+            .strip_suffix(".tar")
+            .or_else(|| name.strip_suffix(BUILD_SUFFIX))
+        else {
             continue;
         };
         let version = key
@@ -209,7 +214,8 @@ fn remove_others(dir: &Path, stem: &str, kept: &str) {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // The note first: without it the tar does not count.
             let _ = fs::remove_file(dir.join(format!("{key}.json")));
-            let _ = fs::remove_file(dir.join(name));
+            let _ = fs::remove_file(dir.join(format!("{key}.tar")));
+            let _ = fs::remove_dir_all(dir.join(format!("{key}{BUILD_SUFFIX}")));
         }
     }
 }
@@ -453,6 +459,14 @@ mod tests {
             fs::write(dir.path().join(format!("{image}.tar")), "").unwrap();
             fs::write(dir.path().join(format!("{image}.json")), "").unwrap();
         }
+        // Killed in the middle of a build, and a build that goes on.
+        let builds = ["333333333333", "222222222222"].map(|version| {
+            dir.path()
+                .join(format!("debian-stable-amd64-{version}.build"))
+        });
+        for build in &builds {
+            fs::create_dir_all(build.join("root/etc")).unwrap();
+        }
         let busy = File::create(dir.path().join("debian-stable-amd64-222222222222.lock")).unwrap();
         rustix::fs::flock(&busy, FlockOperation::LockExclusive).unwrap();
         remove_others(dir.path(), "debian-stable-amd64", images[0]);
@@ -466,6 +480,7 @@ mod tests {
             "{left:?}"
         );
         assert!(!dir.path().join(format!("{gone}.json")).exists());
+        assert_eq!(builds.map(|build| build.exists()), [false, true]);
     }
 
     #[test]

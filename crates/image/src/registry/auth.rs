@@ -45,8 +45,20 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
+    /// The first of several offers that can be taken up; without any, the oldest way is tried.
+    pub fn choose<'a>(headers: impl Iterator<Item = &'a str>) -> Result<Self, RegistryError> {
+        let mut refused = None;
+        for header in headers {
+            match Self::parse(header) {
+                Ok(challenge) => return Ok(challenge),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        refused.map_or(Ok(Self::Basic), Err)
+    }
+
     /// Reads a `WWW-Authenticate` header.
-    pub fn parse(header: &str) -> Result<Self, RegistryError> {
+    fn parse(header: &str) -> Result<Self, RegistryError> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         if scheme.eq_ignore_ascii_case("basic") {
             return Ok(Self::Basic);
@@ -98,7 +110,8 @@ pub(super) struct TokenAnswer {
 
 impl TokenAnswer {
     pub fn bearer(self) -> Option<String> {
-        let token = self.token.or(self.access_token)?;
+        let given = |token: Option<String>| token.filter(|token| !token.is_empty());
+        let token = given(self.token).or(given(self.access_token))?;
         // Anything else could end the header and begin another.
         token
             .bytes()
@@ -142,6 +155,27 @@ mod tests {
             Challenge::parse("Negotiate"),
             Err(RegistryError::UnknownAuthentication { .. })
         ));
+    }
+
+    #[test]
+    fn of_several_challenges_one_that_can_be_met_is_taken() {
+        let choose = |headers: &[&'static str]| Challenge::choose(headers.iter().copied());
+        let offers = ["Negotiate", "Basic realm=\"x\"", "Bearer realm=\"y\""];
+        assert_eq!(choose(&offers).unwrap(), Challenge::Basic);
+        assert_eq!(choose(&[]).unwrap(), Challenge::Basic);
+        assert!(matches!(
+            choose(&["Negotiate", "NTLM"]),
+            Err(RegistryError::UnknownAuthentication { scheme }) if scheme == "Negotiate"
+        ));
+    }
+
+    #[test]
+    fn an_empty_token_does_not_hide_the_other_field() {
+        let answer = TokenAnswer {
+            token: Some(String::new()),
+            access_token: Some("abc".to_owned()),
+        };
+        assert_eq!(answer.bearer().as_deref(), Some("Bearer abc"));
     }
 
     #[test]

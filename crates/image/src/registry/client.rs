@@ -31,7 +31,10 @@ type Http = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Em
 /// One repository of one registry, for the length of one pull.
 pub(crate) struct Client {
     http: Http,
+    /// As references name it.
     registry: String,
+    /// Who answers for it.
+    server: String,
     repository: String,
     /// Spoken to without TLS.
     plain: bool,
@@ -73,6 +76,7 @@ impl Client {
             http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
                 .build(connector),
             registry: reference.registry.clone(),
+            server: reference.server().to_owned(),
             repository: reference.repository.clone(),
             plain,
             credentials,
@@ -85,7 +89,7 @@ impl Client {
         let scheme = if self.plain { "http" } else { "https" };
         let url = format!(
             "{scheme}://{}/v2/{}/{}",
-            self.registry, self.repository, ask.path
+            self.server, self.repository, ask.path
         );
         let mut tried = false;
         loop {
@@ -235,11 +239,8 @@ impl Client {
         &self,
         answer: &Response<Incoming>,
     ) -> Result<HeaderValue, RegistryError> {
-        let header = answer
-            .headers()
-            .get(WWW_AUTHENTICATE)
-            .and_then(|value| value.to_str().ok());
-        let text = match Challenge::parse(header.unwrap_or("Basic"))? {
+        let offered = answer.headers().get_all(WWW_AUTHENTICATE).iter();
+        let text = match Challenge::choose(offered.filter_map(|value| value.to_str().ok()))? {
             Challenge::Basic => self
                 .credentials
                 .as_ref()

@@ -14,6 +14,8 @@ const MAX_MANIFEST_BYTES: usize = 4 << 20;
 const MAX_CONFIG_BYTES: usize = 8 << 20;
 /// As many as any builder makes.
 const MAX_LAYERS: usize = 256;
+/// An index may lead to another; more than this in a row is nobody's image.
+const MAX_INDEXES: usize = 3;
 
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -27,12 +29,18 @@ const CONFIG_TYPES: [&str; 2] = [
     "application/vnd.docker.container.image.v1+json",
 ];
 /// The unpacker recognises the compression itself.
-const LAYER_TYPES: [&str; 5] = [
+const LAYER_TYPES: [&str; 9] = [
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.v1.tar+gzip",
     "application/vnd.oci.image.layer.v1.tar+zstd",
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+    // Not for everybody to pass on; a registry that has them hands them out like any other. The places
+    // elsewhere that such a layer may name are never asked.
+    "application/vnd.oci.image.layer.nondistributable.v1.tar",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
 ];
 
 /// What a reference means today.
@@ -72,7 +80,8 @@ struct Descriptor {
     platform: Option<Platform>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct Platform {
     os: String,
     architecture: String,
@@ -111,7 +120,12 @@ impl Client {
             check_digest(expected, &digest)?;
         }
         let mut document = parse(&body)?;
-        if let Some(manifests) = document.manifests.take() {
+        let mut indexes = 0;
+        while let Some(manifests) = document.manifests.take() {
+            indexes += 1;
+            if indexes > MAX_INDEXES {
+                return Err(malformed("indexes lead to indexes without end"));
+            }
             let chosen = choose(manifests)?;
             let body = self.manifest(&chosen.digest).await?;
             check_digest(&chosen.digest, &digest_of(&body))?;
@@ -190,13 +204,17 @@ fn parse(body: &[u8]) -> Result<Document, RegistryError> {
 
 /// The entry of an index that runs on this machine.
 fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
+    const KNOWN: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
     let rank = |entry: &Descriptor| {
-        let platform = entry.platform.as_ref()?;
+        let Some(platform) = entry.platform.as_ref().filter(|it| !it.os.is_empty()) else {
+            // Some builders do not say what it is for; the configuration tells.
+            return KNOWN.contains(&&*entry.media_type).then_some(2);
+        };
         let fits = platform.os == "linux" && platform.architecture == host_arch();
         // Without a variant, or with the first one, it runs on every machine of the architecture.
         match platform.variant.as_deref() {
             _ if !fits => None,
-            None | Some("v8") | Some("v1") => Some(0),
+            None | Some("" | "v8" | "v1") => Some(0),
             Some(_) => Some(1),
         }
     };
@@ -223,7 +241,7 @@ fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
         .nth(best)
         .expect("the index was just found");
     check_form(&chosen.digest)?;
-    if ![OCI_MANIFEST, DOCKER_MANIFEST].contains(&&*chosen.media_type) {
+    if !KNOWN.contains(&&*chosen.media_type) {
         return Err(RegistryError::UnsupportedMedia {
             media_type: chosen.media_type,
         });
@@ -340,6 +358,18 @@ mod tests {
             entry("linux", here, None, '4'),
         ];
         assert!(choose(list).unwrap().digest.ends_with("444"));
+        let untold = |fill| Descriptor {
+            platform: None,
+            ..entry("", "", None, fill)
+        };
+        let list = vec![
+            untold('5'),
+            entry("linux", here, Some("v3"), '3'),
+            untold('6'),
+        ];
+        assert!(choose(list).unwrap().digest.ends_with("333"));
+        let list = vec![entry("linux", "s390x", None, '2'), untold('6')];
+        assert!(choose(list).unwrap().digest.ends_with("666"));
         let missing = choose(vec![entry("linux", "s390x", None, '2')]);
         assert!(
             matches!(missing, Err(RegistryError::NoPlatform { available, .. }) if available == "linux/s390x")

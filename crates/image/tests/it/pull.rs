@@ -273,6 +273,24 @@ async fn the_variant_for_this_machine_is_taken_from_an_index() {
     );
     assert!(exists(&world.store.root(&image), "here"));
 
+    // An index that does not say what its only entry is for, behind another index.
+    let untold = |digest: &str, size: usize, kind: &str| {
+        format!(
+            "{{\"schemaVersion\":2,\"manifests\":[{{\"mediaType\":\"application/vnd.oci.image.{kind}.v1+json\",\
+             \"digest\":\"{digest}\",\"size\":{size}}}]}}"
+        )
+    };
+    let inner = untold(&digest, manifest.len(), "manifest");
+    let inner_digest = registry.put_manifest("multi", "inner", media_type, &inner);
+    let outer = untold(&inner_digest, inner.len(), "index");
+    registry.put_manifest("multi", "outer", media_type, &outer);
+    let image = world
+        .store
+        .pull(&registry.reference("multi:outer"), None, silent())
+        .await
+        .unwrap();
+    assert!(exists(&world.store.root(&image), "here"));
+
     registry.put_manifest("multi", "foreign", media_type, &index("s390x"));
     let error = world
         .store
