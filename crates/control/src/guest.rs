@@ -292,6 +292,7 @@ impl GuestAccess {
             .filter(|(key, value)| !key.contains('\0') && !value.contains('\0'))
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
+        let make_cwd = request.cwd.is_none();
         let cwd = request.cwd.or_else(|| spec.workdir.clone());
         let cwd = cwd.or_else(|| self.facts.image_workdir.clone());
         let (argv, shell) = match request.command {
@@ -317,6 +318,7 @@ impl GuestAccess {
             follow: false,
             ring_bytes: 0,
             kill_on_disconnect: request.kill_on_disconnect,
+            make_cwd,
             tag: match request.foreground {
                 true => FOREGROUND_TAG.into(),
                 false => BACKGROUND_TAG.into(),

@@ -256,6 +256,10 @@ pub struct Start {
     /// Shown in listings; does not change what runs.
     #[prost(string, tag = "14")]
     pub tag: String,
+    /// Make `cwd` for the user when it is missing: it is where the sandbox or its image wants commands
+    /// to run, not what this call asks for.
+    #[prost(bool, tag = "15")]
+    pub make_cwd: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]

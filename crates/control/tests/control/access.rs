@@ -41,8 +41,8 @@ async fn a_command_gets_the_images_the_specs_and_its_own_settings_in_this_order(
     let start = access.command(request.clone()).unwrap();
     assert_eq!(start.env, ["A=request", "FROM=image", "PATH=/spec/bin"]);
     assert_eq!(
-        (start.user.as_str(), start.cwd.as_str()),
-        ("agent", "/image")
+        (start.user.as_str(), start.cwd.as_str(), start.make_cwd),
+        ("agent", "/image", true)
     );
     assert_eq!(
         (start.shell.as_str(), start.tag.as_str()),
@@ -57,6 +57,10 @@ async fn a_command_gets_the_images_the_specs_and_its_own_settings_in_this_order(
     };
     let start = access.command(own).unwrap();
     assert_eq!((start.user.as_str(), start.cwd.as_str()), ("root", "/tmp"));
+    assert!(
+        !start.make_cwd,
+        "a directory that a call names must be there"
+    );
     assert_eq!(start.tag, "background");
     let ran = plane
         .control

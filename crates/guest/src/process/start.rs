@@ -1,7 +1,10 @@
 //! Start calls: checks the request, makes the streams, spawns, and sets the process going.
 
 use std::cell::{Cell, RefCell};
+use std::fs::DirBuilder;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,7 @@ const RING_MAX: usize = 8 * 1024 * 1024;
 const RING_MIN: usize = 4 * 1024;
 const ID_MAX: usize = 128;
 const TAG_MAX: usize = 1024;
+const WORKING_DIRECTORY_MODE: u32 = 0o755;
 /// A timeout beyond this is none: the timer counts in milliseconds from now.
 const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -107,6 +111,9 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
     let account = databases.account(&start.user)?;
     let program = program::plan(&start, &account)?;
     let wiring = wire(&start, &account, &databases)?;
+    if start.make_cwd {
+        make_directory(&start.cwd, &account);
+    }
     let oom_kills_before = state.figures.oom_kills();
     let plan = Plan {
         argv: program.argv,
@@ -191,6 +198,25 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
     }
     state.figures.commands_run(state);
     Ok(process)
+}
+
+/// Container engines make an image's working directory when none of its layers has it. What cannot be
+/// made is told when the command does not get there.
+fn make_directory(path: &str, account: &Account) {
+    let path = Path::new(path);
+    if path.symlink_metadata().is_ok() {
+        return;
+    }
+    if let Some(parent) = path.parent() {
+        let _ = DirBuilder::new()
+            .recursive(true)
+            .mode(WORKING_DIRECTORY_MODE)
+            .create(parent);
+    }
+    let made = DirBuilder::new().mode(WORKING_DIRECTORY_MODE).create(path);
+    if made.is_ok() {
+        let _ = std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid));
+    }
 }
 
 async fn time_out(process: Rc<Process>, limit: Duration) {

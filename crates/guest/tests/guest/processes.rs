@@ -82,6 +82,43 @@ async fn failures_to_start_say_what_was_wrong() {
 }
 
 #[tokio::test]
+async fn the_sandboxs_working_directory_is_made_where_it_is_missing_and_for_its_user() {
+    let guest = TestGuest::start().await;
+    set_mode(guest.directory.path(), 0o755);
+    let there = |script: &str| Start {
+        cwd: guest.text("srv/app"),
+        make_cwd: true,
+        user: "nobody".to_owned(),
+        ..argv(&["sh", "-c", script])
+    };
+    let first = there("pwd; stat -c '%U %a' . ..; echo kept > note");
+    let first = guest.exec(first).await.unwrap();
+    let place = guest.text("srv/app");
+    assert_eq!(
+        String::from_utf8_lossy(&first.stdout),
+        format!("{place}\nnobody 755\nroot 755\n")
+    );
+    // One that is there is left as it is.
+    set_mode(&guest.path("srv/app"), 0o700);
+    let second = guest.exec(there("stat -c %a .; cat note")).await.unwrap();
+    assert_eq!(second.stdout.as_ref(), b"700\nkept\n");
+    // What is in the way is told.
+    std::fs::write(guest.path("file"), "").unwrap();
+    for path in ["file", "file/below"] {
+        let start = Start {
+            cwd: guest.text(path),
+            make_cwd: true,
+            ..argv(&["true"])
+        };
+        assert_eq!(
+            code(guest.start(start).await),
+            ErrorCode::NotADirectory,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_id_is_used_once() {
     let guest = TestGuest::start().await;
     let start = argv(&["true"]);
