@@ -21,6 +21,7 @@
 mod control;
 mod handover;
 mod logging;
+mod open_files;
 mod privileges;
 mod ready;
 mod reload;
@@ -140,7 +141,10 @@ impl FromArgMatches for ServeArgs {
 
 pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
     let result = match args.role.as_deref() {
-        None => resolve(&args, global).and_then(supervisor::run),
+        None => {
+            open_files::raise();
+            resolve(&args, global).and_then(supervisor::run)
+        }
         Some("runner") => return role::child(runner::run),
         Some("control") => return role::child(control::run),
         Some(other) => Err(ServeError::Settings {

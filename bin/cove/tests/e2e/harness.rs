@@ -89,7 +89,9 @@ impl Cove {
             .append(true)
             .open(self.dir.path().join("log"))
             .unwrap();
-        let child = Command::new(program())
+        // A login shell's limit of open files: the server must not depend on a better one.
+        let child = Command::new("sh")
+            .args(["-c", "ulimit -S -n 1024; exec \"$0\" \"$@\"", program()])
             .args([
                 "serve",
                 "--listen",

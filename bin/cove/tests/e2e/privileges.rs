@@ -44,6 +44,25 @@ fn what_parses_strangers_bytes_has_no_privilege_left() {
 }
 
 #[test]
+fn a_login_shells_limit_of_open_files_is_raised_for_everybody() {
+    let cove = Cove::start();
+    for pid in [
+        cove.server_pid(),
+        cove.role_pid("runner"),
+        cove.role_pid("control"),
+    ] {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))
+            .unwrap();
+        let mut fields = line.split_whitespace();
+        let (soft, hard) = (fields.next().unwrap(), fields.next().unwrap());
+        assert_eq!(soft, hard, "of process {pid}");
+    }
+}
+
+#[test]
 fn the_first_key_and_the_engine_are_root_s_alone() {
     let cove = Cove::start();
     let data = cove.data_dir();
