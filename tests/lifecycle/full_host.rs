@@ -1,17 +1,25 @@
 //! A host whose disk is smaller than what its sandboxes may write together.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 
 use cove_model::{EventKind, SandboxId};
 use cove_runner::{Finding, Level, RunnerApi};
 use cove_tests::engine_host::{World, eventually, exec, succeed};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{UnmountFlags, unmount};
 
 use crate::PROGRAM;
 
 const DISK_MB: u64 = 1536;
+const DISK_BYTES: u64 = 1 << 30;
 
-/// A small filesystem of the test's own, which the engine takes for the host's disk.
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// A small filesystem of the test's own, which the engine takes for the host's disk. On a real disk: on
+/// tmpfs what the pool writes would be memory, and charged to whoever wrote it.
 struct SmallDisk {
     dir: tempfile::TempDir,
 }
@@ -22,15 +30,20 @@ impl SmallDisk {
             .prefix("cove-disk-")
             .tempdir_in("/var/tmp")
             .unwrap();
-        mount(
-            "tmpfs",
-            dir.path(),
-            "tmpfs",
-            MountFlags::empty(),
-            Some(c"size=1g"),
-        )
-        .unwrap();
+        let file = dir.path().join("file");
+        std::fs::File::create(&file)
+            .and_then(|file| file.set_len(DISK_BYTES))
+            .unwrap();
         let disk = Self { dir };
+        run(Command::new("mkfs.ext4")
+            .args(["-q", "-m", "0", "-O", "^has_journal", "-E", "nodiscard"])
+            .arg(&file));
+        std::fs::create_dir(disk.path()).unwrap();
+        // The loop device goes with the mount.
+        run(Command::new("mount")
+            .args(["-o", "loop,discard"])
+            .arg(&file)
+            .arg(disk.path()));
         std::fs::create_dir(disk.world()).unwrap();
         disk
     }
@@ -39,8 +52,8 @@ impl SmallDisk {
         self.path().join("world")
     }
 
-    fn path(&self) -> &Path {
-        self.dir.path()
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
     }
 
     fn free(&self) -> u64 {
