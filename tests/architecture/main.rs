@@ -15,14 +15,15 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // Programs that run among strangers carry as little as they can.
     ("guest", &["protocol", "model"]),
     ("spawner", &[]),
-    ("unpack", &[]),
+    ("seccomp", &[]),
+    ("unpack", &["seccomp"]),
     ("embedded", &[]),
     ("pool", &[]),
     ("criu", &["model"]),
     ("isolation", &["model"]),
     ("network", &["model", "isolation"]),
-    ("gateway", &["model", "runner"]),
-    ("image", &["model", "pool", "unpack"]),
+    ("gateway", &["model", "runner", "seccomp"]),
+    ("image", &["model", "pool", "seccomp", "unpack"]),
     (
         "isolation-container",
         &[
@@ -50,6 +51,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "pool",
             "protocol",
             "runner",
+            "seccomp",
             "spawner",
             "unpack",
         ],

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use cove_seccomp::{Otherwise, Threads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The process holds sockets and little else; this is far above what a full host needs.
@@ -119,63 +120,10 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
-
-/// Offsets in the kernel's `seccomp_data`.
-const OFFSET_NUMBER: u32 = 0;
-const OFFSET_ARCHITECTURE: u32 = 4;
-
-const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-
-fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
-    libc::sock_filter {
-        code,
-        jt: if_true,
-        jf: if_false,
-        k: value,
-    }
-}
-
-/// Other calls fail instead of killing: a library that tries something new finds another way, and
-/// nobody's connections die for it.
-fn program() -> Vec<libc::sock_filter> {
-    let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    let mut program = vec![
-        instruction(LOAD, OFFSET_ARCHITECTURE, 0, 0),
-        instruction(JUMP_EQUAL, ARCHITECTURE, 1, 0),
-        instruction(RETURN, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
-        instruction(LOAD, OFFSET_NUMBER, 0, 0),
-    ];
-    for number in ALLOWED {
-        program.push(instruction(JUMP_EQUAL, *number as u32, 0, 1));
-        program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
-    }
-    program.push(instruction(RETURN, denied, 0, 0));
-    program
-}
-
-/// Installs the list of system calls for every thread there is and will be.
+/// Installs the list of system calls for every thread there is and will be. Other calls fail instead of
+/// killing: a library that tries something new finds another way, and nobody's connections die for it.
 pub fn filter() -> io::Result<()> {
-    let mut program = program();
-    let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).map_err(io::Error::other)?,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: the filter points to `program`, which outlives the call; the kernel copies it.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_TSYNC,
-            &raw const filter,
-        )
-    };
-    check(result as libc::c_int)
+    cove_seccomp::allow_only(ALLOWED, Otherwise::Refuse, Threads::All)
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
