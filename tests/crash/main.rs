@@ -7,6 +7,7 @@ mod adoption;
 mod moments;
 mod neighbours;
 mod resizing;
+mod steps;
 mod sweeping;
 mod travelling;
 

@@ -1,0 +1,422 @@
+//! SIGKILL at each step of a snapshot, a rollback, a pause, a resume and a deletion, not at some random
+//! moment: a watcher looks for what a step leaves on the host and kills the engine the instant it is
+//! there. What was asked for is then done or not done; the processes inside have missed nothing.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cove_model::{SandboxId, SnapshotId, State};
+use cove_runner::{CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SnapshotRequest};
+use cove_tests::engine_host::{World, eventually, exec, guest, output, shell, signal, small_spec};
+
+use crate::PROGRAM;
+
+/// How often a step is tried until its moment is met. What is very short may be missed each time.
+const TRIES: u32 = 5;
+/// Counts in memory, and tells on disk.
+const COUNTER: &str =
+    "n=0; while :; do n=$((n+1)); echo $n > /root/n.new; mv /root/n.new /root/n; sleep 0.01; done";
+
+/// What the host looks like to a watcher.
+#[derive(Clone)]
+struct Look {
+    data: PathBuf,
+    groups: Vec<PathBuf>,
+    sandbox: SandboxId,
+    snapshot: SnapshotId,
+    pid: i64,
+    device: u64,
+}
+
+impl Look {
+    fn staged(&self, purpose: &str, id: &str) -> bool {
+        let name = format!("pool/staging/{purpose}-{id}");
+        self.data.join(name).exists()
+    }
+
+    fn says(&self, state: &str) -> bool {
+        let record = self.data.join(format!("records/{}.json", self.sandbox));
+        let text = fs::read_to_string(record).unwrap_or_default();
+        let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        record["state"] == state
+    }
+
+    fn volume(&self) -> PathBuf {
+        self.data.join("pool/sandboxes").join(self.sandbox.as_str())
+    }
+
+    /// Whether CRIU has the first process in its hands.
+    fn is_traced(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let tracer = status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|pid| pid.trim() != "0")
+    }
+
+    /// Processes in the groups of sandboxes, of which there is one.
+    fn processes(&self) -> usize {
+        let count = |parent: &PathBuf| -> usize {
+            let groups = fs::read_dir(parent).into_iter().flatten().flatten();
+            groups
+                .filter_map(|entry| fs::read_to_string(entry.path().join("cgroup.procs")).ok())
+                .map(|listed| listed.lines().count())
+                .sum()
+        };
+        self.groups.iter().map(count).max().unwrap_or(0)
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.data.join(path).exists()
+    }
+}
+
+type Seen = fn(&Look) -> bool;
+
+/// A step by name, whether its moment is long enough to be met for certain, and its sign.
+type Step = (&'static str, bool, Seen);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Deed {
+    Snapshot { memory: bool },
+    Rollback { memory: bool },
+    Pause,
+    Resume,
+    DeleteSnapshot,
+    Delete,
+}
+
+struct Scene {
+    world: World,
+    sandbox: SandboxId,
+    base: SnapshotId,
+}
+
+fn take(sandbox: &SandboxId, memory: bool) -> SnapshotRequest {
+    SnapshotRequest {
+        id: SnapshotId::random(),
+        sandbox: sandbox.clone(),
+        memory,
+        unless_unchanged: false,
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.trim().parse().unwrap_or(0)
+}
+
+/// Whether the counter of a sandbox goes on.
+async fn counts(world: &World, id: &SandboxId) {
+    let guest = world.guest(id);
+    let now = number(&output(&guest, "cat /root/n").await);
+    eventually("it counts on", || async {
+        (number(&output(&guest, "cat /root/n").await) > now).then_some(())
+    })
+    .await;
+}
+
+impl Scene {
+    /// A world in which memory can be captured, or nothing.
+    async fn open() -> Option<Self> {
+        let world = World::start(PROGRAM).await;
+        let tiers = world.client().host().await.unwrap().tiers;
+        if !tiers[0].capabilities.contains(&"memory".to_owned()) {
+            println!("skipped: this host has no CRIU that can capture memory");
+            world.finish();
+            return None;
+        }
+        let sandbox = world.create().await.id;
+        let base = SnapshotId::random();
+        let mut scene = Self {
+            world,
+            sandbox,
+            base,
+        };
+        scene.begin_anew().await;
+        Some(scene)
+    }
+
+    /// A sandbox that counts, and a snapshot of it from before `mark` was written.
+    async fn begin_anew(&mut self) {
+        let client = self.world.client();
+        for view in client.list().await.unwrap() {
+            client.delete(&view.id).await.unwrap();
+        }
+        for view in client.snapshots().await.unwrap() {
+            client.delete_snapshot(&view.id).await.unwrap();
+        }
+        self.sandbox = self.world.create().await.id;
+        let guest = self.world.guest(&self.sandbox);
+        let start = shell(COUNTER);
+        guest.start(start).await.unwrap();
+        eventually("it counts", || async {
+            (number(&output(&guest, "cat /root/n || true").await) > 0).then_some(())
+        })
+        .await;
+        let request = take(&self.sandbox, true);
+        self.base = client.snapshot(request).await.unwrap().id;
+        let marked = exec(&guest, "echo yes > /root/mark; sync").await;
+        assert_eq!(marked.exit.code, 0);
+    }
+
+    fn look(&self, snapshot: &SnapshotId) -> Look {
+        let data = self.world.setup.data_dir();
+        let record = data.join(format!("records/{}.json", self.sandbox));
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        let look = Look {
+            groups: self.world.traces().parents,
+            sandbox: self.sandbox.clone(),
+            snapshot: snapshot.clone(),
+            pid: record["machine"]["detail"]["pid"].as_i64().unwrap_or(0),
+            device: 0,
+            data,
+        };
+        let device = fs::metadata(look.volume()).unwrap().dev();
+        Look { device, ..look }
+    }
+
+    /// Does it, and kills the engine when `seen` says so. Whether that happened.
+    async fn kill_at(&mut self, deed: Deed, seen: Seen) -> bool {
+        let (client, sandbox) = (self.world.client(), self.sandbox.clone());
+        let request = take(&sandbox, deed == Deed::Snapshot { memory: true });
+        let target = match deed {
+            Deed::DeleteSnapshot => self.base.clone(),
+            _ => request.id.clone(),
+        };
+        let look = self.look(&target);
+        let rollback = RollbackRequest {
+            sandbox: sandbox.clone(),
+            to: self.base.clone(),
+            keep: target,
+            memory: deed == Deed::Rollback { memory: true },
+        };
+        let base = self.base.clone();
+        let (engine, over) = (self.world.engine_pid(), Arc::new(AtomicBool::new(false)));
+        let watched = Arc::clone(&over);
+        let watcher = std::thread::spawn(move || {
+            while !watched.load(Ordering::Relaxed) {
+                if seen(&look) {
+                    signal(engine, rustix::process::Signal::KILL);
+                    return true;
+                }
+            }
+            false
+        });
+        // Its answer, if there is one, says nothing that is not looked at below.
+        let answered = match deed {
+            Deed::Snapshot { .. } => client.snapshot(request).await.is_ok(),
+            Deed::Rollback { .. } => client.rollback(rollback).await.is_ok(),
+            Deed::Pause => client.pause(&sandbox).await.is_ok(),
+            Deed::Resume => client.resume(&sandbox).await.is_ok(),
+            Deed::DeleteSnapshot => client.delete_snapshot(&base).await.is_ok(),
+            Deed::Delete => client.delete(&sandbox).await.is_ok(),
+        };
+        over.store(true, Ordering::Relaxed);
+        let killed = watcher.join().unwrap();
+        assert!(answered || killed, "{deed:?} failed by itself");
+        killed
+    }
+
+    /// Nothing is lost, half or left over.
+    async fn check(&self, deed: Deed, step: &str) {
+        let client = self.world.client();
+        let listed = client.list().await.unwrap();
+        let gone = listed.is_empty();
+        assert!(!gone || deed == Deed::Delete, "{step}: the sandbox is gone");
+        for view in &listed {
+            assert!(
+                matches!(view.state, State::Running | State::Paused),
+                "{step}: it is {}",
+                view.state
+            );
+            assert!(
+                view.state == State::Running || matches!(deed, Deed::Pause | Deed::Resume),
+                "{step}: it is {}",
+                view.state
+            );
+            client.resume(&view.id).await.unwrap();
+            let inside = guest(&client, &view.id);
+            let marked = output(&inside, "cat /root/mark 2>/dev/null || true").await;
+            match deed {
+                // The disk of then, without its processes, or everything as it was.
+                Deed::Rollback { memory: false } if marked.is_empty() => {}
+                Deed::Rollback { memory: true } => counts(&self.world, &view.id).await,
+                _ => {
+                    assert_eq!(marked, "yes", "{step}");
+                    counts(&self.world, &view.id).await;
+                }
+            }
+        }
+        let snapshots = client.snapshots().await.unwrap();
+        let has_base = snapshots.iter().any(|view| view.id == self.base);
+        assert!(has_base || deed == Deed::DeleteSnapshot, "{step}");
+        for view in snapshots.iter().filter(|view| view.memory) {
+            let request = CreateRequest {
+                id: SandboxId::random(),
+                spec: small_spec(),
+                from: Some(FromSnapshot {
+                    snapshot: view.id.clone(),
+                    memory: true,
+                }),
+            };
+            let copy = client.create(request).await.unwrap();
+            counts(&self.world, &copy.id).await;
+            client.delete(&copy.id).await.unwrap();
+        }
+        let traces = self.world.traces();
+        assert!(traces.unfinished.is_empty(), "{step}: {traces:?}");
+        assert_eq!(traces.volumes.len(), listed.len(), "{step}");
+        assert_eq!(traces.groups.len(), listed.len(), "{step}");
+        assert_eq!(traces.snapshots.len(), snapshots.len(), "{step}");
+        assert_eq!(traces.snapshot_records.len(), snapshots.len(), "{step}");
+    }
+
+    async fn walk(mut self, deed: Deed, steps: &[Step]) {
+        for (name, certain, seen) in steps {
+            let mut killed = false;
+            for _ in 0..TRIES {
+                if deed == Deed::Resume {
+                    self.world.client().pause(&self.sandbox).await.unwrap();
+                }
+                killed = self.kill_at(deed, *seen).await;
+                if killed {
+                    self.world.restart();
+                }
+                self.check(deed, name).await;
+                self.begin_anew().await;
+                if killed {
+                    break;
+                }
+            }
+            println!(
+                "{deed:?}: {name}: {}",
+                if killed { "killed" } else { "missed" }
+            );
+            assert!(killed || !certain, "{deed:?}: {name} never came");
+        }
+        self.world.finish();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_snapshot_leaves_it_whole_or_not_at_all() {
+    let published = |look: &Look| look.has(&format!("pool/snapshots/{}", look.snapshot));
+    let recorded = |look: &Look| look.has(&format!("snapshots/{}.json", look.snapshot));
+    if let Some(scene) = Scene::open().await {
+        scene
+            .walk(
+                Deed::Snapshot { memory: true },
+                &[
+                    ("room for the memory is made", true, |look| {
+                        look.staged("memory", look.snapshot.as_str())
+                    }),
+                    ("criu holds the processes", true, Look::is_traced),
+                    ("the disk is copied", true, |look| {
+                        look.staged("draft", look.snapshot.as_str())
+                    }),
+                    ("the volume has its name", false, published),
+                    ("the record is there", false, recorded),
+                ],
+            )
+            .await;
+    }
+    if let Some(scene) = Scene::open().await {
+        let steps: [Step; 2] = [
+            ("the volume is there", false, published),
+            ("the record is there", false, recorded),
+        ];
+        scene.walk(Deed::Snapshot { memory: false }, &steps).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_rollback_leaves_the_old_state_or_the_new() {
+    let steps: [Step; 6] = [
+        ("a copy is made ready", true, |look| {
+            look.staged("rollback", look.sandbox.as_str())
+        }),
+        ("criu holds the processes", true, Look::is_traced),
+        ("what was is kept", false, |look| {
+            look.has(&format!("snapshots/{}.json", look.snapshot))
+        }),
+        ("the record says what comes", false, |look| {
+            look.says("restoring")
+        }),
+        ("its processes have ended", false, |look| {
+            !Path::new(&format!("/proc/{}", look.pid)).exists()
+        }),
+        ("the volumes are exchanged", false, |look| {
+            fs::metadata(look.volume()).is_ok_and(|volume| volume.dev() != look.device)
+        }),
+    ];
+    for memory in [false, true] {
+        if let Some(scene) = Scene::open().await {
+            scene.walk(Deed::Rollback { memory }, &steps).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_pause_or_a_resume_loses_no_process() {
+    if let Some(scene) = Scene::open().await {
+        let steps: [Step; 5] = [
+            ("the record says so", true, |look| look.says("pausing")),
+            ("criu holds the processes", true, Look::is_traced),
+            ("it is tried out", true, |look| {
+                look.staged("trial", look.sandbox.as_str())
+            }),
+            ("the record says that it is paused", false, |look| {
+                look.says("paused")
+            }),
+            ("its processes have ended", false, |look| {
+                look.processes() == 0
+            }),
+        ];
+        scene.walk(Deed::Pause, &steps).await;
+    }
+    if let Some(scene) = Scene::open().await {
+        let steps: [Step; 5] = [
+            ("the record says so", false, |look| look.says("resuming")),
+            ("a copy is put aside", true, |look| {
+                look.staged("resume", look.sandbox.as_str())
+            }),
+            ("criu is at work", true, |look| look.processes() > 0),
+            ("processes come back", true, |look| look.processes() > 2),
+            ("the record says that it runs", false, |look| {
+                look.says("running")
+            }),
+        ];
+        scene.walk(Deed::Resume, &steps).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_of_a_deletion_is_made_up_for() {
+    if let Some(scene) = Scene::open().await {
+        let steps: [Step; 2] = [
+            ("the record is gone", false, |look| {
+                !look.has(&format!("snapshots/{}.json", look.snapshot))
+            }),
+            ("the volume is gone", false, |look| {
+                !look.has(&format!("pool/snapshots/{}", look.snapshot))
+            }),
+        ];
+        scene.walk(Deed::DeleteSnapshot, &steps).await;
+    }
+    if let Some(scene) = Scene::open().await {
+        let steps: [Step; 4] = [
+            ("the record says so", false, |look| look.says("deleting")),
+            ("its processes have ended", false, |look| {
+                look.processes() == 0
+            }),
+            ("the record is gone", false, |look| {
+                !look.has(&format!("records/{}.json", look.sandbox))
+            }),
+            ("the volume is gone", false, |look| !look.volume().exists()),
+        ];
+        scene.walk(Deed::Delete, &steps).await;
+    }
+}
