@@ -9,10 +9,14 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSshToken {
-    /// How long the token lets its holder log in; an hour unless told.
+    /// How long the token is good, an hour unless told; sessions it opened end with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub expires_s: Option<u64>,
+    /// How long the token lets its holder log in, when that is less than it is good for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub login_s: Option<u64>,
 }
 
 /// A way in for one sandbox. The token is the password.

@@ -7,15 +7,21 @@
 use std::time::Duration;
 
 use cove_model::{KeyId, SandboxId};
+use time::OffsetDateTime;
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use crate::Control;
 use crate::error::ControlError;
 use crate::principal::Principal;
+use crate::ssh::SignedToken;
 
 /// How often an admission looks at the books when it is told nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// The first look, from which on the end by the clock is known. Most of what is admitted is over before.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Clocks of machines that share a database differ a little, and nobody looks without a pause.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// What is taken back faster than an admission hears it makes that one look at the books.
 const TOLD_MAX: usize = 256;
 
@@ -25,6 +31,10 @@ pub(crate) enum Taken {
     Key(KeyId),
     /// Links and openness of a port.
     Port(SandboxId, u16),
+    /// A public key for SSH.
+    SshKey(KeyId),
+    /// Tokens for SSH.
+    SshTokens(SandboxId),
     /// Every key might be.
     AnyKey,
 }
@@ -54,6 +64,15 @@ pub(crate) enum By {
         port: u16,
         tokens: Vec<String>,
     },
+    /// By a public key for SSH that was registered.
+    SshKey {
+        id: KeyId,
+        fingerprint: String,
+    },
+    SshToken {
+        sandbox: SandboxId,
+        token: SignedToken,
+    },
     /// Not by anything that can be taken back.
     Itself,
 }
@@ -73,6 +92,12 @@ impl By {
             (Self::Port { sandbox, port, .. }, Taken::Port(of, number)) => {
                 sandbox == of && port == number
             }
+            (Self::SshKey { id, .. }, Taken::SshKey(taken)) => id == taken,
+            (Self::SshToken { sandbox, .. }, Taken::SshTokens(of)) => sandbox == of,
+            (Self::SshToken { token, .. }, Taken::Key(taken)) => {
+                token.claims.key.as_ref() == Some(taken)
+            }
+            (Self::SshToken { token, .. }, Taken::AnyKey) => token.claims.key.is_some(),
             _ => false,
         }
     }
@@ -89,27 +114,39 @@ impl Admission {
     /// Returns when whoever was let in must go: their key or link was taken back or has expired. When
     /// the books cannot be read nobody stays.
     pub async fn ended(mut self) {
+        let mut pause = FIRST_LOOK;
         loop {
-            match timeout(LOOK_EVERY, self.told.recv()).await {
+            match timeout(pause, self.told.recv()).await {
                 Ok(Ok(taken)) if !self.by.concerned(&taken) => continue,
                 Ok(Err(broadcast::error::RecvError::Closed)) => return,
                 Ok(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) | Err(_) => {}
             }
-            if !matches!(self.holds().await, Ok(true)) {
+            let Ok(Stay::Until(end)) = self.holds().await else {
                 return;
-            }
+            };
+            let left = end.map(|end| Duration::try_from(end - self.control.now()));
+            pause = match left {
+                None => LOOK_EVERY,
+                Some(left) => left.unwrap_or_default().clamp(LOOK_AGAIN, LOOK_EVERY),
+            };
         }
     }
 
-    async fn holds(&self) -> Result<bool, ControlError> {
+    async fn holds(&self) -> Result<Stay, ControlError> {
+        let control = &self.control;
         match &self.by {
-            By::Itself => Ok(true),
+            By::Itself => Ok(Stay::Until(None)),
             By::Key(id) => {
-                let now = self.control.now();
-                let key = self.control.store().key(id).await?;
-                Ok(key.is_some_and(|key| {
-                    key.revoked_at.is_none() && key.expires_at.is_none_or(|at| now < at)
-                }))
+                let now = control.now();
+                let key = control.store().key(id).await?;
+                Ok(match key {
+                    Some(key)
+                        if key.revoked_at.is_none() && key.expires_at.is_none_or(|at| now < at) =>
+                    {
+                        Stay::Until(key.expires_at)
+                    }
+                    _ => Stay::Over,
+                })
             }
             By::Port {
                 sandbox,
@@ -117,10 +154,27 @@ impl Admission {
                 tokens,
             } => {
                 let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
-                Ok(self.control.admitted(sandbox, *port, &tokens).await.is_ok())
+                let admitted = control.admitted(sandbox, *port, &tokens).await;
+                Ok(admitted.map_or(Stay::Over, |(_, until)| Stay::Until(until)))
+            }
+            By::SshKey { id, fingerprint } => {
+                let found = control.living_ssh_keys(fingerprint).await?;
+                let found = found.into_iter().find(|key| key.id == *id);
+                Ok(found.map_or(Stay::Over, |key| Stay::Until(key.expires_at)))
+            }
+            By::SshToken { sandbox, token } => {
+                let until = control.ssh_token_until(sandbox, token).await?;
+                Ok(until.map_or(Stay::Over, |until| Stay::Until(Some(until))))
             }
         }
     }
+}
+
+/// What the books say.
+enum Stay {
+    Over,
+    /// Until then, unless it is taken back before.
+    Until(Option<OffsetDateTime>),
 }
 
 impl Control {

@@ -75,7 +75,7 @@ pub use snapshots::{
     Children, ForkRequest, FromSnapshot, Imported, RolledBack, TakeSnapshot, Taken, Timeline,
     TimelineFork,
 };
-pub use ssh::{AddSshKey, SshLogin, SshToken};
+pub use ssh::{AddSshKey, SshEntry, SshLogin, SshToken, SshTokenRequest};
 
 /// The organisation that runs the installation.
 pub const HOME_ORGANISATION: &str = "default";

@@ -77,14 +77,14 @@ impl LinkKey {
             .is_ok_and(|tag| hmac::verify(&self.signer(), message.as_bytes(), &tag).is_ok())
     }
 
-    /// The epoch of a token that was signed for exactly this and has not expired.
+    /// Epoch and end of a token that was signed for exactly this and has not expired.
     pub(crate) fn verify(
         &self,
         purpose: &str,
         about: &str,
         token: &str,
         now: OffsetDateTime,
-    ) -> Option<u64> {
+    ) -> Option<(u64, OffsetDateTime)> {
         if token.len() > TOKEN_MAX {
             return None;
         }
@@ -94,7 +94,8 @@ impl LinkKey {
         let tag = URL_SAFE_NO_PAD.decode(tag).ok()?;
         let message = message(purpose, about, expires, epoch);
         hmac::verify(&self.signer(), message.as_bytes(), &tag).ok()?;
-        (now.unix_timestamp() < expires).then_some(epoch)
+        let end = OffsetDateTime::from_unix_timestamp(expires).ok()?;
+        (now < end).then_some((epoch, end))
     }
 }
 
@@ -282,7 +283,7 @@ impl Control {
                     port,
                     tokens: kept.map(|token| (*token).to_owned()).collect(),
                 };
-                let share = self.admitted(id, port, tokens).await?;
+                let (share, _) = self.admitted(id, port, tokens).await?;
                 let principal = Principal {
                     org: share.org,
                     key: None,
@@ -299,24 +300,34 @@ impl Control {
         Ok((access, self.admission(by, told)))
     }
 
+    /// The port's row, and until when whoever shows these tokens may stay as things are.
     pub(crate) async fn admitted(
         &self,
         id: &SandboxId,
         port: u16,
         tokens: &[&str],
-    ) -> Result<PortShare, ControlError> {
+    ) -> Result<(PortShare, Option<OffsetDateTime>), ControlError> {
         let now = self.now();
         let about = subject(id, port);
         let key = &self.config().link_key;
-        let epochs: Vec<u64> = tokens
+        let good: Vec<(u64, OffsetDateTime)> = tokens
             .iter()
             .take(TOKENS_MAX)
             .filter_map(|token| key.verify(PREVIEW, &about, token, now))
             .collect();
         let share = self.store().port_shares(id, Some(port)).await?.pop();
-        share
-            .filter(|share| is_public(share, now) || epochs.contains(&share.epoch))
-            .ok_or_else(not_allowed)
+        let share = share.ok_or_else(not_allowed)?;
+        let by_token = good.iter().filter(|(epoch, _)| *epoch == share.epoch);
+        let last = by_token.map(|(_, end)| *end).max();
+        match (is_public(&share, now), last) {
+            (false, None) => Err(not_allowed()),
+            (true, _) if share.public_until.is_none() => Ok((share, None)),
+            (true, last) => {
+                let until = share.public_until.max(last);
+                Ok((share, until))
+            }
+            (false, last) => Ok((share, last)),
+        }
     }
 }
 
@@ -350,7 +361,8 @@ mod tests {
         let key = LinkKey::random();
         let now = OffsetDateTime::from_unix_timestamp(1000).unwrap();
         let token = key.sign(PREVIEW, "sbx_a:80", 1001, 7);
-        assert_eq!(key.verify(PREVIEW, "sbx_a:80", &token, now), Some(7));
+        let (epoch, _) = key.verify(PREVIEW, "sbx_a:80", &token, now).expect("good");
+        assert_eq!(epoch, 7);
         assert_eq!(key.verify(PREVIEW, "sbx_a:81", &token, now), None);
         assert_eq!(key.verify(PREVIEW, "sbx_b:80", &token, now), None);
         assert_eq!(key.verify("ssh", "sbx_a:80", &token, now), None);

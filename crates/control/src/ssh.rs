@@ -1,8 +1,9 @@
 //! Who may log in to a sandbox over SSH: holders of a token that was signed for it, and holders of a
 //! public key that its organisation registered.
 //!
-//! A token carries its sandbox and its expiry and is signed like links to ports are, so nothing of it is
-//! kept but a count that taking all of them back raises.
+//! A token carries its sandbox, its times and the API key of its maker and is signed like links to ports
+//! are, so nothing of it is kept but a count that taking all of them back raises. It ends with that key.
+//! Whoever is logged in stays as long as what let them in is good.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -12,6 +13,7 @@ use sha2::{Digest, Sha256};
 use time::{Duration, OffsetDateTime};
 
 use crate::Control;
+use crate::admission::{Admission, By, Taken};
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::keys::{KEY_NAME_MAX, check_label};
@@ -27,6 +29,10 @@ const PURPOSE: &str = "ssh";
 const NO_PORT: u16 = 0;
 /// A user name longer than this names nothing here.
 const USER_MAX: usize = 256;
+/// Longer texts are no tokens.
+const TOKEN_TEXT_MAX: usize = 512;
+/// In the place of a token's key when it has none.
+const NO_KEY: &str = "-";
 /// Between the user inside and the sandbox in a login's name.
 const USER_SEPARATOR: char = '+';
 
@@ -38,6 +44,59 @@ pub struct SshToken {
     pub expires_at: OffsetDateTime,
 }
 
+/// What a token is to be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SshTokenRequest {
+    /// Until who logged in with it has to go; [`TOKEN_DEFAULT_S`] unless told.
+    pub expires_s: Option<u64>,
+    /// Until when it lets in; as long as it is good unless told.
+    pub login_s: Option<u64>,
+}
+
+/// What a token says besides its sandbox and its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// The key of whoever made it, and with which it ends.
+    pub key: Option<KeyId>,
+    login_until: i64,
+}
+
+impl Claims {
+    fn shown(&self) -> String {
+        let key = self.key.as_ref().map_or(NO_KEY, KeyId::as_str);
+        format!("{key}.{}", self.login_until)
+    }
+
+    fn about(&self, id: &SandboxId) -> String {
+        format!("{id}:{}", self.shown())
+    }
+}
+
+/// A token without its sandbox. Not looked at yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SignedToken {
+    pub claims: Claims,
+    signed: String,
+}
+
+impl SignedToken {
+    fn parse(text: &str) -> Option<(SandboxId, Self)> {
+        if text.len() > TOKEN_TEXT_MAX {
+            return None;
+        }
+        let mut parts = text.splitn(4, '.');
+        let id = parts.next()?.parse().ok()?;
+        let key = match parts.next()? {
+            NO_KEY => None,
+            key => Some(key.parse().ok()?),
+        };
+        let login_until = parts.next()?.parse().ok()?;
+        let signed = parts.next()?.to_owned();
+        let claims = Claims { key, login_until };
+        Some((id, Self { claims, signed }))
+    }
+}
+
 /// Somebody who logged in.
 #[derive(Debug, Clone)]
 pub struct SshLogin {
@@ -46,6 +105,9 @@ pub struct SshLogin {
     /// The user inside, where one was named.
     pub user: Option<String>,
 }
+
+/// A login, and how long it may last.
+pub type SshEntry = (SshLogin, Admission);
 
 #[derive(Debug, Clone)]
 pub struct AddSshKey {
@@ -75,9 +137,9 @@ impl Control {
         &self,
         principal: &Principal,
         which: &str,
-        expires_s: Option<u64>,
+        request: SshTokenRequest,
     ) -> Result<SshToken, ControlError> {
-        let outcome = self.try_ssh_token(principal, which, expires_s).await;
+        let outcome = self.try_ssh_token(principal, which, request).await;
         self.record(principal, Deed::new("ssh.token", which), &outcome)
             .await;
         outcome
@@ -87,14 +149,20 @@ impl Control {
         &self,
         principal: &Principal,
         which: &str,
-        expires_s: Option<u64>,
+        request: SshTokenRequest,
     ) -> Result<SshToken, ControlError> {
         principal.require(Scope::Use)?;
-        let seconds = expires_s.unwrap_or(TOKEN_DEFAULT_S);
+        let seconds = request.expires_s.unwrap_or(TOKEN_DEFAULT_S);
         if !(1..=TOKEN_MAX_S).contains(&seconds) {
             return Err(ControlError::invalid(format!(
                 "expires_s must be between 1 and {TOKEN_MAX_S}"
             )));
+        }
+        let login = request.login_s.unwrap_or(seconds);
+        if !(1..=seconds).contains(&login) {
+            return Err(ControlError::invalid(
+                "login_s must be between 1 and expires_s",
+            ));
         }
         let sandbox = self.find(principal, which).await?;
         let counted = self
@@ -108,21 +176,26 @@ impl Control {
                 public_until: None,
             })
             .await?;
-        let expires_at = self.now() + Duration::seconds(seconds.cast_signed());
+        let now = self.now();
+        let expires_at = now + Duration::seconds(seconds.cast_signed());
+        let claims = Claims {
+            key: principal.key.clone(),
+            login_until: (now + Duration::seconds(login.cast_signed())).unix_timestamp(),
+        };
         let signed = self.config().link_key.sign(
             PURPOSE,
-            sandbox.id.as_str(),
+            &claims.about(&sandbox.id),
             expires_at.unix_timestamp(),
             counted.epoch,
         );
         Ok(SshToken {
-            token: format!("{}.{signed}", sandbox.id),
+            token: format!("{}.{}.{signed}", sandbox.id, claims.shown()),
             sandbox: sandbox.id,
             expires_at,
         })
     }
 
-    /// Needs `use`. Makes every token of the sandbox worthless; who is logged in stays.
+    /// Needs `use`. Makes every token of the sandbox worthless; who is logged in by one has to go.
     pub async fn revoke_ssh_tokens(
         &self,
         principal: &Principal,
@@ -131,7 +204,9 @@ impl Control {
         let outcome = async {
             principal.require(Scope::Use)?;
             let sandbox = self.find(principal, which).await?;
-            Ok(self.store().unshare_port(&sandbox.id, NO_PORT).await?)
+            self.store().unshare_port(&sandbox.id, NO_PORT).await?;
+            self.0.taken_back.tell(Taken::SshTokens(sandbox.id));
+            Ok(())
         }
         .await;
         self.record(principal, Deed::new("ssh.revoke", which), &outcome)
@@ -186,7 +261,7 @@ impl Control {
         Ok(self.store().ssh_keys(&principal.org, page).await?)
     }
 
-    /// Needs `admin`. Its holder cannot log in any more; who is logged in stays.
+    /// Needs `admin`. Its holder cannot log in any more, and has to go where that is done.
     pub async fn remove_ssh_key(
         &self,
         principal: &Principal,
@@ -194,7 +269,9 @@ impl Control {
     ) -> Result<(), ControlError> {
         let outcome = async {
             principal.require(Scope::Admin)?;
-            Ok(self.store().remove_ssh_key(&principal.org, id).await?)
+            self.store().remove_ssh_key(&principal.org, id).await?;
+            self.0.taken_back.tell(Taken::SshKey(id.clone()));
+            Ok(())
         }
         .await;
         self.record(
@@ -211,11 +288,39 @@ impl Control {
         Ok(!self.living_ssh_keys(fingerprint).await?.is_empty())
     }
 
-    async fn living_ssh_keys(&self, fingerprint: &str) -> Result<Vec<SshKey>, ControlError> {
+    pub(crate) async fn living_ssh_keys(
+        &self,
+        fingerprint: &str,
+    ) -> Result<Vec<SshKey>, ControlError> {
         let now = self.now();
         let mut found = self.store().ssh_keys_by_fingerprint(fingerprint).await?;
         found.retain(|key| key.expires_at.is_none_or(|at| now < at));
         Ok(found)
+    }
+
+    /// Until when a token opens this sandbox, with the key it is bound to; `None` when it does not.
+    pub(crate) async fn ssh_token_until(
+        &self,
+        id: &SandboxId,
+        token: &SignedToken,
+    ) -> Result<Option<OffsetDateTime>, ControlError> {
+        let now = self.now();
+        let link_key = &self.config().link_key;
+        let about = token.claims.about(id);
+        let Some((epoch, end)) = link_key.verify(PURPOSE, &about, &token.signed, now) else {
+            return Ok(None);
+        };
+        let counted = self.store().port_shares(id, Some(NO_PORT)).await?.pop();
+        if counted.is_none_or(|counted| counted.epoch != epoch) {
+            return Ok(None);
+        }
+        let Some(key) = &token.claims.key else {
+            return Ok(Some(end));
+        };
+        let key = self.store().key(key).await?;
+        let living =
+            key.filter(|key| key.revoked_at.is_none() && key.expires_at.is_none_or(|at| now < at));
+        Ok(living.map(|key| key.expires_at.map_or(end, |at| at.min(end))))
     }
 
     /// Who logs in with a token. `login` names its sandbox, by id or by name.
@@ -224,25 +329,23 @@ impl Control {
         login: &str,
         token: &str,
         origin: Origin,
-    ) -> Result<SshLogin, ControlError> {
+    ) -> Result<SshEntry, ControlError> {
+        // From before the look that lets in, so that nothing is missed in between.
+        let told = self.taken_back();
         let (user, which) = parts(login);
-        let (id, signed) = match token.split_once('.') {
-            Some((id, signed)) if login.len() <= USER_MAX => (id, signed),
-            _ => return Err(refused()),
-        };
-        let id: SandboxId = id.parse().map_err(|_| refused())?;
+        if login.len() > USER_MAX {
+            return Err(refused());
+        }
+        let (id, token) = SignedToken::parse(token).ok_or_else(refused)?;
         let Some(sandbox) = self.living(&id).await? else {
             return Err(refused());
         };
         let named = which == id.as_str() || sandbox.spec.name.as_deref() == Some(which);
-        let key = &self.config().link_key;
-        let epoch = key.verify(PURPOSE, id.as_str(), signed, self.now());
-        let counted = self.store().port_shares(&id, Some(NO_PORT)).await?.pop();
-        let good = match (epoch, counted) {
-            (Some(epoch), Some(counted)) => named && epoch == counted.epoch,
-            _ => false,
-        };
-        let principal = self.holder(sandbox.org.clone(), None, origin);
+        let in_time = self.now().unix_timestamp() < token.claims.login_until;
+        let good = named && in_time && self.ssh_token_until(&id, &token).await?.is_some();
+        // Whose key it says is known only when the signature is good.
+        let key = token.claims.key.clone().filter(|_| good);
+        let principal = self.holder(sandbox.org.clone(), key, origin);
         let outcome = match good {
             true => Ok(SshLogin {
                 principal: principal.clone(),
@@ -252,7 +355,8 @@ impl Control {
             false => Err(refused()),
         };
         self.record_login(&principal, &id, "token", &outcome).await;
-        outcome
+        let by = By::SshToken { sandbox: id, token };
+        Ok((outcome?, self.admission(by, told)))
     }
 
     /// Who logs in with a key that was proven to be held.
@@ -261,7 +365,8 @@ impl Control {
         login: &str,
         fingerprint: &str,
         origin: Origin,
-    ) -> Result<SshLogin, ControlError> {
+    ) -> Result<SshEntry, ControlError> {
+        let told = self.taken_back();
         if login.len() > USER_MAX {
             return Err(refused());
         }
@@ -280,6 +385,10 @@ impl Control {
             let Some(sandbox) = self.store().sandbox(&key.org, reference).await? else {
                 continue;
             };
+            let by = By::SshKey {
+                id: key.id.clone(),
+                fingerprint: fingerprint.to_owned(),
+            };
             let principal = self.holder(key.org, Some(key.id), origin);
             let login = Ok(SshLogin {
                 principal: principal.clone(),
@@ -288,7 +397,7 @@ impl Control {
             });
             self.record_login(&principal, &sandbox.id, fingerprint, &login)
                 .await;
-            return login;
+            return Ok((login?, self.admission(by, told)));
         }
         Err(refused())
     }
@@ -358,6 +467,9 @@ fn read_public_key(line: &str) -> Result<(String, String), ControlError> {
             }
             _ => false,
         };
+    if kind == "ssh-rsa" {
+        return Err(wrong("is an RSA key, which the gateway cannot check"));
+    }
     if !fits {
         return Err(wrong("must be an ssh-ed25519 or ecdsa-sha2-nistp key"));
     }

@@ -21,6 +21,8 @@ pub enum Kind {
     Live,
     /// Requests to previews.
     Visit,
+    /// Connections to ports inside.
+    Port,
 }
 
 impl Kind {
@@ -28,7 +30,7 @@ impl Kind {
         match self {
             Self::Egress => 64,
             Self::Live => 1024,
-            Self::Visit => 2048,
+            Self::Visit | Self::Port => 2048,
         }
     }
 
@@ -37,6 +39,7 @@ impl Kind {
             Self::Egress => "followed egress logs",
             Self::Live => "live streams",
             Self::Visit => "visits under way",
+            Self::Port => "connections to ports",
         }
     }
 }

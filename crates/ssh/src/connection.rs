@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, SshLogin};
+use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, SshEntry, SshLogin};
 use russh::keys::HashAlg;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session as Ssh,
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Shared;
 use crate::forward::{Forward, port_inside};
 use crate::inbox::{Inlet, Outlet, Store};
-use crate::places::Place;
+use crate::places::{Group, Place};
 use crate::process::{Order, Session};
 use crate::signals;
 
@@ -43,6 +43,8 @@ struct Open {
     cancel: CancellationToken,
     /// Until its command is started.
     prepared: Option<Prepared>,
+    /// Among the channels of the organisation.
+    _place: Place,
 }
 
 struct Prepared {
@@ -59,7 +61,8 @@ pub struct Connection {
     peer: SocketAddr,
     stranger: Option<OwnedSemaphorePermit>,
     login: Option<SshLogin>,
-    place: Option<Place>,
+    /// Given back with the connection.
+    places: Vec<Place>,
     store: Store,
     channels: Channels,
     opened: usize,
@@ -94,7 +97,7 @@ impl Connection {
             peer,
             stranger: Some(stranger),
             login: None,
-            place: None,
+            places: Vec::new(),
             store: Store::new(),
             channels: Channels::default(),
             opened: 0,
@@ -115,21 +118,37 @@ impl Connection {
     }
 
     /// Lets somebody in, or counts the failure.
-    fn enter(&mut self, login: Result<SshLogin, cove_control::ControlError>) -> Auth {
-        let login = match login {
-            Ok(login) => login,
+    fn enter(&mut self, entry: Result<SshEntry, cove_control::ControlError>) -> Auth {
+        let (login, admission) = match entry {
+            Ok(entry) => entry,
             Err(error) => {
                 tracing::debug!(peer = %self.peer, %error, "an SSH login was refused");
                 self.shared.failures.count(self.peer.ip());
                 return Auth::reject();
             }
         };
-        let Some(place) = self.shared.places.take(&login.sandbox) else {
-            tracing::warn!(sandbox = %login.sandbox, "a sandbox has too many SSH clients");
+        let groups = [
+            Group::Organisation(login.principal.org.clone()),
+            Group::Sandbox(login.sandbox.clone()),
+        ];
+        let places = &self.shared.places;
+        let taken: Option<Vec<Place>> = groups.into_iter().map(|of| places.take(of)).collect();
+        let Some(taken) = taken else {
+            tracing::warn!(sandbox = %login.sandbox, "a sandbox or its organisation has too many SSH clients");
             return Auth::reject();
         };
         tracing::info!(sandbox = %login.sandbox, peer = %self.peer, "SSH login");
-        self.place = Some(place);
+        self.places = taken;
+        let (cut, sandbox) = (self.cut.clone(), login.sandbox.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = cut.cancelled() => {}
+                () = admission.ended() => {
+                    tracing::info!(%sandbox, "an SSH login ended with what it was by");
+                    cut.cancel();
+                }
+            }
+        });
         self.login = Some(login);
         Auth::Accept
     }
@@ -151,6 +170,8 @@ impl Connection {
         if channels.len() >= CHANNELS_MAX || self.opened >= CHANNELS_EVER_MAX {
             return None;
         }
+        let org = self.login.as_ref()?.principal.org.clone();
+        let place = self.shared.places.take(Group::Channels(org))?;
         self.opened += 1;
         let cancel = self.cut.child_token();
         let (inlet, outlet) = self.store.channel();
@@ -161,6 +182,7 @@ impl Connection {
                 orders: None,
                 cancel: cancel.clone(),
                 prepared: None,
+                _place: place,
             },
         );
         Some((cancel, outlet))

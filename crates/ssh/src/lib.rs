@@ -47,6 +47,9 @@ pub const CONNECTIONS_MAX: usize = 1024;
 pub const STRANGERS_MAX: usize = 128;
 /// Clients of one sandbox at once.
 pub const CLIENTS_MAX: usize = 64;
+/// Clients of one organisation at once, and what runs on all of their connections, so that others have room.
+pub const ORG_CLIENTS_MAX: usize = 256;
+pub const ORG_CHANNELS_MAX: usize = 2048;
 /// For a client's first line, and for logging in.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 const LOGIN_DEADLINE: Duration = Duration::from_secs(60);

@@ -1,13 +1,13 @@
-//! Who came too often: wrong logins by address, clients by sandbox.
+//! Who came too often: wrong logins by address, clients by sandbox and organisation.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cove_model::SandboxId;
+use cove_model::{OrgId, SandboxId};
 
-use crate::CLIENTS_MAX;
+use crate::{CLIENTS_MAX, ORG_CHANNELS_MAX, ORG_CLIENTS_MAX};
 
 /// Wrong logins from one address in one period; after that it is not listened to until the period ends.
 pub const FAILURES_MAX: u32 = 30;
@@ -68,31 +68,52 @@ impl Failures {
     }
 }
 
-/// Clients by sandbox.
-#[derive(Default)]
-pub struct Places(Mutex<HashMap<SandboxId, usize>>);
+/// Whose clients or channels are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Connections of one sandbox.
+    Sandbox(SandboxId),
+    /// Connections of one organisation.
+    Organisation(OrgId),
+    /// Commands and forwarded connections of one organisation.
+    Channels(OrgId),
+}
 
-/// One client's place, given back when dropped.
+impl Group {
+    const fn max(&self) -> usize {
+        match self {
+            Self::Sandbox(_) => CLIENTS_MAX,
+            Self::Organisation(_) => ORG_CLIENTS_MAX,
+            Self::Channels(_) => ORG_CHANNELS_MAX,
+        }
+    }
+}
+
+/// How many each group has now.
+#[derive(Default)]
+pub struct Places(Mutex<HashMap<Group, usize>>);
+
+/// One place, given back when dropped.
 pub struct Place {
     of: Arc<Places>,
-    sandbox: SandboxId,
+    group: Group,
 }
 
 impl Places {
-    fn table(&self) -> MutexGuard<'_, HashMap<SandboxId, usize>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<Group, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn take(self: &Arc<Self>, sandbox: &SandboxId) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, group: Group) -> Option<Place> {
         let mut table = self.table();
-        let taken = table.entry(sandbox.clone()).or_insert(0);
-        if *taken >= CLIENTS_MAX {
+        let taken = table.get(&group).copied().unwrap_or_default();
+        if taken >= group.max() {
             return None;
         }
-        *taken += 1;
+        table.insert(group.clone(), taken + 1);
         Some(Place {
             of: Arc::clone(self),
-            sandbox: sandbox.clone(),
+            group,
         })
     }
 }
@@ -100,10 +121,10 @@ impl Places {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.of.table();
-        if let Some(taken) = table.get_mut(&self.sandbox) {
+        if let Some(taken) = table.get_mut(&self.group) {
             *taken -= 1;
             if *taken == 0 {
-                table.remove(&self.sandbox);
+                table.remove(&self.group);
             }
         }
     }
@@ -142,15 +163,29 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_has_so_many_places_and_gets_them_back() {
+    fn everybody_has_so_many_places_and_gets_them_back() {
         let places = Arc::new(Places::default());
-        let sandbox = SandboxId::random();
-        let taken: Vec<_> = (0..CLIENTS_MAX).map(|_| places.take(&sandbox)).collect();
-        assert!(taken.iter().all(Option::is_some));
-        assert!(places.take(&sandbox).is_none());
-        assert!(places.take(&SandboxId::random()).is_some());
-        drop(taken);
-        assert!(places.take(&sandbox).is_some());
+        let (one, other) = (OrgId::random(), OrgId::random());
+        for (group, beside) in [
+            (
+                Group::Sandbox(SandboxId::random()),
+                Group::Sandbox(SandboxId::random()),
+            ),
+            (
+                Group::Organisation(one.clone()),
+                Group::Organisation(other.clone()),
+            ),
+            (Group::Channels(one.clone()), Group::Channels(other)),
+        ] {
+            let taken: Vec<_> = (0..group.max())
+                .map(|_| places.take(group.clone()))
+                .collect();
+            assert!(taken.iter().all(Option::is_some));
+            assert!(places.take(group.clone()).is_none(), "{group:?}");
+            assert!(places.take(beside).is_some(), "{group:?}");
+            drop(taken);
+            assert!(places.take(group).is_some());
+        }
         assert!(places.table().is_empty());
     }
 }

@@ -20,8 +20,9 @@ use crate::units;
 
 /// Where the program that ssh asks for the token finds it.
 const TOKEN_VARIABLE: &str = "COVE_SSH_TOKEN";
-/// The token is for logging in now.
-const TOKEN_S: u64 = 120;
+/// The token is for logging in now; the session may last as long as any.
+const LOGIN_S: u64 = 120;
+const SESSION_S: u64 = 30 * 86_400;
 /// A public key's file is no longer than this.
 const KEY_FILE_MAX: u64 = 16 * 1024;
 /// What ssh itself ends with when it fails.
@@ -46,13 +47,17 @@ pub async fn run(client: &Client, args: &SshArgs, json: bool) -> Result<u8, CliE
         client.revoke_ssh_tokens(&args.sandbox).await?;
         return Ok(0);
     }
-    let expires_s = match args.token {
-        true => args.expires,
-        false => Some(TOKEN_S),
+    let create = match args.token {
+        true => CreateSshToken {
+            expires_s: args.expires,
+            login_s: None,
+        },
+        false => CreateSshToken {
+            expires_s: Some(SESSION_S),
+            login_s: Some(LOGIN_S),
+        },
     };
-    let access = client
-        .ssh_token(&args.sandbox, &CreateSshToken { expires_s })
-        .await?;
+    let access = client.ssh_token(&args.sandbox, &create).await?;
     if args.token {
         match json {
             true => output::json(&access)?,

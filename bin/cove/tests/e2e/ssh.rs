@@ -11,6 +11,9 @@ use rustix::termios::tcsetwinsize;
 use super::harness::{Cove, program, wait_for};
 use super::terminal::{Seat, size};
 
+mod editors;
+mod leaving;
+
 /// Everything a client needs for one sandbox: a configuration, the server's key, a token.
 struct Door {
     config: PathBuf,

@@ -9,6 +9,7 @@ mod idle;
 mod images;
 mod interrupted;
 mod keys;
+mod logins;
 mod metering;
 mod quota;
 mod resting;

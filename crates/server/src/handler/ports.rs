@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::preview::{Place, TOKEN_FIELD};
 use crate::state::App;
 use crate::streaming::Counted;
+use crate::streams::Kind;
 
 /// The protocol a connection to a port is asked for with.
 const TCP: &str = "tcp";
@@ -110,6 +111,7 @@ pub async fn connect(
         .control
         .guest(&caller.principal, &id, GuestAction::PortConnect)
         .await?;
+    let slot = app.streams.enter(&access.sandbox().org, Kind::Port)?;
     let mut stream = access
         .guest()
         .connect_port(port)
@@ -130,7 +132,7 @@ pub async fn connect(
             () = ending.cancelled() => {}
             () = admission.ended() => {}
         }
-        drop((access, counted));
+        drop((access, counted, slot));
     });
     let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, TCP)];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())

@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use cove_api::ssh::{AddSshKey, CreateSshToken, SshAccess, SshHost, SshKey};
 use cove_api::{ErrorCode, NoQuery, PageQuery, Timestamp};
+use cove_control::SshTokenRequest;
 use cove_model::KeyId;
 use cove_model::spec::SECONDS_MAX;
 use time::{Duration, OffsetDateTime};
@@ -63,9 +64,13 @@ pub async fn token(
         Failure::new(ErrorCode::Unsupported, "this server has no SSH gateway")
             .hint("start it with --ssh-listen ADDRESS")
     })?;
+    let request = SshTokenRequest {
+        expires_s: request.expires_s,
+        login_s: request.login_s,
+    };
     let made = app
         .control
-        .ssh_token(&caller.principal, &id, request.expires_s)
+        .ssh_token(&caller.principal, &id, request)
         .await?;
     let user = made.sandbox.to_string();
     let access = SshAccess {

@@ -23,6 +23,7 @@ async fn a_token_comes_with_all_a_client_needs() {
     let sandbox = server.sandbox("box").await;
     let create = CreateSshToken {
         expires_s: Some(60),
+        login_s: Some(30),
     };
     let access = server.client.ssh_token("box", &create).await.unwrap();
     assert_eq!(access.user, sandbox.id);
@@ -37,9 +38,18 @@ async fn a_token_comes_with_all_a_client_needs() {
     for expires_s in [0, 30 * 86_400 + 1, u64::MAX] {
         let create = CreateSshToken {
             expires_s: Some(expires_s),
+            login_s: None,
         };
         let (status, _) = refused(server.client.ssh_token("box", &create).await);
         assert_eq!(status, 422, "{expires_s}");
+    }
+    for login_s in [0, 61, u64::MAX] {
+        let create = CreateSshToken {
+            expires_s: Some(60),
+            login_s: Some(login_s),
+        };
+        let (status, _) = refused(server.client.ssh_token("box", &create).await);
+        assert_eq!(status, 422, "{login_s}");
     }
     server.client.revoke_ssh_tokens("box").await.unwrap();
 }
