@@ -42,7 +42,7 @@ fn limit() -> io::Result<()> {
         (Resource::Nofile, most),
         (Resource::As, Some(MAX_ADDRESS_SPACE)),
         (Resource::Core, Some(0)),
-        (Resource::Fsize, Some(LOG_BYTES_MAX)),
+        (Resource::Fsize, Some(FILE_BYTES_MAX)),
     ];
     for (resource, limit) in limits {
         let limit = Rlimit {
@@ -54,8 +54,9 @@ fn limit() -> io::Result<()> {
     Ok(())
 }
 
-/// Its log file, the only file it can write to.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+/// Of its log and its journal, the only files it can write to. Its own bound is lower: a signal comes
+/// with this one.
+const FILE_BYTES_MAX: u64 = 2 * cove_gateway::journal::FILE_BYTES_MAX;
 
 /// What the runtime, the allocator and sockets need. Notably absent: anything that opens a file,
 /// runs a program, changes an id, traces or mounts. `clone3` and `clone` are for threads.
@@ -69,6 +70,9 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_pipe2,
     libc::SYS_fcntl,
     libc::SYS_fstat,
+    // What `File::metadata` asks with. Without a path, since nothing can be opened, it tells little.
+    libc::SYS_statx,
+    libc::SYS_ftruncate,
     libc::SYS_ioctl,
     libc::SYS_socket,
     libc::SYS_bind,

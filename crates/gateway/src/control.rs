@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::journal::Kept;
 use crate::limits::Limits;
-use crate::log::Totals;
 use crate::policy::Policy;
 
 /// Raised when a message changes its meaning. A gateway of another version is replaced.
@@ -39,6 +39,8 @@ pub struct Start {
     pub reserved: Vec<Cidr>,
     pub limits: Limits,
     pub table: Vec<Placed>,
+    /// What earlier processes logged.
+    pub logs: Vec<Kept>,
     /// What the sockets are bound to; told back on [`Call::Hello`].
     pub dns: SocketAddrV4,
     pub proxy: SocketAddrV4,
@@ -81,9 +83,6 @@ pub enum Call {
     },
     Append(Vec<(Ipv4Addr, EgressEntry)>),
     Egress(EgressQuery),
-    Totals {
-        sandbox: SandboxId,
-    },
     Upstreams(Vec<SocketAddr>),
     Stop,
 }
@@ -95,7 +94,6 @@ pub enum Reply {
     Egress(EgressBatch),
     /// The log of that sandbox is not here.
     Unknown,
-    Totals(Totals),
     Refused {
         message: String,
     },

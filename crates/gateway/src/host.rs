@@ -4,6 +4,7 @@
 //! ```text
 //! <directory>/control.sock   calls, root only
 //! <directory>/process        pid and start time of the process, to end one that does not answer
+//! <directory>/egress.0 .1    what it logged, for the process after it
 //! <directory>/log            what it had to say; empty in ordinary life
 //! <directory>/outdated       which older program serves on, since when (its modification time)
 //! ```
@@ -26,7 +27,6 @@ use tokio::time::timeout;
 
 use crate::control::{self, Call, Hello, Placed, Reply, Request, VERSION};
 use crate::limits::Limits;
-use crate::log::Totals;
 use crate::policy::Policy;
 
 mod age;
@@ -238,16 +238,6 @@ impl Gateway {
                 next: after,
                 lost: after != 0,
             }),
-            other => Err(unexpected(other)),
-        }
-    }
-
-    /// Counts over the life of a sandbox's log; `None` when it has none.
-    pub async fn totals(&self, sandbox: &SandboxId) -> Result<Option<Totals>, GatewayError> {
-        let sandbox = sandbox.clone();
-        match self.0.call(Call::Totals { sandbox }, CALL).await? {
-            Reply::Totals(totals) => Ok(Some(totals)),
-            Reply::Unknown => Ok(None),
             other => Err(unexpected(other)),
         }
     }

@@ -18,6 +18,7 @@ pub mod control;
 pub mod dns;
 pub mod host;
 pub mod http;
+pub mod journal;
 pub mod limits;
 pub mod log;
 pub mod policy;

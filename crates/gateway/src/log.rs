@@ -2,7 +2,7 @@
 //!
 //! Allowed and denied entries are kept in rings of their own, so that a flood of one kind does not
 //! push out the other. Sequence numbers start from the clock, so that they go on growing when the
-//! process is replaced.
+//! process is replaced. What is recorded goes to the journal as well, for the next process.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,8 @@ use cove_runner::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressV
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::journal::{Kept, Scribe};
 
 /// Memory of one ring; an entry takes its texts and [`ENTRY_BYTES`].
 pub const RING_BYTES_MAX: usize = 64 * 1024;
@@ -38,6 +40,7 @@ pub struct Draft {
 pub struct Log {
     rings: Mutex<Rings>,
     added: Notify,
+    scribe: Option<Scribe>,
 }
 
 #[derive(Debug)]
@@ -47,16 +50,6 @@ struct Rings {
     next: u64,
     /// The number below which entries may be missing.
     complete_from: u64,
-    totals: Totals,
-}
-
-/// Counts over the life of the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Totals {
-    pub allowed: u64,
-    pub denied: u64,
-    pub sent_bytes: u64,
-    pub received_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -103,24 +96,57 @@ fn cost(entry: &EgressEntry) -> usize {
     ENTRY_BYTES + entry.name.as_ref().map_or(0, String::len) + entry.rule.len()
 }
 
-impl Default for Log {
-    fn default() -> Self {
-        let micros = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
-        Self::starting_at(u64::try_from(micros).unwrap_or(1))
-    }
+/// Where the numbers of a new log begin.
+fn first_number() -> u64 {
+    let micros = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+    u64::try_from(micros).unwrap_or(1)
 }
 
 impl Log {
+    #[cfg(test)]
     fn starting_at(first: u64) -> Self {
+        Self::with(first, first, None)
+    }
+
+    fn with(next: u64, complete_from: u64, scribe: Option<Scribe>) -> Self {
         Self {
             rings: Mutex::new(Rings {
                 allowed: Ring::default(),
                 denied: Ring::default(),
-                next: first,
-                complete_from: first,
-                totals: Totals::default(),
+                next,
+                complete_from,
             }),
             added: Notify::new(),
+            scribe,
+        }
+    }
+
+    /// Goes on from what was kept, which may be nothing.
+    pub fn restored(kept: &Kept, scribe: Option<Scribe>) -> Self {
+        let first = first_number();
+        let Some(last) = kept.entries.last() else {
+            return Self::with(first, first, scribe);
+        };
+        // A clock that went back must not give a number twice.
+        let next = first.max(last.sequence.saturating_add(1));
+        let log = Self::with(next, kept.complete_from, scribe);
+        let mut rings = log.rings();
+        for entry in &kept.entries {
+            rings.keep(entry.clone());
+        }
+        drop(rings);
+        log
+    }
+
+    pub fn kept(&self, sandbox: cove_model::SandboxId) -> Kept {
+        let rings = self.rings();
+        let both = rings.allowed.entries.iter().chain(&rings.denied.entries);
+        let mut entries: Vec<EgressEntry> = both.cloned().collect();
+        entries.sort_unstable_by_key(|entry| entry.sequence);
+        Kept {
+            sandbox,
+            entries,
+            complete_from: rings.complete_from,
         }
     }
 
@@ -149,13 +175,7 @@ impl Log {
         if let Some(name) = &mut entry.name {
             cut(name);
         }
-        let mut rings = self.rings();
-        match entry.verdict {
-            EgressVerdict::Allowed => rings.totals.allowed += 1,
-            EgressVerdict::Denied => rings.totals.denied += 1,
-        }
-        let sequence = rings.push(entry);
-        drop(rings);
+        let sequence = self.rings().push(entry, None, self.scribe.as_ref());
         self.added.notify_waiters();
         sequence
     }
@@ -164,20 +184,14 @@ impl Log {
     /// a follower hears of it; its old place is empty.
     pub fn finish(&self, sequence: u64, sent_bytes: u64, received_bytes: u64) {
         let mut rings = self.rings();
-        rings.totals.sent_bytes += sent_bytes;
-        rings.totals.received_bytes += received_bytes;
         let Some(mut entry) = rings.allowed.take(sequence) else {
             return;
         };
         entry.sent_bytes = sent_bytes;
         entry.received_bytes = received_bytes;
-        rings.push(entry);
+        rings.push(entry, Some(sequence), self.scribe.as_ref());
         drop(rings);
         self.added.notify_waiters();
-    }
-
-    pub fn totals(&self) -> Totals {
-        self.rings().totals
     }
 
     pub async fn read(&self, query: &EgressQuery) -> EgressBatch {
@@ -222,10 +236,25 @@ impl Log {
 }
 
 impl Rings {
-    fn push(&mut self, mut entry: EgressEntry) -> u64 {
+    fn push(
+        &mut self,
+        mut entry: EgressEntry,
+        replaces: Option<u64>,
+        scribe: Option<&Scribe>,
+    ) -> u64 {
         let sequence = self.next;
         self.next += 1;
         entry.sequence = sequence;
+        // Under the lock, so that lines are in the order of their numbers.
+        if let Some(scribe) = scribe {
+            scribe.note(&entry, replaces);
+        }
+        self.keep(entry);
+        sequence
+    }
+
+    /// An entry that has its number already, and the highest.
+    fn keep(&mut self, entry: EgressEntry) {
         let ring = match entry.verdict {
             EgressVerdict::Allowed => &mut self.allowed,
             EgressVerdict::Denied => &mut self.denied,
@@ -233,7 +262,6 @@ impl Rings {
         if let Some(dropped) = ring.push(entry) {
             self.complete_from = self.complete_from.max(dropped + 1);
         }
-        sequence
     }
 }
 
@@ -308,7 +336,6 @@ mod tests {
         assert_eq!(all.entries[0].name.as_deref(), Some("kept"));
         let rings = log.rings();
         assert!(rings.allowed.bytes + rings.denied.bytes <= 2 * RING_BYTES_MAX);
-        assert_eq!(rings.totals.denied, 10_000);
     }
 
     #[tokio::test]

@@ -9,12 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use cove_gateway::control::{self, Start, Started, VERSION};
+use cove_gateway::journal::FILES;
 use cove_gateway::serve::{Sockets, serve};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// Threads that carry bytes; the kernel does most of the work.
 const WORKERS_MAX: usize = 4;
-const SOCKETS: usize = 4;
+/// Sockets, and the files of the journal.
+const SOCKETS: usize = 4 + FILES;
 
 fn main() -> std::process::ExitCode {
     let mut parent = match parent() {
@@ -85,12 +87,13 @@ fn receive_sockets(parent: &UnixStream) -> io::Result<Sockets> {
             fds.extend(received);
         }
     }
-    let [packets, streams, proxy, control] = <[OwnedFd; SOCKETS]>::try_from(fds)
+    let [packets, streams, proxy, control, journal @ ..] = <[OwnedFd; SOCKETS]>::try_from(fds)
         .map_err(|_| io::Error::other("the parent sent no sockets"))?;
     Ok(Sockets {
         packets,
         streams,
         proxy,
         control,
+        journal,
     })
 }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::control::{self, Call, Hello, Reply, Request, Start, VERSION};
 use crate::dns::resolve::Resolver;
 use crate::dns::server::Server;
+use crate::journal::{FILES, Journal};
 use crate::proxy::Proxy;
 use crate::proxy::relay::Pipes;
 use crate::state::World;
@@ -49,6 +50,7 @@ pub struct Sockets {
     pub streams: OwnedFd,
     pub proxy: OwnedFd,
     pub control: OwnedFd,
+    pub journal: [OwnedFd; FILES],
 }
 
 struct Gateway {
@@ -66,7 +68,11 @@ struct Gateway {
 
 /// The policies are in place before the first packet is read.
 pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::Result<()> {
-    let world = Arc::new(World::new(start.limits, start.reserved));
+    let journal = Arc::new(Journal::begin(sockets.journal.map(Into::into))?);
+    let mut world = World::new(start.limits, start.reserved);
+    world.log_to(journal.clone());
+    let world = Arc::new(world);
+    world.remember(start.logs);
     world.replace(start.table);
     let resolver = Arc::new(Resolver::new(start.upstreams, questions_max()));
     let packets = UdpSocket::from_std(unblocked(sockets.packets)?.into())?;
@@ -104,6 +110,7 @@ pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::
         () = gateway.stop.notified() => {}
         () = gateway.unneeded() => {}
     }
+    journal.flush();
     Ok(())
 }
 
@@ -227,12 +234,6 @@ impl Gateway {
                 }
                 return match self.world.log(&query.sandbox) {
                     Some(log) => Reply::Egress(log.read(&query).await),
-                    None => Reply::Unknown,
-                };
-            }
-            Call::Totals { sandbox } => {
-                return match self.world.log(&sandbox) {
-                    Some(log) => Reply::Totals(log.totals()),
                     None => Reply::Unknown,
                 };
             }

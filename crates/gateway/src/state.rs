@@ -16,6 +16,7 @@ use cove_runner::EgressEntry;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::control::Placed;
+use crate::journal::{Journal, Kept, Scribe};
 use crate::limits::{Bucket, Limits};
 use crate::log::Log;
 use crate::policy::{Denied, Policy};
@@ -35,6 +36,7 @@ pub struct World {
     reserved: Vec<Cidr>,
     placed: RwLock<HashMap<Ipv4Addr, Arc<Sandbox>>>,
     logs: Mutex<Logs>,
+    journal: Option<Arc<Journal>>,
     connections: AtomicUsize,
 }
 
@@ -140,7 +142,31 @@ impl World {
             reserved,
             placed: RwLock::default(),
             logs: Mutex::default(),
+            journal: None,
             connections: AtomicUsize::new(0),
+        }
+    }
+
+    /// What is logged from now on is written down.
+    pub fn log_to(&mut self, journal: Arc<Journal>) {
+        self.journal = Some(journal);
+    }
+
+    fn new_log(&self, kept: &Kept) -> Arc<Log> {
+        let scribe = self.journal.clone();
+        let scribe = scribe.map(|journal| Scribe::new(journal, kept.sandbox.clone()));
+        Arc::new(Log::restored(kept, scribe))
+    }
+
+    /// Logs of before, of sandboxes that have no address yet.
+    pub fn remember(&self, logs: Vec<Kept>) {
+        for kept in logs {
+            let log = self.new_log(&kept);
+            lock(&self.logs)
+                .by_sandbox
+                .insert(kept.sandbox.clone(), log);
+            let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+            self.rest(&placed, &kept.sandbox);
         }
     }
 
@@ -216,7 +242,9 @@ impl World {
     fn log_to_use(&self, id: &SandboxId) -> Arc<Log> {
         let mut logs = lock(&self.logs);
         logs.resting.retain(|resting| resting != id);
-        logs.by_sandbox.entry(id.clone()).or_default().clone()
+        let log = logs.by_sandbox.entry(id.clone());
+        log.or_insert_with(|| self.new_log(&Kept::nothing(id.clone())))
+            .clone()
     }
 
     /// The log of a sandbox that lost its address, unless it has moved to another.
@@ -245,6 +273,9 @@ impl World {
         if logs.resting.contains(id) {
             logs.resting.retain(|resting| resting != id);
             logs.by_sandbox.remove(id);
+            if let Some(journal) = &self.journal {
+                journal.forget(id);
+            }
         }
     }
 

@@ -20,12 +20,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{CALL, GatewayConfig, GatewayError, Inner, Life};
 use crate::control::{self, Call, Start, Started, VERSION};
+use crate::journal::{self, FILES, Kept};
 
 /// How long the process may take to serve; it takes a few milliseconds.
 const START: Duration = Duration::from_secs(10);
 /// How long it may take to end before it is killed, and after.
 const END: Duration = Duration::from_secs(3);
-/// Half of what a process may write at most.
+/// A longer one is begun anew with the next process.
 const LOG_BYTES_MAX: u64 = 512 * 1024;
 const BACKLOG: i32 = 4096;
 /// Questions that wait in the kernel while others are read.
@@ -49,6 +50,7 @@ struct Sockets {
     streams: Socket,
     proxy: Socket,
     control: UnixListener,
+    journal: [File; FILES],
 }
 
 impl Inner {
@@ -66,11 +68,12 @@ impl Inner {
             reserved: self.config.reserved.clone(),
             limits: self.config.limits.clone(),
             table: self.table().values().cloned().collect(),
+            logs: Vec::new(),
             dns: self.config.dns,
             proxy: self.config.proxy,
         };
         let config = self.config.clone();
-        let launched = tokio::task::spawn_blocking(move || launch(&config, &start)).await;
+        let launched = tokio::task::spawn_blocking(move || launch(&config, start)).await;
         let child =
             launched.map_err(|error| failed("run the start")(io::Error::other(error)))??;
         life.child = Some(child);
@@ -110,14 +113,16 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> GatewayError {
     move |source| GatewayError::Start { step, source }
 }
 
-fn launch(config: &GatewayConfig, start: &Start) -> Result<Child, GatewayError> {
+fn launch(config: &GatewayConfig, mut start: Start) -> Result<Child, GatewayError> {
     let directory = &config.directory;
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
         .map_err(failed("make the directory"))?;
-    let sockets = bind(config)?;
+    let (journal, logs) = open_journal(directory).map_err(failed("open the journal"))?;
+    start.logs = logs;
+    let sockets = bind(config, journal)?;
     let log = open_log(&directory.join("log")).map_err(failed("open the log"))?;
     let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket pair"))?;
     let program = program(config.program).map_err(failed("write the program"))?;
@@ -131,7 +136,7 @@ fn launch(config: &GatewayConfig, start: &Start) -> Result<Child, GatewayError> 
         .map_err(failed("run the program"))?;
     let mut child = Guard(Some(child));
     let pid = child.0.as_ref().map_or(0, Child::id);
-    let started = hand_over(ours, &sockets, start).map_err(failed("hand over the sockets"))?;
+    let started = hand_over(ours, &sockets, &start).map_err(failed("hand over the sockets"))?;
     if let Started::Failed { message } = started {
         return Err(GatewayError::Refused { message });
     }
@@ -150,6 +155,29 @@ fn open_log(path: &Path) -> io::Result<File> {
         log.set_len(0)?;
     }
     Ok(log)
+}
+
+/// The journal's files, cleared up, and what they held. The process before has ended.
+fn open_journal(directory: &Path) -> io::Result<([File; FILES], Vec<Kept>)> {
+    let open = |number: usize| {
+        OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .mode(0o600)
+            .open(directory.join(format!("egress.{number}")))
+    };
+    let mut files = [open(0)?, open(1)?];
+    let kept = journal::read(&files);
+    // Written beside and put in their place at once: a host that crashes here keeps them.
+    let text = journal::text_of(&kept)?;
+    let fresh = directory.join("egress.new");
+    fs::write(&fresh, text)?;
+    fs::set_permissions(&fresh, Permissions::from_mode(0o600))?;
+    fs::rename(&fresh, directory.join("egress.0"))?;
+    files[0] = open(0)?;
+    files[1].set_len(0)?;
+    Ok((files, kept))
 }
 
 /// A child that is not left behind when its start fails.
@@ -171,7 +199,7 @@ fn program(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-fn bind(config: &GatewayConfig) -> Result<Sockets, GatewayError> {
+fn bind(config: &GatewayConfig, journal: [File; FILES]) -> Result<Sockets, GatewayError> {
     let packets = socket(Type::DGRAM, Protocol::UDP, config.dns)
         .map_err(failed("bind the resolver's UDP port"))?;
     // A smaller buffer loses questions earlier, and they are asked again.
@@ -186,6 +214,7 @@ fn bind(config: &GatewayConfig) -> Result<Sockets, GatewayError> {
         streams,
         proxy,
         control,
+        journal,
     })
 }
 
@@ -214,13 +243,15 @@ fn bind_control(directory: &Path) -> io::Result<UnixListener> {
 }
 
 fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Result<Started> {
-    let fds: [BorrowedFd<'_>; 4] = [
+    let fds: [BorrowedFd<'_>; 4 + FILES] = [
         sockets.packets.as_fd(),
         sockets.streams.as_fd(),
         sockets.proxy.as_fd(),
         sockets.control.as_fd(),
+        sockets.journal[0].as_fd(),
+        sockets.journal[1].as_fd(),
     ];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::Error::other("the descriptors do not fit"));

@@ -5,6 +5,7 @@
 
 mod client;
 mod dns;
+mod journal;
 mod life;
 mod limits;
 mod ports;

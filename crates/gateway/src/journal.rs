@@ -1,0 +1,430 @@
+//! The egress log on disk, for the process that comes after this one.
+//!
+//! The process can open no file: the engine opens two, and the process fills one after the other, emptying
+//! the one it turns to. Lines are written by a thread of their own, so that a slow disk slows no
+//! connection; what comes faster than it writes is left out, and the place is marked. Each sandbox has a
+//! rate, so that one cannot push the others' lines out. When a process is started the engine reads both
+//! files, keeps what the log in memory would have kept, and hands it over.
+//!
+//! What is read back was written by a process that strangers talk to: lines that make no sense are skipped.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use cove_model::SandboxId;
+use cove_runner::EgressEntry;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::Bucket;
+use crate::log::Log;
+
+/// The files that are filled in turn.
+pub const FILES: usize = 2;
+/// Each holds this much.
+pub const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Lines that wait for the disk.
+const WAITING_MAX: usize = 4096;
+/// Lines of one sandbox in a second, and at once.
+const LINES_PER_SECOND: u32 = 20;
+const LINES_AT_ONCE: u32 = 500;
+/// No line is longer: texts in an entry are cut.
+const LINE_BYTES_MAX: u64 = 4096;
+/// How long the end of the process waits for the disk.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// One line of a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    sandbox: SandboxId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<EgressEntry>,
+    /// The number this entry had before its connection was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaces: Option<u64>,
+    /// Some before this one were left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    gap: bool,
+    /// The sandbox was deleted, and its log with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    forgotten: bool,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Box<Line>),
+    Flush(SyncSender<()>),
+}
+
+/// The way to the thread that writes.
+#[derive(Debug)]
+pub struct Journal(SyncSender<Message>);
+
+impl Journal {
+    /// Takes the files over, which were opened for appending; the first goes on where it ends.
+    pub fn begin(files: [File; FILES]) -> std::io::Result<Self> {
+        Self::within(files, FILE_BYTES_MAX)
+    }
+
+    fn within(files: [File; FILES], bytes_max: u64) -> std::io::Result<Self> {
+        let (sender, messages) = sync_channel(WAITING_MAX);
+        std::thread::Builder::new()
+            .name("journal".into())
+            .stack_size(256 * 1024)
+            .spawn(move || write(files, &messages, bytes_max))?;
+        Ok(Self(sender))
+    }
+
+    /// Whether there was room.
+    fn send(&self, line: Line) -> bool {
+        match self.0.try_send(Message::Line(Box::new(line))) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        }
+    }
+
+    pub fn forget(&self, sandbox: &SandboxId) {
+        // A log that comes back although its sandbox is gone is found by nobody, and goes with the files.
+        self.send(Line {
+            sandbox: sandbox.clone(),
+            entry: None,
+            replaces: None,
+            gap: false,
+            forgotten: true,
+        });
+    }
+
+    /// Waits, but not long, until what was said so far is written.
+    pub fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.0.send(Message::Flush(done)).is_ok() {
+            // A disk that does not take it in time loses it.
+            let _ = written.recv_timeout(FLUSH);
+        }
+    }
+}
+
+fn write(mut files: [File; FILES], messages: &Receiver<Message>, bytes_max: u64) {
+    let mut at = 0;
+    let length = |file: &File| file.metadata().map_or(0, |data| data.len());
+    let mut bytes = length(&files[at]);
+    while let Ok(message) = messages.recv() {
+        let line = match message {
+            Message::Flush(done) => {
+                let _ = done.send(());
+                continue;
+            }
+            Message::Line(line) => line,
+        };
+        let Ok(mut text) = serde_json::to_vec(&line) else {
+            continue;
+        };
+        text.push(b'\n');
+        let size = text.len() as u64;
+        if size > LINE_BYTES_MAX {
+            continue;
+        }
+        if bytes + size > bytes_max {
+            at = (at + 1) % FILES;
+            if files[at].set_len(0).is_err() {
+                continue;
+            }
+            bytes = 0;
+        }
+        // A full disk loses lines, which shows only when the process is replaced.
+        if files[at].write_all(&text).is_ok() {
+            bytes += size;
+        }
+    }
+}
+
+/// Writes the lines of one sandbox.
+#[derive(Debug)]
+pub struct Scribe {
+    journal: Arc<Journal>,
+    sandbox: SandboxId,
+    rate: Mutex<Bucket>,
+    gap: AtomicBool,
+}
+
+impl Scribe {
+    pub fn new(journal: Arc<Journal>, sandbox: SandboxId) -> Self {
+        let rate = Bucket::new(LINES_PER_SECOND, LINES_AT_ONCE, Instant::now());
+        Self {
+            journal,
+            sandbox,
+            rate: Mutex::new(rate),
+            gap: AtomicBool::new(false),
+        }
+    }
+
+    pub fn note(&self, entry: &EgressEntry, replaces: Option<u64>) {
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = rate.take(1, Instant::now())
+            && self.journal.send(Line {
+                sandbox: self.sandbox.clone(),
+                entry: Some(entry.clone()),
+                replaces,
+                gap: self.gap.load(Ordering::Relaxed),
+                forgotten: false,
+            });
+        self.gap.store(!sent, Ordering::Relaxed);
+    }
+}
+
+/// What is kept of one sandbox's log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    pub sandbox: SandboxId,
+    /// In the order of their numbers.
+    pub entries: Vec<EgressEntry>,
+    /// The number below which entries may be missing.
+    pub complete_from: u64,
+}
+
+impl Kept {
+    /// A log in which nothing was decided yet.
+    pub fn nothing(sandbox: SandboxId) -> Self {
+        Self {
+            sandbox,
+            entries: Vec::new(),
+            complete_from: 0,
+        }
+    }
+}
+
+/// What the files hold, within the bounds of the log in memory.
+pub fn read(files: &[File; FILES]) -> Vec<Kept> {
+    let mut logs: BTreeMap<SandboxId, BTreeMap<u64, Line>> = BTreeMap::new();
+    let mut forgotten = Vec::new();
+    for file in files {
+        let mut lines = BufReader::new(file.take(FILE_BYTES_MAX));
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            let limited = &mut (&mut lines).take(LINE_BYTES_MAX);
+            match limited.read_until(b'\n', &mut text) {
+                Ok(read) if read > 0 => {}
+                Ok(_) | Err(_) => break,
+            }
+            let Ok(line) = serde_json::from_slice::<Line>(&text) else {
+                continue;
+            };
+            match &line.entry {
+                _ if line.forgotten => forgotten.push(line.sandbox),
+                Some(entry) => {
+                    let log = logs.entry(line.sandbox.clone()).or_default();
+                    log.insert(entry.sequence, line);
+                }
+                None => {}
+            }
+        }
+    }
+    for sandbox in forgotten {
+        logs.remove(&sandbox);
+    }
+    let kept = logs
+        .into_iter()
+        .map(|(sandbox, lines)| kept(sandbox, lines));
+    kept.collect()
+}
+
+fn kept(sandbox: SandboxId, mut lines: BTreeMap<u64, Line>) -> Kept {
+    let replaced: Vec<u64> = lines.values().filter_map(|line| line.replaces).collect();
+    let gap = lines.iter().filter(|(_, line)| line.gap).map(|(at, _)| *at);
+    let gap = gap.max();
+    for number in replaced {
+        lines.remove(&number);
+    }
+    let first = lines.keys().next().copied();
+    let complete_from = gap.or(first).unwrap_or_default();
+    let entries = lines.into_values().filter_map(|line| line.entry).collect();
+    let whole = Kept {
+        sandbox,
+        entries,
+        complete_from,
+    };
+    // The log itself knows what it has room for.
+    Log::restored(&whole, None).kept(whole.sandbox)
+}
+
+/// The files' text that [`read`] makes the same of.
+pub fn text_of(kept: &[Kept]) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for log in kept {
+        let mut later = log.entries.iter().skip(1).map(|entry| entry.sequence);
+        let after_gap = later.find(|number| *number >= log.complete_from);
+        let first = log.entries.first().map_or(0, |entry| entry.sequence);
+        let after_gap = after_gap.filter(|_| first < log.complete_from);
+        for entry in &log.entries {
+            let line = Line {
+                sandbox: log.sandbox.clone(),
+                entry: Some(entry.clone()),
+                replaces: None,
+                gap: Some(entry.sequence) == after_gap,
+                forgotten: false,
+            };
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, SeekFrom};
+
+    use cove_runner::{EgressProtocol, EgressVerdict};
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::log::Draft;
+
+    fn files() -> [File; FILES] {
+        let folder = tempfile::tempdir().expect("a folder");
+        [0, 1].map(|number: usize| {
+            let mut options = File::options();
+            let options = options.create(true).append(true).read(true);
+            let path = folder.path().join(number.to_string());
+            options.open(path).expect("a file")
+        })
+    }
+
+    fn again(files: &[File; FILES]) -> [File; FILES] {
+        [&files[0], &files[1]].map(|mut file| {
+            file.seek(SeekFrom::Start(0)).expect("it can be read");
+            file.try_clone().expect("a copy")
+        })
+    }
+
+    fn draft(name: &str, verdict: EgressVerdict) -> Draft {
+        Draft {
+            protocol: EgressProtocol::Dns,
+            name: Some(name.to_owned()),
+            address: None,
+            port: None,
+            verdict,
+            rule: "test".to_owned(),
+        }
+    }
+
+    fn names(kept: &Kept) -> Vec<&str> {
+        let names = kept.entries.iter().map(|entry| entry.name.as_deref());
+        names.map(|name| name.expect("named")).collect()
+    }
+
+    #[test]
+    fn what_a_process_logged_is_there_for_the_next() {
+        let files = files();
+        let journal = Arc::new(Journal::begin(again(&files)).expect("it begins"));
+        let (one, two, gone) = (
+            SandboxId::random(),
+            SandboxId::random(),
+            SandboxId::random(),
+        );
+        let log = |id: &SandboxId| {
+            let scribe = Scribe::new(journal.clone(), id.clone());
+            Log::restored(&Kept::nothing(id.clone()), Some(scribe))
+        };
+        let (first, second, third) = (log(&one), log(&two), log(&gone));
+        let number = first.record(draft("a", EgressVerdict::Allowed));
+        first.record(draft("b", EgressVerdict::Denied));
+        first.finish(number, 7, 9);
+        second.record(draft("c", EgressVerdict::Allowed));
+        third.record(draft("d", EgressVerdict::Allowed));
+        journal.forget(&gone);
+        journal.flush();
+        let kept = read(&again(&files));
+        assert_eq!(kept.len(), 2, "{kept:?}");
+        let of = |id: &SandboxId| kept.iter().find(|log| log.sandbox == *id).expect("kept");
+        assert_eq!(names(of(&one)), ["b", "a"]);
+        assert_eq!(of(&one).entries[1].received_bytes, 9);
+        assert_eq!(names(of(&two)), ["c"]);
+        // Written anew it says the same, and numbers go on growing.
+        let mut fresh = self::files();
+        fresh[0]
+            .write_all(&text_of(&kept).expect("text"))
+            .expect("room");
+        assert_eq!(read(&again(&fresh)), kept);
+        let restored = Log::restored(of(&one), None);
+        assert!(restored.record(draft("e", EgressVerdict::Denied)) > of(&one).entries[1].sequence);
+    }
+
+    #[test]
+    fn files_are_bounded_and_the_newest_lines_are_kept() {
+        let files = files();
+        const BYTES_MAX: u64 = 32 * 1024;
+        let journal = Journal::within(again(&files), BYTES_MAX).expect("it begins");
+        let id = SandboxId::random();
+        let lines = 9 * BYTES_MAX / 1000;
+        for sequence in 1..=lines {
+            let entry = EgressEntry {
+                sequence,
+                at: OffsetDateTime::now_utc(),
+                protocol: EgressProtocol::Tcp,
+                name: Some("x".repeat(1000)),
+                address: None,
+                port: None,
+                verdict: EgressVerdict::Allowed,
+                rule: String::new(),
+                sent_bytes: 0,
+                received_bytes: 0,
+            };
+            let line = Line {
+                sandbox: id.clone(),
+                entry: Some(entry),
+                replaces: None,
+                gap: false,
+                forgotten: false,
+            };
+            // As a caller that waits, so that none is left out.
+            let message = Message::Line(Box::new(line));
+            journal.0.send(message).expect("the thread lives");
+        }
+        journal.flush();
+        for file in &files {
+            assert!(file.metadata().expect("a file").len() <= BYTES_MAX);
+        }
+        let kept = read(&again(&files)).pop().expect("kept");
+        let last = kept.entries.last().expect("some");
+        assert_eq!(last.sequence, lines);
+        assert!(kept.complete_from > 1, "older ones are known to be gone");
+    }
+
+    #[test]
+    fn a_flood_of_one_sandbox_fills_no_file() {
+        let files = files();
+        let journal = Arc::new(Journal::begin(again(&files)).expect("it begins"));
+        let id = SandboxId::random();
+        let scribe = Scribe::new(journal.clone(), id.clone());
+        let log = Log::restored(&Kept::nothing(id.clone()), Some(scribe));
+        for _ in 0..10 * LINES_AT_ONCE {
+            log.record(draft("flood", EgressVerdict::Denied));
+        }
+        journal.flush();
+        let written = files[0].metadata().expect("a file").len();
+        assert!(written < u64::from(2 * LINES_AT_ONCE) * 400, "{written}");
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_skipped() {
+        let mut files = files();
+        let id = SandboxId::random();
+        let entry = format!(
+            r#"{{"sandbox":"{id}","entry":{{"sequence":5,"at":"2026-01-01T00:00:00Z","protocol":"dns","name":"a","address":null,"port":null,"verdict":"denied","rule":"r","sent_bytes":0,"received_bytes":0}}}}"#
+        );
+        let long = "z".repeat(3 * LINE_BYTES_MAX as usize);
+        let text = format!("nonsense\n\n{{}}\n\u{0}\n{long}\n[1]\n{entry}\n{{\"sandbox\":\"");
+        files[1].write_all(text.as_bytes()).expect("room");
+        let kept = read(&again(&files));
+        assert_eq!(kept.len(), 1);
+        assert_eq!(names(&kept[0]), ["a"]);
+    }
+}
