@@ -29,7 +29,12 @@ const PORTS: Ports = Ports {
 /// Below all that engines hand out, so that names of interfaces cannot meet.
 const FIRST: u32 = 20_000;
 const MANY: u32 = 1000;
-const IDLE: usize = 3000;
+/// Idle connections, and the megabytes they may cost.
+const IDLE: [(usize, f64); 2] = [(3000, 100.0), (10_000, 300.0)];
+/// Of one sandbox; it may have more, but not all.
+const IDLE_OF_ONE: usize = 3000;
+/// What the gateway keeps for other things, and room for the rest of this program.
+const DESCRIPTORS_BESIDE: u64 = 8192;
 const GATEWAY_UID: u32 = 0x6ffe_0000;
 
 struct Gatekeeper(Gateway);
@@ -285,19 +290,55 @@ fn carried(stage: &Stage, report: &mut Report, quick: bool) -> Result<()> {
     Ok(stage.network.release(FIRST + 3101)?)
 }
 
+/// Both ends of each connection are here as well as in the gateway.
+fn descriptors_for(connections: usize) -> u64 {
+    2 * connections as u64 + DESCRIPTORS_BESIDE
+}
+
 fn idle(stage: &Stage, report: &mut Report) -> Result<()> {
-    let index = FIRST + 3200;
-    let (inside, _) = stage.attach(index)?;
-    stage.set(index, inside.fd(), &listed("1.2.3.4"))?;
-    let held = hold(&inside, IDLE).context("hold connections; they need descriptors")?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)?;
+    for (connections, megabytes) in IDLE {
+        let wanted = descriptors_for(connections);
+        let name = format!("the gateway's memory with {connections} idle connections");
+        if most < wanted {
+            eprintln!(
+                "{name}: skipped, because it needs {wanted} descriptors and there are {most}"
+            );
+            continue;
+        }
+        let resident = resident_with(stage, connections)?;
+        report.bar(&name, resident, "MB", Bar::AtMost(megabytes));
+    }
+    Ok(())
+}
+
+/// Megabytes of the gateway while it holds that many, of as many sandboxes as it takes.
+fn resident_with(stage: &Stage, connections: usize) -> Result<f64> {
+    let (mut boxes, mut held) = (Vec::new(), Vec::new());
+    let mut index = FIRST + 3200;
+    while held.len() < connections {
+        let (inside, _) = stage.attach(index)?;
+        stage.set(index, inside.fd(), &listed("1.2.3.4"))?;
+        let more = IDLE_OF_ONE.min(connections - held.len());
+        held.extend(hold(&inside, more).context("hold connections; they need descriptors")?);
+        boxes.push((index, inside));
+        index += 1;
+    }
     let status = std::fs::read_to_string(format!("/proc/{}/status", stage.gateway_pid()?))?;
     let resident = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
         .and_then(|text| text.trim().trim_end_matches(" kB").parse::<f64>().ok())
         .context("read the gateway's memory")?;
-    let name = format!("the gateway's memory with {IDLE} idle connections");
-    report.bar(&name, resident / 1024.0, "MB", Bar::AtMost(100.0));
     drop(held);
-    Ok(stage.network.release(index)?)
+    for (index, _) in &boxes {
+        stage.network.release(*index)?;
+    }
+    Ok(resident / 1024.0)
 }

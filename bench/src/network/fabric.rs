@@ -20,6 +20,8 @@ const UPSTREAM: Ipv4Addr = Ipv4Addr::new(7, 7, 7, 2);
 pub const SINK: u16 = 9;
 /// Says one byte and holds the connection.
 pub const GREETER: u16 = 22;
+/// After as many more, those who went are let go.
+const GUESTS_LOOKED_AT: usize = 500;
 const CHUNK: usize = 256 * 1024;
 /// Nothing here takes nearly as long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -126,11 +128,7 @@ impl Fabric {
             while stream.read(&mut buffer)? > 0 {}
             stream.write_all(b"!")
         })?;
-        fabric.serve(GREETER, |mut stream| {
-            stream.write_all(b"!")?;
-            // Until the other side goes.
-            stream.read(&mut [0]).map(drop)
-        })?;
+        fabric.greet()?;
         Ok(fabric)
     }
 
@@ -153,7 +151,7 @@ impl Fabric {
         Ok(inside)
     }
 
-    fn serve(&mut self, port: u16, work: fn(TcpStream) -> io::Result<()>) -> Result<()> {
+    fn listener(&self, port: u16) -> Result<TcpListener> {
         let listener = self.internet.enter(|| {
             let socket = rustix::net::socket(
                 rustix::net::AddressFamily::INET,
@@ -164,6 +162,38 @@ impl Fabric {
             rustix::net::listen(&socket, 4096)?;
             io::Result::Ok(TcpListener::from(socket))
         })?;
+        Ok(listener)
+    }
+
+    /// A byte for everybody who comes, and then nothing more until they go. No thread for each: there are
+    /// thousands.
+    fn greet(&mut self) -> Result<()> {
+        let listener = self.listener(GREETER)?;
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(std::thread::spawn(move || {
+            let mut kept: Vec<TcpStream> = Vec::new();
+            let mut room = GUESTS_LOOKED_AT;
+            while let Ok((mut stream, _)) = listener.accept() {
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                // Who cannot be greeted sees it.
+                let greeted = stream.write_all(b"!").is_ok();
+                if greeted && stream.set_nonblocking(true).is_ok() {
+                    kept.push(stream);
+                }
+                if kept.len() >= room {
+                    let waits = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+                    kept.retain(|stream| stream.peek(&mut [0]).is_err_and(waits));
+                    room = kept.len() + GUESTS_LOOKED_AT;
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    fn serve(&mut self, port: u16, work: fn(TcpStream) -> io::Result<()>) -> Result<()> {
+        let listener = self.listener(port)?;
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
             let small = || std::thread::Builder::new().stack_size(64 * 1024);

@@ -107,6 +107,11 @@ impl Gatekeeper {
         self.config.directory.join("control.sock").exists()
     }
 
+    /// Whether a gateway that is gone left a log.
+    fn has_logged(&self) -> bool {
+        self.config.directory.join("egress.0").exists()
+    }
+
     /// Notes sandboxes that are there already: whenever the gateway starts, it starts with them.
     async fn adopt(&self, placed: Vec<(Ipv4Addr, SandboxId, NetworkPolicy)>) {
         let placed = placed
@@ -280,11 +285,14 @@ impl Engine {
     ) -> Result<EgressBatch, RunnerError> {
         self.inner.find(&query.sandbox)?;
         query.wait_ms = query.wait_ms.min(EGRESS_WAIT_MAX_MS);
-        let running = self
-            .inner
-            .gatekeeper
-            .get()
-            .and_then(|keeper| keeper.running());
+        let running = match self.inner.gatekeeper.get() {
+            Some(keeper) if keeper.has_logged() => {
+                let started = keeper.start().await;
+                Some(started.map_err(|error| internal(chain(&error)))?)
+            }
+            Some(keeper) => keeper.running(),
+            None => None,
+        };
         let Some(gateway) = running else {
             // Nothing was ever decided.
             tokio::time::sleep(Duration::from_millis(query.wait_ms)).await;
@@ -312,7 +320,21 @@ pub(crate) fn hear(inner: &Arc<Inner>, denials: Denials) {
     }
 }
 
+/// Says so when its thread panics: nobody waits for that thread.
+struct Hearing;
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(
+                "refused packets are not logged any more: the thread that hears of them panicked"
+            );
+        }
+    }
+}
+
 fn listen(inner: &Weak<Inner>, denials: &Denials) {
+    let _hearing = Hearing;
     loop {
         let heard = match denials.wait(HEARING) {
             Ok(heard) => heard,

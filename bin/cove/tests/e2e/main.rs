@@ -3,6 +3,7 @@
 // A test says what it expects by failing.
 #![allow(clippy::unwrap_used)]
 
+mod browser;
 mod chaos;
 mod cli;
 #[path = "../../../../crates/store/tests/conformance/cluster.rs"]

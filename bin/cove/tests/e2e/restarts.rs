@@ -87,3 +87,52 @@ fn an_orderly_restart_keeps_what_runs() {
     cove.serve();
     assert_eq!(cove.ok(["logs", "--follow", "box", &id]), expected());
 }
+
+#[test]
+fn a_sweep_removes_what_a_crash_left_and_nothing_that_lives() {
+    let mut cove = Cove::start();
+    cove.sandbox("box");
+    let shown = cove.json(["show", "box"]);
+    let id = shown["id"].as_str().unwrap();
+    let refused = cove.run(["doctor", "--sweep"]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("a server runs"), "{said}");
+    let kept = cove
+        .ok(["exec", "--detach", "box", "-c", "sleep 4321"])
+        .trim()
+        .to_owned();
+    cove.kill_server();
+
+    // A disk without a record, as a create that was killed leaves it.
+    let pool = cove.data_dir().join("engine/pool/sandboxes");
+    let disk = pool.join(id.chars().rev().collect::<String>());
+    let made = std::process::Command::new("btrfs")
+        .args(["subvolume", "create"])
+        .arg(&disk)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    // The parts of the killed server may be on their way out still.
+    wait_for("what was left is swept", || {
+        let swept = cove.run(["doctor", "--sweep"]);
+        (swept.status.success() && swept.stdout == b"swept\n").then_some(())
+    });
+    assert!(!disk.exists() && pool.join(id).exists());
+
+    cove.serve();
+    let running = cove.ok(["ps", "box"]);
+    assert!(running.contains(&kept), "{running}");
+    let nowhere = cove.scratch().join("nowhere");
+    let refused = cove
+        .command(["doctor", "--sweep"])
+        .env("COVE_DATA_DIR", &nowhere)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("nothing to sweep"),
+        "{said}"
+    );
+    assert!(!nowhere.exists(), "it made what it was asked to look at");
+}

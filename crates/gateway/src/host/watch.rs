@@ -19,7 +19,17 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Ends by itself when the last handle is dropped.
 pub(super) fn begin(inner: &Arc<Inner>) {
-    tokio::spawn(run(Arc::downgrade(inner)));
+    let weak = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        // Without it a process that dies stays dead.
+        while let Err(error) = tokio::spawn(run(weak.clone())).await {
+            if error.is_cancelled() {
+                return;
+            }
+            tracing::error!(%error, "what keeps the egress gateway alive panicked, and begins again");
+            tokio::time::sleep(RETRY_MAX).await;
+        }
+    });
 }
 
 async fn run(weak: Weak<Inner>) {

@@ -8,7 +8,10 @@ use cove_gateway::limits::Limits;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_runner::EgressVerdict;
 
-use crate::client::{ask, ask_bytes, connect_from, is_cut, odd_query, query, read_answer};
+use crate::client::{
+    ask, ask_bytes, connect, connect_from, exchange, hello, is_cut, is_denied, odd_query, query,
+    read_answer,
+};
 use crate::world::{
     EVIL, GATEWAY, GOOD, NEIGHBOUR, PRIVATE, RESOLVER, SANDBOX, STRANGER, World, allowing,
 };
@@ -272,4 +275,29 @@ fn broken_questions_do_not_stop_the_resolver() {
         }
     });
     assert_eq!(world.inside(|| ask("good.example")).code, NO_ERROR);
+}
+
+#[test]
+fn encrypted_questions_to_other_resolvers_are_refused() {
+    let world = World::new(&["good.example", "*.good.example"]);
+    world.inside(|| {
+        ask("good.example");
+        for address in [GOOD, EVIL, RESOLVER] {
+            // Over TLS, also with a name that is allowed on its own ports.
+            for name in ["dns.evil.example", "good.example"] {
+                let answer = exchange(connect(address, 853), &hello(name));
+                assert!(is_denied(&answer), "{address} {name}: {answer:?}");
+            }
+            // Over HTTPS and HTTP, to servers that are resolvers by name or by address.
+            for name in ["dns.evil.example", "evil.example", ""] {
+                let answer = exchange(connect(address, 443), &hello(name));
+                assert!(is_denied(&answer), "{address} {name}: {answer:?}");
+            }
+            let question = "GET /dns-query?dns=AAAB HTTP/1.1\r\nHost: dns.evil.example\r\n\r\n";
+            let answer = exchange(connect(address, 80), question.as_bytes()).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+        }
+    });
+    assert!(!world.seen.connected(EVIL) && !world.seen.connected(GOOD));
+    assert!(!world.seen.asked("dns.evil.example"));
 }

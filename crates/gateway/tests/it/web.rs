@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use cove_gateway::dns::wire::REFUSED;
 use cove_runner::EgressVerdict;
 
 use crate::client::{connect, exchange, get, is_cut};
@@ -215,4 +216,32 @@ fn a_policy_change_cuts_kept_connections() {
     });
     world.allow(&[]);
     assert!(is_cut(&stream.read(&mut [0; 8])));
+}
+
+#[test]
+fn a_redirect_to_a_forbidden_host_leads_nowhere() {
+    let world = World::new(&["good.example"]);
+    let request =
+        "GET /redirect?to=http://evil.example/loot HTTP/1.1\r\nHost: good.example\r\n\r\n";
+    world.inside(|| {
+        let mut stream = connect(GOOD, 80).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = vec![0; 256];
+        let read = stream.read(&mut head).unwrap();
+        let head = String::from_utf8_lossy(&head[..read]).into_owned();
+        assert!(
+            head.contains("Location: http://evil.example/loot"),
+            "{head}"
+        );
+        // Followed as clients do: on the connection that stands, on a new one, and by the name.
+        stream.write_all(&get("evil.example")).unwrap();
+        assert!(is_cut(&stream.read(&mut [0; 8])));
+        for address in [GOOD, EVIL] {
+            let answer = exchange(connect(address, 80), &get("evil.example")).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+        }
+        assert_eq!(crate::client::ask("evil.example").code, REFUSED);
+    });
+    assert!(!world.seen.connected(EVIL) && !world.seen.asked("evil.example"));
+    assert_eq!(world.seen.requests.lock().unwrap().len(), 1);
 }

@@ -283,6 +283,7 @@ impl World {
             for address in [GOOD, EVIL, PRIVATE] {
                 listen(&stop, &seen, address, 80, web);
                 listen(&stop, &seen, address, 443, second);
+                listen(&stop, &seen, address, 853, second);
             }
             for (address, port) in [(DATABASE, 5432), (EVIL, 5432), (GOOD, 22), (PRIVATE, 5432)] {
                 listen(&stop, &seen, address, port, first);
@@ -542,6 +543,15 @@ fn web(stream: TcpStream, seen: &Seen) {
             let answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
             stream.write_all(answer).unwrap();
             return echo(stream);
+        }
+        if let Some((_, to)) = head[0].split_once("/redirect?to=") {
+            let to = to.split(' ').next().unwrap_or_default();
+            let answer =
+                format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            continue;
         }
         let text = format!("{local} {asked} {}\n", body.len());
         let answer = format!(

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::preview::{Place, TOKEN_FIELD};
 use crate::state::App;
 use crate::streaming::Counted;
-use crate::streams::Kind;
+use cove_dialect::Kind;
 
 /// The protocol a connection to a port is asked for with.
 const TCP: &str = "tcp";
@@ -111,7 +111,7 @@ pub async fn connect(
         .control
         .guest(&caller.principal, &id, GuestAction::PortConnect)
         .await?;
-    let slot = app.streams.enter(&access.sandbox().org, Kind::Port)?;
+    let slot = app.front.streams.enter(&access.sandbox().org, Kind::Port)?;
     let mut stream = access
         .guest()
         .connect_port(port)

@@ -289,7 +289,10 @@ fn broken(error: &hyper::Error) -> Failure {
     }
     let message = "the server inside does not speak HTTP, or broke off";
     Failure::new(ErrorCode::PortClosed, message)
-        .hint("for other protocols: cove port-forward SANDBOX PORT")
+        .hint(
+            "a server that speaks TLS should speak plain HTTP here, since the preview has TLS of its own; \
+             for it and for other protocols: cove port-forward SANDBOX PORT",
+        )
 }
 
 /// A request's body whose sender must not stand still.

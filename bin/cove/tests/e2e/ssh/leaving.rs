@@ -106,7 +106,7 @@ fn sessions_and_forwarded_ports_end_with_what_opened_them_and_no_others_do() {
         .as_str()
         .or(other["id"].as_str())
         .unwrap();
-    cove.ok(["key", "revoke", id]);
+    cove.ok(["key", "rm", id]);
     by_lent.leaves("the session of a revoked key's token ends");
     wait_for("and so does its command", || {
         (!runs(&cove, 4003)).then_some(())
