@@ -8,10 +8,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cove_model::OrgId;
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
+use cove_model::{ImageId, OrgId};
 use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, RunnerError};
-use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope};
+use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope, StoreError};
 
 mod jobs;
 
@@ -30,6 +30,19 @@ const BUILT_IN: [&str; 2] = [DEFAULT_IMAGE, INTERPRETER_IMAGE];
 
 /// Registries leave the tag out when it is this one.
 const DEFAULT_TAG: &str = ":latest";
+
+fn beyond_quota(error: StoreError, mb: u64) -> ControlError {
+    match error {
+        StoreError::Quota { .. } => ControlError::new(
+            ErrorCode::QuotaExceeded,
+            format!(
+                "the image needs {mb} MiB, and the organisation's quota of disk has no room for it"
+            ),
+        )
+        .hint("remove images, snapshots or sandboxes, or have the quota raised"),
+        other => other.into(),
+    }
+}
 
 /// A reference without its tag or digest.
 fn repository(reference: &str) -> &str {
@@ -187,6 +200,7 @@ impl Control {
         if let ImageSource::Registry { reference, .. } = &source {
             self.check_registry(principal, reference).await?;
         }
+        self.require_room(principal).await?;
         let shared =
             principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
         let job = self.runner().add_image(source).await?;
@@ -207,9 +221,40 @@ impl Control {
         let mut names: HashSet<&str> = spelled_out.filter(|name| stands_for(asked, name)).collect();
         names.insert(asked);
         for name in names {
-            self.store().grant_image(holder, name, &image.id).await?;
+            let mb = image.size_bytes.div_ceil(1 << 20);
+            let granted = self.store().grant_image(holder, name, &image.id, mb).await;
+            granted.map_err(|error| beyond_quota(error, mb))?;
         }
         Ok(())
+    }
+
+    /// Refuses to begin with an image of an organisation that has no room for any.
+    pub(crate) async fn require_room(&self, principal: &Principal) -> Result<(), ControlError> {
+        let org = self.store().organisation(&principal.org).await?;
+        match org {
+            Some(org) if !principal.home && org.used.disk_mb >= org.quota.disk_mb => {
+                Err(ControlError::new(
+                    ErrorCode::QuotaExceeded,
+                    format!(
+                        "the organisation's quota of {} MiB of disk is used up",
+                        org.quota.disk_mb
+                    ),
+                )
+                .hint("remove images, snapshots or sandboxes, or have the quota raised"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes an image that nobody has a word for any more.
+    pub(crate) async fn drop_unclaimed(&self, image: &ImageId) -> Result<(), ControlError> {
+        if self.store().image_is_granted(image).await? {
+            return Ok(());
+        }
+        match self.runner().remove_image(image.as_str()).await {
+            Err(RunnerError::InUse { .. } | RunnerError::NotFound { .. }) => Ok(()),
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Needs `manage`. An image others may use too stays on the host.
@@ -238,7 +283,8 @@ impl Control {
         let view = self.get_image(principal, which).await?;
         if principal.home {
             self.runner().remove_image(view.id.as_str()).await?;
-            self.store().withdraw_image(None, &view.id).await?;
+            // It is no more, so nobody's words lead to it.
+            self.store().forget_image(&view.id).await?;
             return Ok(());
         }
         if view.in_use_by > 0 {

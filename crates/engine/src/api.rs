@@ -182,7 +182,13 @@ impl RunnerApi for Engine {
             .store
             .list()
             .iter()
-            .map(|image| images::view(image, users(&image.id)))
+            .map(|image| {
+                let mut view = images::view(image, users(&image.id));
+                let template = self.inner.snapshots.template_of(&image.id);
+                let memory = template.and_then(|one| one.record.memory.clone());
+                view.size_bytes += memory.map_or(0, |memory| memory.bytes);
+                view
+            })
             .collect())
     }
 

@@ -79,7 +79,11 @@ impl Inner {
             self.add_processes(hold, &image).await?;
         }
         drop(image_hold);
-        Ok(image)
+        let memory_bytes = record.memory.as_ref().map_or(0, |memory| memory.bytes);
+        Ok(Image {
+            size_bytes: image.size_bytes.saturating_add(memory_bytes),
+            ..image
+        })
     }
 
     /// Keeps a snapshot's processes beside an image, as a snapshot of it in which nothing changed.

@@ -200,13 +200,17 @@ pub trait Store: Send + Sync + 'static {
     async fn audit(&self, org: &OrgId, page: &PageRequest)
     -> Result<Page<AuditRecord>, StoreError>;
 
-    /// Lets `org`, or everybody, use this image, and makes `name` their word for it.
+    /// Lets `org`, or everybody, use this image, and makes `name` their word for it. What an organisation
+    /// uses alone counts to its disk quota, once, and is refused beyond it.
     async fn grant_image(
         &self,
         org: Option<&OrgId>,
         name: &str,
         image: &ImageId,
+        held_disk_mb: u64,
     ) -> Result<(), StoreError>;
+    /// The image is no more: takes everybody's words for it back.
+    async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError>;
     /// Takes all words of `org`, or of everybody, for this image back; answers whether there were any.
     async fn withdraw_image(
         &self,

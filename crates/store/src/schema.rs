@@ -4,7 +4,14 @@
 //! program would misread it.
 
 /// Each step's statements. Add to the end only.
-pub const MIGRATIONS: &[&[&str]] = &[FIRST, IMAGE_JOBS, SNAPSHOTS, PORT_SHARES, SSH_KEYS];
+pub const MIGRATIONS: &[&[&str]] = &[
+    FIRST,
+    IMAGE_JOBS,
+    SNAPSHOTS,
+    PORT_SHARES,
+    SSH_KEYS,
+    IMAGE_HOLDS,
+];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
 const IMAGE_JOBS: &[&str] = &[
@@ -45,6 +52,11 @@ const SSH_KEYS: &[&str] = &[
     "CREATE UNIQUE INDEX ssh_keys_by_fingerprint ON ssh_keys (fingerprint, org)",
     "CREATE INDEX ssh_keys_by_org ON ssh_keys (org, created_at, id)",
 ];
+
+/// What images of its own cost an organisation, once for each, whatever it calls them.
+const IMAGE_HOLDS: &[&str] = &["CREATE TABLE image_holds (
+        org TEXT NOT NULL, image TEXT NOT NULL, held_disk_mb BIGINT NOT NULL,
+        PRIMARY KEY (org, image))"];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (

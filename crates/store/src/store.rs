@@ -314,13 +314,19 @@ impl<B: Backend> Store for SqlStore<B> {
         org: Option<&OrgId>,
         name: &str,
         image: &ImageId,
+        held_disk_mb: u64,
     ) -> Result<(), StoreError> {
         let grant = images::Grant {
             org: org.cloned(),
             name: name.to_owned(),
             image: image.clone(),
+            held_disk_mb,
         };
         self.0.write(grant).await
+    }
+
+    async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError> {
+        self.0.write(images::Forget(image.clone())).await
     }
 
     async fn withdraw_image(

@@ -15,7 +15,7 @@ use cove_store::{ImageJobRecord, Scope};
 
 use super::stands_for;
 use crate::Control;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 
 /// How often a fetch is looked at until it ends.
@@ -71,11 +71,12 @@ impl Control {
             outcome: None,
         };
         self.store().put_image_job(&record).await?;
-        if job.state == JobState::Running {
+        let job = if job.state == JobState::Running {
             self.watch_job(record.clone());
+            job
         } else {
-            self.settle_job(&record, &job).await?;
-        }
+            self.settle_job(&record, &job).await?
+        };
         Ok(seen(job, &record, principal.home))
     }
 
@@ -88,22 +89,38 @@ impl Control {
     }
 
     /// Grants what a fetch brought and writes down how it ended, in this order: until its end is
-    /// written, a fetch is looked at again.
+    /// written, a fetch is looked at again. How large an image is becomes known only once it is there, so
+    /// one beyond the quota ends here, as failed.
     async fn settle_job(
         &self,
         record: &ImageJobRecord,
         job: &ImageJob,
-    ) -> Result<(), ControlError> {
+    ) -> Result<ImageJob, ControlError> {
         let holder: Option<&OrgId> = (!record.shared).then_some(&record.org);
-        self.grant(job, &record.name, holder).await?;
-        let outcome = serde_json::to_string(job).map_err(|error| {
+        let mut job = job.clone();
+        match self.grant(&job, &record.name, holder).await {
+            Err(error) if error.code == ErrorCode::QuotaExceeded => {
+                if let Some(image) = job.image.take() {
+                    self.drop_unclaimed(&image.id).await?;
+                }
+                job.state = JobState::Failed;
+                job.stage = "failed".into();
+                job.error = Some(RunnerError::NoCapacity {
+                    resource: "disk".into(),
+                    message: error.message,
+                });
+            }
+            granted => granted?,
+        }
+        let outcome = serde_json::to_string(&job).map_err(|error| {
             ControlError::internal("the end of an image job cannot be written").because(error)
         })?;
         let record = ImageJobRecord {
             outcome: Some(outcome),
             ..record.clone()
         };
-        Ok(self.store().put_image_job(&record).await?)
+        self.store().put_image_job(&record).await?;
+        Ok(job)
     }
 
     /// How the fetch stands; settles it when it is over.
@@ -119,8 +136,7 @@ impl Control {
             Err(RunnerError::NotFound { .. }) => interrupted(record),
             Err(error) => return Err(error.into()),
         };
-        self.settle_job(record, &job).await?;
-        Ok(job)
+        self.settle_job(record, &job).await
     }
 
     /// Follows a fetch to its end, so that it is granted also when nobody polls.

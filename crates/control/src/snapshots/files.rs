@@ -181,6 +181,7 @@ impl Control {
             )
             .hint("choose another name, or remove that image first"));
         }
+        self.require_room(principal).await?;
         // Names on the host are everybody's, so an organisation's own begin with it.
         let on_host = match principal.home {
             true => name.to_owned(),

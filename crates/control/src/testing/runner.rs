@@ -58,6 +58,7 @@ pub(super) struct World {
     guest: GuestKind,
     pub memory_mb: Option<u64>,
     fetching: bool,
+    image_bytes: u64,
 }
 
 /// The host. Outlives any number of control planes, as a real one does.
@@ -103,12 +104,17 @@ impl MemoryRunner {
         self.world().memory_mb = Some(memory_mb);
     }
 
+    /// What images that are added from now on take.
+    pub fn size_images(&self, bytes: u64) {
+        self.world().image_bytes = bytes;
+    }
+
     pub fn add_named_image(&self, name: &str) {
         let image = ImageView {
             id: ImageId::random(),
             names: vec![name.into()],
             digest: None,
-            size_bytes: 1,
+            size_bytes: self.world().image_bytes.max(1),
             created_at: self.clock.now(),
             source: "bootstrap".into(),
             in_use_by: 0,

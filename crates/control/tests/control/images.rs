@@ -1,6 +1,6 @@
 //! Images between organisations.
 
-use cove_control::{ErrorCode, ImageSource, JobState, Principal};
+use cove_control::{ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot};
 use cove_model::SandboxSpec;
 
 use crate::support::{Plane, wait};
@@ -275,4 +275,83 @@ async fn a_name_that_moves_for_one_stays_for_the_other() {
     assert_eq!(made.image, Some(first));
     let made = plane.create(&theirs, from("app:1")).await.unwrap().sandbox;
     assert_eq!(made.image, Some(second));
+}
+
+async fn disk_used(plane: &Plane, principal: &Principal) -> u64 {
+    let org = plane.control.organisation(principal, None).await.unwrap();
+    org.used.disk_mb
+}
+
+#[tokio::test]
+async fn images_of_its_own_count_to_an_organisations_disk_quota() {
+    let plane = Plane::new().await;
+    let quota = Quota {
+        disk_mb: 200,
+        ..Quota::default()
+    };
+    let tenant = plane.tenant("small", Some(quota)).await;
+    let control = &plane.control;
+    plane.runner.size_images(60 << 20);
+    control
+        .add_image(&plane.root, pull("shared"))
+        .await
+        .unwrap();
+    control.add_image(&tenant, pull("shared")).await.unwrap();
+    assert_eq!(disk_used(&plane, &tenant).await, 0, "everybody's");
+    control.add_image(&tenant, pull("app")).await.unwrap();
+    control.add_image(&tenant, pull("app")).await.unwrap();
+    assert_eq!(disk_used(&plane, &tenant).await, 60, "once");
+
+    // A snapshot made an image is a copy, and no way around the quota.
+    let mut spec = from("app");
+    spec.resources.disk_mb = 100;
+    let made = plane.create(&tenant, spec).await.unwrap().sandbox;
+    let taken = control
+        .take_snapshot(&tenant, made.id.as_str(), TakeSnapshot::default())
+        .await
+        .unwrap();
+    let snapshot = taken.snapshot.id.to_string();
+    let job = control
+        .image_from_snapshot(&tenant, &snapshot, "copy")
+        .await
+        .unwrap();
+    assert_eq!(job.state, JobState::Failed);
+    let why = job.error.unwrap().to_string();
+    assert!(why.contains("60 MiB") && why.contains("quota"), "{why}");
+    let told = control.image_job(&tenant, &job.id).await.unwrap();
+    assert_eq!(told.state, JobState::Failed);
+    let hidden = control.get_image(&tenant, "copy").await.unwrap_err();
+    assert_eq!(hidden.code, ErrorCode::NotFound);
+    let on_host = names(&plane, &plane.root).await;
+    assert!(
+        !on_host.iter().any(|name| name.contains("copy")),
+        "{on_host:?}"
+    );
+    assert_eq!(disk_used(&plane, &tenant).await, 163);
+
+    control
+        .delete_sandbox(&tenant, made.id.as_str())
+        .await
+        .unwrap();
+    let job = control
+        .image_from_snapshot(&tenant, &snapshot, "copy")
+        .await
+        .unwrap();
+    assert_eq!(job.state, JobState::Done);
+    assert_eq!(disk_used(&plane, &tenant).await, 123);
+    control.remove_image(&tenant, "copy").await.unwrap();
+    control.remove_image(&tenant, "app").await.unwrap();
+    assert_eq!(disk_used(&plane, &tenant).await, 3);
+
+    // With nothing left no fetch is even begun.
+    let none = Quota {
+        disk_mb: 3,
+        ..Quota::default()
+    };
+    let refused = async |source| control.add_image(&tenant, source).await.unwrap_err().code;
+    control
+        .set_quota(&plane.root, &tenant.org, none)
+        .await
+        .unwrap();
+    assert_eq!(refused(pull("more")).await, ErrorCode::QuotaExceeded);
 }

@@ -1,10 +1,11 @@
-//! Which organisation may use which image, and what it calls it. The empty organisation stands for
-//! everybody.
+//! Which organisation may use which image, what it calls it, and what it pays for it. The empty
+//! organisation stands for everybody.
 
 use cove_model::{ImageId, OrgId};
 
+use crate::ops::organisations::{hold, hold_whatever};
 use crate::sql::{Op, Tx, Value, values};
-use crate::{ImageGrant, StoreError};
+use crate::{Holding, ImageGrant, StoreError};
 
 const EVERYBODY: &str = "";
 
@@ -16,18 +17,81 @@ pub struct Grant {
     pub org: Option<OrgId>,
     pub name: String,
     pub image: ImageId,
+    pub held_disk_mb: u64,
+}
+
+fn disk(mb: u64) -> Holding {
+    Holding {
+        disk_mb: mb,
+        ..Holding::nothing()
+    }
+}
+
+/// Charges an image to an organisation unless it pays for it already, or everybody may use it.
+async fn charge<T: Tx>(
+    tx: &mut T,
+    org: &OrgId,
+    image: &ImageId,
+    mb: u64,
+) -> Result<(), StoreError> {
+    let shared = tx
+        .query(
+            "SELECT name FROM image_grants WHERE org = '' AND image = ?1 LIMIT 1",
+            values![image],
+        )
+        .await?;
+    let mb = if shared.is_empty() { mb } else { 0 };
+    let inserted = tx
+        .execute(
+            "INSERT INTO image_holds VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            values![org, image, mb],
+        )
+        .await?;
+    match inserted {
+        0 => Ok(()),
+        _ => hold(tx, org, &Holding::nothing(), &disk(mb)).await,
+    }
+}
+
+/// Gives back what organisations paid for an image that they have no word for any more.
+async fn release<T: Tx>(tx: &mut T, image: &ImageId) -> Result<(), StoreError> {
+    let rows = tx
+        .query(
+            "DELETE FROM image_holds WHERE image = ?1 AND NOT EXISTS (SELECT 1 FROM image_grants \
+             WHERE image_grants.org = image_holds.org AND image_grants.image = ?1) \
+             RETURNING org, held_disk_mb",
+            values![image],
+        )
+        .await?;
+    for row in &rows {
+        let org: OrgId = row.parse(0, "organisation id")?;
+        hold_whatever(tx, &org, &disk(row.count(1)?), &Holding::nothing()).await?;
+    }
+    Ok(())
 }
 
 impl Op for Grant {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        if let Some(org) = &self.org {
+            charge(tx, org, &self.image, self.held_disk_mb).await?;
+        }
+        let before = tx
+            .query(
+                "SELECT image FROM image_grants WHERE org = ?1 AND name = ?2",
+                values![holder(&self.org), self.name.as_str()],
+            )
+            .await?;
         tx.execute(
             "INSERT INTO image_grants VALUES (?1, ?2, ?3) \
              ON CONFLICT (org, name) DO UPDATE SET image = excluded.image",
             values![holder(&self.org), self.name.as_str(), &self.image],
         )
-        .await
-        .map(drop)
+        .await?;
+        match before.first() {
+            Some(row) => release(tx, &row.parse(0, "image id")?).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -42,7 +106,23 @@ impl Op for Withdraw {
                 values![holder(&self.0), &self.1],
             )
             .await?;
+        release(tx, &self.1).await?;
         Ok(removed > 0)
+    }
+}
+
+/// Takes everybody's words for an image back, and what they paid for it off them.
+pub struct Forget(pub ImageId);
+
+impl Op for Forget {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        tx.execute(
+            "DELETE FROM image_grants WHERE image = ?1",
+            values![&self.0],
+        )
+        .await?;
+        release(tx, &self.0).await
     }
 }
 

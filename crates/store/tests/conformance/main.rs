@@ -76,6 +76,7 @@ suite!(
     events::positions_move_with_their_events,
     audit::records_page_newest_first,
     misc::image_grants_are_per_organisation_or_for_everybody,
+    misc::images_of_their_own_count_to_organisations_disk_quotas_once,
     misc::image_jobs_are_per_organisation_and_end_once,
     shares::taking_a_share_back_makes_its_links_worthless_and_closes_the_port,
     shares::shared_ports_are_bounded_and_go_with_their_sandbox,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cove_model::{EventKind, ImageId, OrgId, SandboxId};
 use cove_store::{
     AuditRecord, Created, Holding, IdempotencyKey, ImageGrant, ImageJobRecord, NewEvent,
-    PageRequest, Period, Retention, SandboxChange, SandboxFilter, SandboxRef, Store, Usage,
-    UsageSample,
+    PageRequest, Period, Quota, Retention, SandboxChange, SandboxFilter, SandboxRef, Store,
+    StoreError, Usage, UsageSample,
 };
 
 use crate::rows::{at, org, sandbox};
@@ -15,11 +15,17 @@ use crate::rows::{at, org, sandbox};
 pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     let [debian, old, new] = [(); 3].map(|()| ImageId::random());
-    store.grant_image(None, "debian", &debian).await.unwrap();
-    store.grant_image(Some(&ours), "app", &old).await.unwrap();
-    store.grant_image(Some(&ours), "app", &new).await.unwrap();
+    store.grant_image(None, "debian", &debian, 1).await.unwrap();
     store
-        .grant_image(Some(&ours), "debian", &new)
+        .grant_image(Some(&ours), "app", &old, 1)
+        .await
+        .unwrap();
+    store
+        .grant_image(Some(&ours), "app", &new, 1)
+        .await
+        .unwrap();
+    store
+        .grant_image(Some(&ours), "debian", &new, 1)
         .await
         .unwrap();
     let grant = |name: &str, image: &ImageId, shared| ImageGrant {
@@ -43,6 +49,54 @@ pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn S
     assert!(store.withdraw_image(Some(&ours), &new).await.unwrap());
     assert!(!store.image_is_granted(&new).await.unwrap());
     assert!(store.image_is_granted(&debian).await.unwrap());
+}
+
+pub async fn images_of_their_own_count_to_organisations_disk_quotas_once(store: Arc<dyn Store>) {
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
+    let quota = Quota {
+        disk_mb: 100,
+        ..Quota::default()
+    };
+    store.set_quota(&ours, quota).await.unwrap();
+    let used = async |org: &OrgId| {
+        let found = store.organisation(org).await.unwrap();
+        found.unwrap().used.disk_mb
+    };
+    let [shared, app, tool] = [(); 3].map(|()| ImageId::random());
+    store
+        .grant_image(None, "debian", &shared, 70)
+        .await
+        .unwrap();
+    let grant = async |name: &str, image: &ImageId, mb| {
+        store.grant_image(Some(&ours), name, image, mb).await
+    };
+    grant("mine", &shared, 70).await.unwrap();
+    assert_eq!(used(&ours).await, 0, "everybody's costs nothing");
+    grant("app", &app, 60).await.unwrap();
+    grant("app:latest", &app, 60).await.unwrap();
+    assert_eq!(used(&ours).await, 60);
+    let refused = grant("tool", &tool, 50).await;
+    assert!(
+        matches!(refused, Err(StoreError::Quota { .. })),
+        "{refused:?}"
+    );
+    assert!(!store.image_is_granted(&tool).await.unwrap());
+    assert_eq!(used(&ours).await, 60);
+
+    // A word that moves on takes what it costs with it, once nobody else has one.
+    grant("app", &tool, 40).await.unwrap();
+    assert_eq!(used(&ours).await, 100);
+    grant("app:latest", &tool, 40).await.unwrap();
+    assert_eq!(used(&ours).await, 40);
+    store
+        .grant_image(Some(&theirs), "tool", &tool, 40)
+        .await
+        .unwrap();
+    assert!(store.withdraw_image(Some(&ours), &tool).await.unwrap());
+    assert_eq!((used(&ours).await, used(&theirs).await), (0, 40));
+    store.forget_image(&tool).await.unwrap();
+    assert_eq!(used(&theirs).await, 0);
+    assert!(!store.image_is_granted(&tool).await.unwrap());
 }
 
 pub async fn settings_are_replaced(store: Arc<dyn Store>) {
