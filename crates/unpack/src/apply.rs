@@ -24,7 +24,11 @@ use whiteout::Seen;
 
 const COPY_BUFFER_BYTES: usize = 1 << 20;
 const MAX_ID: u64 = 65_535;
+const NOBODY: u64 = 65_534;
+const SET_ID_BITS: u32 = 0o6000;
 const PARENT_MODE: u32 = 0o755;
+/// How often a path is resolved anew; each takes microseconds, and few in a row are disturbed.
+const RESOLVE_TRIES: u32 = 10_000;
 
 /// What is being unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -83,16 +87,9 @@ impl<'a> Target<'a> {
         self.finish_directories()
     }
 
-    fn entry(&mut self, archive: &mut Archive, entry: Entry) -> Result<(), Failure> {
+    fn entry(&mut self, archive: &mut Archive, mut entry: Entry) -> Result<(), Failure> {
         let path = EntryPath::parse(&entry.path, &self.limits)?;
-        for id in [entry.uid, entry.gid] {
-            if id > MAX_ID {
-                return Err(Failure::IdOutOfRange {
-                    path: show(&entry.path),
-                    id,
-                });
-            }
-        }
+        self.bring_into_range(&mut entry);
         let Some(name) = path.name() else {
             return self.root_entry(entry);
         };
@@ -117,6 +114,25 @@ impl<'a> Target<'a> {
             seen.add(&path);
         }
         Ok(())
+    }
+
+    /// An owner that does not exist in a sandbox, as programs unpacked on another system leave in images,
+    /// becomes nobody. Whoever runs such a file must not become nobody with it.
+    fn bring_into_range(&mut self, entry: &mut Entry) {
+        for id in [entry.uid, entry.gid] {
+            if id > MAX_ID {
+                (self.warn)(Warning::OwnerReplaced {
+                    path: show(&entry.path),
+                    id,
+                });
+                entry.mode &= !SET_ID_BITS;
+            }
+        }
+        for id in [&mut entry.uid, &mut entry.gid] {
+            if *id > MAX_ID {
+                *id = NOBODY;
+            }
+        }
     }
 
     /// The archive may name the root itself, for its owner, mode and time.
@@ -325,13 +341,20 @@ impl<'a> Target<'a> {
 
     fn open_parent(&self, joined: &[u8]) -> rustix::io::Result<OwnedFd> {
         let joined = if joined.is_empty() { b"." } else { joined };
-        rustix::fs::openat2(
-            &self.root,
-            joined,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-        )
+        self.open_below(joined, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
+    }
+
+    /// Resolves a path as if the target were the root of the system.
+    fn open_below(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let mut tries = 0;
+        loop {
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+                // Something was renamed or mounted, anywhere on the host, while a `..` was followed.
+                Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
+                opened => return opened,
+            }
+        }
     }
 
     fn make_parents(&self, path: &EntryPath) -> Result<OwnedFd, Failure> {
@@ -359,14 +382,8 @@ impl<'a> Target<'a> {
 
     fn finish_directories(&mut self) -> Result<(), Failure> {
         for (path, time) in std::mem::take(&mut self.directories).into_iter().rev() {
-            let opened = rustix::fs::openat2(
-                &self.root,
-                &path[..],
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::empty(),
-                ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-            );
-            match opened {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            match self.open_below(&path, flags) {
                 Ok(fd) => {
                     metadata::set_times(fd.as_fd(), time).map_err(|e| failed("dating", &path, e))?
                 }

@@ -42,6 +42,7 @@ pub enum Warning {
     SpecialFileSkipped { path: String },
     UnknownEntrySkipped { path: String, type_flag: u8 },
     XattrSkipped { path: String, name: String },
+    OwnerReplaced { path: String, id: u64 },
     WhiteoutIgnored { path: String },
     NoEndOfArchive,
     TrailingData,
@@ -59,6 +60,10 @@ impl std::fmt::Display for Warning {
             Self::XattrSkipped { path, name } => {
                 write!(f, "left out the extended attribute {name} of {path}")
             }
+            Self::OwnerReplaced { path, id } => write!(
+                f,
+                "gave {path} to nobody: its owner {id} is beyond the ids 0 to 65535 of a sandbox"
+            ),
             Self::WhiteoutIgnored { path } => write!(f, "ignored the whiteout {path}"),
             Self::NoEndOfArchive => write!(f, "the archive has no end marker"),
             Self::TrailingData => write!(f, "ignored data after the end of the archive"),
@@ -74,7 +79,11 @@ pub enum Failure {
     Corrupt { reason: String },
     #[error("the archive ends in the middle of an entry")]
     Truncated,
-    #[error("not a tar archive, or a damaged one: {reason}")]
+    #[error(
+        "the archive is packed with {packing}; pack it with gzip or zstd, or leave it as plain tar"
+    )]
+    UnknownPacking { packing: String },
+    #[error("not a tar archive (plain, gzip or zstd), or a damaged one: {reason}")]
     BadHeader { reason: String },
     #[error("the path {path} leaves the root or cannot be a file name")]
     UnsafePath { path: String },
@@ -82,8 +91,6 @@ pub enum Failure {
     UnsafeLink { path: String, target: String },
     #[error("the hard link {path} points to {target}, which does not exist")]
     LinkTargetMissing { path: String, target: String },
-    #[error("{path} belongs to {id}, but only the ids 0 to 65535 exist in an image")]
-    IdOutOfRange { path: String, id: u64 },
     #[error("{what} of the archive exceeds the limit of {limit}")]
     LimitExceeded { what: Limit, limit: u64 },
     #[error("{path} lies below something that is not a directory")]

@@ -17,6 +17,14 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Magic numbers of zstd frames that hold no data: 0x184d2a50 to 0x184d2a5f, little-endian.
 const ZSTD_SKIP_MAGIC: [u8; 3] = [0x2a, 0x4d, 0x18];
 
+/// How other packings begin, so that they are told apart from a damaged archive. No tar does: a file's
+/// name is in that place.
+const OTHER_PACKINGS: [([u8; 4], &str); 3] = [
+    ([0xfd, b'7', b'z', b'X'], "xz"),
+    ([0x04, 0x22, 0x4d, 0x18], "lz4"),
+    ([b'P', b'K', 0x03, 0x04], "zip"),
+];
+
 /// The input with the bytes put back that were read to recognise it.
 type Source = Chain<Cursor<Vec<u8>>, BufReader<Box<dyn Read>>>;
 
@@ -162,6 +170,12 @@ impl Stream {
             })?;
             self.state = State::Zstd(Box::new(decoder));
         } else if after.is_none() {
+            let other = OTHER_PACKINGS.iter().find(|(begin, _)| magic == begin);
+            if let Some((_, packing)) = other {
+                return Err(Failure::UnknownPacking {
+                    packing: (*packing).to_owned(),
+                });
+            }
             self.state = State::Plain(Cursor::new(magic.to_vec()).chain(input));
         } else {
             self.trailing = behind_last_member(magic, &mut input)?;

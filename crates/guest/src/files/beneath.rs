@@ -10,6 +10,8 @@ use rustix::io::Errno;
 use crate::failure::{Doing, Failure, Result};
 
 const DIRECTORY_MODE: u32 = 0o755;
+/// How often a path is resolved anew; each takes microseconds, and few in a row are disturbed.
+const RESOLVE_TRIES: u32 = 10_000;
 
 pub struct Root {
     directory: OwnedFd,
@@ -80,9 +82,14 @@ impl Root {
         } else {
             path
         };
-        match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), self.resolve) {
-            Err(Errno::NOSYS) => self.resolve_without_links(path),
-            found => found,
+        let mut tries = 0;
+        loop {
+            match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), self.resolve) {
+                Err(Errno::NOSYS) => return self.resolve_without_links(path),
+                // Something was renamed or mounted, anywhere on the host, while a `..` was followed.
+                Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
+                found => return found,
+            }
         }
     }
 
@@ -141,6 +148,29 @@ mod tests {
         assert_eq!(plain("./a/./b/").unwrap(), "a/b");
         assert!(plain("a/../../b").is_err());
         assert!(plain("..").is_err());
+    }
+
+    #[test]
+    fn renames_elsewhere_do_not_disturb() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        std::os::unix::fs::symlink("../a/b", directory.path().join("a/up")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let (one, other) = (elsewhere.path().join("1"), elsewhere.path().join("2"));
+        std::fs::write(&one, "").unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::rename(&one, &other).unwrap();
+                    std::fs::rename(&other, &one).unwrap();
+                }
+            });
+            let root = Root::open(directory.path()).unwrap();
+            let disturbed = (0..5000).find_map(|_| root.resolve(Path::new("a/up")).err());
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(disturbed, None);
+        });
     }
 
     #[test]

@@ -295,30 +295,40 @@ fn attributes_that_steer_an_overlay_are_left_out() {
 }
 
 #[test]
-fn an_id_outside_the_range_is_refused() {
-    for (uid, gid) in [(65_536, 0), (0, 70_000), (0o7777777, 0)] {
+fn an_owner_outside_the_range_becomes_nobody_and_takes_no_rights_along() {
+    use std::os::unix::fs::MetadataExt;
+    let owned = |cell: &Cell| {
+        let found = std::fs::symlink_metadata(cell.path("f")).unwrap();
+        (found.uid(), found.gid(), found.mode() & 0o7777)
+    };
+    for ((uid, gid), kept) in [
+        ((65_536, 7), (65_534, 7)),
+        ((7, 70_000), (7, 65_534)),
+        ((0o7777777, 0o7777777), (65_534, 65_534)),
+    ] {
         let header = Header {
             path: b"f",
+            mode: 0o6755,
             uid,
             gid,
             ..Header::default()
         };
-        let failure = Cell::new()
-            .unpack(&Tar::new().entry(header, b"").end())
-            .refused();
-        assert!(
-            matches!(failure, Failure::IdOutOfRange { .. }),
-            "{failure:?}"
-        );
+        let cell = Cell::new();
+        let (_, warnings) = cell.unpack(&Tar::new().entry(header, b"").end()).accepted();
+        assert_eq!(owned(&cell), (kept.0, kept.1, 0o755));
+        let told = |warning: &Warning| matches!(warning, Warning::OwnerReplaced { .. });
+        assert!(!warnings.is_empty() && warnings.iter().all(told));
     }
     let huge = Tar::new()
         .pax(&[("uid", b"4294967296")])
         .file("f", b"")
         .end();
-    assert!(matches!(
-        Cell::new().unpack(&huge).refused(),
-        Failure::IdOutOfRange { id: 4294967296, .. }
-    ));
+    let cell = Cell::new();
+    let (_, warnings) = cell.unpack(&huge).accepted();
+    assert_eq!(owned(&cell).0, 65_534);
+    let path = "f".to_owned();
+    let id = 4_294_967_296;
+    assert_eq!(warnings, [Warning::OwnerReplaced { path, id }]);
 }
 
 #[test]
@@ -537,6 +547,19 @@ fn what_is_no_archive_is_refused() {
             Failure::BadHeader { .. } | Failure::Truncated | Failure::Corrupt { .. }
         );
         assert!(typed, "{junk:?}: {failure:?}");
+    }
+}
+
+#[test]
+fn packings_that_are_not_read_are_called_by_their_name() {
+    for (archive, name) in [
+        (&b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4F"[..], "xz"),
+        (b"PK\x03\x04\x14\0\0\0", "zip"),
+        (b"\x04\x22\x4d\x18\x64\x40", "lz4"),
+    ] {
+        let failure = Cell::new().unpack(archive).refused();
+        let packing = name.to_owned();
+        assert_eq!(failure, Failure::UnknownPacking { packing });
     }
 }
 

@@ -166,3 +166,38 @@ fn a_hard_link_reaches_files_of_the_layers_below() {
         .accepted();
     assert_eq!(cell.read("second"), "1");
 }
+
+#[test]
+fn renames_elsewhere_on_the_host_do_not_disturb() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (one, other) = (elsewhere.path().join("1"), elsewhere.path().join("2"));
+    std::fs::write(&one, "").unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let mut tar = Tar::new()
+        .dir("a")
+        .dir("a/b")
+        .dir("c")
+        .symlink("a/up", "../a/b");
+    for number in 0..1000 {
+        // In turns, so that the directory before is never the right one.
+        tar = tar
+            .file(&format!("a/up/{number}"), b"")
+            .file(&format!("c/{number}"), b"");
+    }
+    let archive = tar.end();
+    let cell = Cell::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::rename(&one, &other).unwrap();
+                std::fs::rename(&other, &one).unwrap();
+            }
+        });
+        let unpacked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            cell.unpack(&archive).accepted()
+        }));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(unpacked.is_ok(), "it was disturbed");
+    });
+    assert!(cell.has("a/b/999"));
+}
