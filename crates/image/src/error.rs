@@ -32,6 +32,11 @@ pub enum ImageError {
     Registry(#[from] RegistryError),
     #[error("the archive is larger than {limit} bytes")]
     ArchiveTooLarge { limit: u64 },
+    #[error(
+        "the archive holds an image, as `docker save` writes it, not a file system; use `docker export` \
+         of a container, or push the image to a registry and pull it"
+    )]
+    NotAFileSystem,
     #[error("the archive could not be read")]
     Input(#[source] io::Error),
     #[error("could not pack the directory {}: {reason}", path.display())]

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use crate::chain::{ChainId, hex};
 use crate::error::ImageError;
 use crate::image::{Image, OciConfig, Source, host_arch};
-use crate::layer::{self, Archive, Filled};
+use crate::layer::{self, Archive, Filled, blocking};
 use crate::progress::{Progress, Report};
 use crate::store::{Description, ImageStore, check_name};
 
@@ -51,6 +51,10 @@ impl ImageStore {
         let report = Report::new(progress);
         let _operation = self.inner.pin(&[]);
         let (filled, digest) = self.fill_from(reader, &report).await?;
+        let root = filled.root();
+        if blocking(move || Ok(is_saved_image(&root))).await? {
+            return Err(ImageError::NotAFileSystem);
+        }
         self.finish_import(Made::imported(name), filled, digest, &report)
             .await
     }
@@ -194,6 +198,18 @@ impl ImageStore {
         report.send(Progress::Done);
         Ok(image)
     }
+}
+
+/// Whether the tree is the inside of an archive of images instead of a file system: it has one of the
+/// lists such archives have, and no directory a program could be in. Links are not followed.
+fn is_saved_image(root: &Path) -> bool {
+    let there = |name: &str| root.join(name).symlink_metadata();
+    ["manifest.json", "oci-layout"]
+        .iter()
+        .any(|name| there(name).is_ok_and(|entry| entry.is_file()))
+        && ["bin", "etc", "lib", "usr"]
+            .iter()
+            .all(|name| there(name).is_err())
 }
 
 /// Copies the archive into the pipe and returns its digest. A closed pipe is no error here: the

@@ -2,6 +2,7 @@
 //! and only then the name under which others find it.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -122,6 +123,11 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
+    /// The directory it was unpacked to; what lies there is a stranger's.
+    pub fn root(&self) -> PathBuf {
+        self.staged.pool.path(&self.staged.volume)
+    }
+
     pub async fn publish(self, chain: ChainId) -> Result<(), ImageError> {
         blocking(move || Ok(self.staged.publish(&chain)?)).await
     }

@@ -120,6 +120,35 @@ async fn the_same_tarball_under_two_names_is_one_image() {
 }
 
 #[tokio::test]
+async fn an_archive_of_an_image_is_not_taken_for_a_file_system() {
+    let world = World::new();
+    for (script, is_image) in [
+        (
+            "mkdir -p t/blobs/sha256; echo {} > t/oci-layout; echo {} > t/index.json",
+            true,
+        ),
+        (
+            "mkdir -p t/0a1b; echo [] > t/manifest.json; echo {} > t/repositories",
+            true,
+        ),
+        // A file system may have files of such names.
+        ("mkdir -p t/usr/bin; echo [] > t/manifest.json", false),
+        ("mkdir -p t/app; ln -s app/x t/manifest.json", false),
+    ] {
+        let script = format!("rm -rf t; {script}; tar -C t -cf saved.tar .");
+        sh(&script, world.dir.path());
+        let tar = fs::read(world.dir.path().join("saved.tar")).unwrap();
+        let outcome = world.store.import_tar("saved", &tar[..], silent()).await;
+        match outcome {
+            Err(ImageError::NotAFileSystem) => assert!(is_image, "{script}"),
+            Ok(_) => assert!(!is_image, "{script}"),
+            Err(error) => panic!("{script}: {error:?}"),
+        }
+        assert_eq!(world.volumes(Kind::Staging), 0, "{script}");
+    }
+}
+
+#[tokio::test]
 async fn bad_tarballs_and_names_leave_nothing_behind() {
     let world = World::new();
     let junk = world
