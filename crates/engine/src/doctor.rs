@@ -93,8 +93,12 @@ fn disk_room(inner: &Inner) -> Finding {
         (None, true) => good("disk room", "the reserve of the host's disk is whole".into()),
         (None, false) => warning(
             "disk room",
-            "sandboxes on this pool can fill the host's disk".into(),
-            "choose a btrfs pool, where disks can be limited".into(),
+            "disk_mb cannot be enforced on this pool: one sandbox can fill the disk of all".into(),
+            match inner.pool.backend().is_btrfs() {
+                true => "run Linux 6.7 or newer, whose btrfs can limit disks",
+                false => "choose a btrfs pool, where disks can be limited",
+            }
+            .into(),
         ),
     }
 }

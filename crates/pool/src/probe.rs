@@ -31,9 +31,7 @@ pub struct Finding {
 pub(crate) fn probe(dir: &Path) -> Vec<Finding> {
     let place = nearest_existing(dir);
     let layout = Layout::new(dir);
-    let on_btrfs = [layout.root(), place.clone()]
-        .iter()
-        .any(|path| attach::is_on_btrfs(path).unwrap_or(false));
+    let on_btrfs = is_on_hosts_btrfs(&layout, &place);
     let root = root_user();
     let kernel = kernel_btrfs();
     let mut findings = vec![root.clone(), kernel.clone()];
@@ -49,6 +47,23 @@ pub(crate) fn probe(dir: &Path) -> Vec<Finding> {
     findings.push(chosen(&layout, on_btrfs, usable, limited));
     findings.extend(room(&place));
     findings
+}
+
+/// Whether the pool lies, or would lie, on a btrfs of the host's. A loop file's own does not count.
+fn is_on_hosts_btrfs(layout: &Layout, place: &Path) -> bool {
+    let root = match made_with(layout) {
+        Some(Backend::BtrfsLoop) => None,
+        _ => Some(layout.root()),
+    };
+    root.iter()
+        .map(PathBuf::as_path)
+        .chain([place])
+        .any(|path| attach::is_on_btrfs(path).unwrap_or(false))
+}
+
+fn made_with(layout: &Layout) -> Option<Backend> {
+    let word = fs::read_to_string(layout.marker()).ok()?;
+    Backend::from_word(word.trim())
 }
 
 fn good(finding: &Finding) -> bool {
@@ -184,9 +199,7 @@ fn kernel_at_least(major: u32, minor: u32) -> bool {
 
 fn chosen(layout: &Layout, on_btrfs: bool, usable: bool, limited: bool) -> Finding {
     const FIX: &str = "fix the findings above; a data directory keeps the backend it was made with";
-    let made_with = fs::read_to_string(layout.marker())
-        .ok()
-        .and_then(|word| Backend::from_word(word.trim()));
+    let made_with = made_with(layout);
     let backend = made_with.unwrap_or(match (usable, on_btrfs) {
         (false, _) => Backend::Directory,
         (true, true) => Backend::BtrfsHost,

@@ -334,6 +334,9 @@ fn a_new_directory_on_this_machine_gets_btrfs_as_the_probe_says() {
     let backend = findings.iter().find(|f| f.check == "pool.backend").unwrap();
     assert_eq!(backend.status, Status::Good, "{findings:?}");
     assert!(backend.detail.contains("btrfs-loop"), "{backend:?}");
+    // The filesystem it is mounted from is its own, not the host's.
+    let quota = findings.iter().find(|f| f.check == "pool.quota").unwrap();
+    assert!(!quota.detail.contains("host filesystem"), "{quota:?}");
 }
 
 #[test]
