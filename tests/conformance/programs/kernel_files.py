@@ -42,7 +42,7 @@ for path in ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/pro
 
 for path in ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sysrq-trigger"]:
     check(f"{path} is empty", not os.path.exists(path) or open(path, "rb").read(64) == b"")
-for path in ["/proc/acpi", "/proc/scsi", "/sys/firmware"]:
+for path in ["/proc/acpi", "/proc/scsi", "/sys/firmware", "/sys/fs/btrfs"]:
     check(f"{path} is empty", not os.path.exists(path) or os.listdir(path) == [])
 for path in ["/proc/kmsg", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/vmallocinfo", "/proc/slabinfo",
              "/sys/kernel/debug/sched", "/sys/kernel/tracing/trace"]:
