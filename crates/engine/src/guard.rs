@@ -95,14 +95,24 @@ fn run(inner: &Weak<Inner>, stopped: &Receiver<()>) {
     let mut watch = Watch::default();
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        let begun = Instant::now();
+        let begun = cpu_time();
         let pause = watch.look(&inner);
         drop(inner);
-        let pause = pause.max(begun.elapsed() * LOOK_SHARE);
+        let looking = cpu_time()
+            .saturating_sub(begun)
+            .saturating_sub(std::mem::take(&mut watch.trimming));
+        let pause = pause.max(looking * LOOK_SHARE);
         if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return;
         }
     }
+}
+
+/// What this thread has had of the CPU. Time that passes while it waits for a disk must not keep it from
+/// looking: that is when there is something to see.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// What the guard remembers from look to look.
@@ -112,6 +122,8 @@ struct Watch {
     held: HashMap<SandboxId, u64>,
     holding: bool,
     trimmed: Option<Instant>,
+    /// CPU time that giving back took since the last look: it has a pause of its own.
+    trimming: Duration,
 }
 
 impl Watch {
@@ -142,7 +154,8 @@ impl Watch {
         let enough = (reserve / RELEASE_DIVISOR).min(RELEASE_MAX);
         if self.holding && room.beyond_reserve >= i64::try_from(enough).unwrap_or(i64::MAX) {
             self.release(inner);
-            return LOOK_HELD;
+            // Whoever was held writes on this moment.
+            return LOOK_SOONEST;
         }
         if !self.holding {
             tracing::warn!(
@@ -231,9 +244,11 @@ impl Watch {
         if lately {
             return false;
         }
+        let begun = cpu_time();
         if let Err(error) = inner.pool.give_back() {
             tracing::warn!(%error, "deleted data was not given back to the host");
         }
+        self.trimming += cpu_time().saturating_sub(begun);
         self.trimmed = Some(Instant::now());
         true
     }
