@@ -228,6 +228,12 @@ fn there_is_no_ipv6_even_for_those_who_turn_it_on() {
     host.set_read_timeout(Some(PATIENCE))
         .expect("a timeout can be set");
     let port = host.local_addr().expect("it is bound").port();
+    // Also where somebody on the host turns it on for every interface.
+    let switch = format!("/proc/sys/net/ipv6/conf/cv{}/disable_ipv6", sandbox.index);
+    bare.world
+        .host
+        .enter(|| std::fs::write(switch, "0"))
+        .expect("it can be turned on");
     sandbox.inside.enter(|| {
         let _ = std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "0");
     });

@@ -21,7 +21,7 @@ async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged(
     };
     let carried = stage.logged(&id, to(PUBLIC, EgressVerdict::Allowed)).await;
     assert_eq!(carried.port, Some(ECHO));
-    stage
+    let denied = stage
         .logged(&id, to(OTHER_PUBLIC, EgressVerdict::Denied))
         .await;
     // What only the packet filter sees is in the same log.
@@ -47,6 +47,18 @@ async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged(
         ask(&guest, PUBLIC).await.ok()
     })
     .await;
+    stage.logged(&id, |entry| *entry == denied).await;
+
+    // Stopped, and with every process of before gone, its log is still told.
+    let stopped = stage.engine.client().stop(&id, 0).await;
+    stopped.expect("it stops");
+    let pid = stage.gateway_pid();
+    stage.engine.kill();
+    cove_tests::engine_host::signal(pid, rustix::process::Signal::KILL);
+    let socket = "gateway/control.sock";
+    std::fs::remove_file(stage.engine.setup.data_dir().join(socket)).expect("it was bound");
+    stage.engine.launch();
+    stage.logged(&id, |entry| *entry == denied).await;
     stage.finish();
 }
 

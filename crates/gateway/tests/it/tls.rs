@@ -217,6 +217,24 @@ fn a_policy_change_cuts_what_it_forbids_and_leaves_the_rest() {
 }
 
 #[test]
+fn a_connection_by_name_to_a_private_address_ends_when_that_address_is_listed_no_more() {
+    let world = World::new(&["internal.example", "10.66.0.0/24:443"]);
+    let mut stream = world.inside(|| {
+        // To another address, so that the name alone decides.
+        let mut stream = connect(GOOD, 443).unwrap();
+        stream.write_all(&hello("internal.example")).unwrap();
+        let mut line = vec![0; format!("from {PRIVATE}:443\n").len()];
+        stream.read_exact(&mut line).unwrap();
+        assert!(line.starts_with(format!("from {PRIVATE}").as_bytes()));
+        stream
+    });
+    world.allow(&["internal.example"]);
+    let mut rest = Vec::new();
+    let ended = stream.read_to_end(&mut rest);
+    assert!(is_cut(&ended.map(|_| 0)), "it is carried on");
+}
+
+#[test]
 fn many_bytes_arrive_as_they_were() {
     const BYTES: usize = 8 << 20;
     let world = World::new(&["good.example"]);
