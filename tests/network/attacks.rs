@@ -107,8 +107,11 @@ fn neighbours_cannot_be_reached_by_any_address_nor_by_routes_of_ones_own() {
     sandbox.inside.ip("route add 198.18.0.0/15 dev eth0");
     sandbox.inside.ip("route add 10.0.0.0/8 dev eth0");
     sandbox.set(NetworkMode::Open, &["198.18.0.0/15", "10.0.0.0/8"]);
-    assert!(sandbox.inside.connect(neighbour.outer(), 99).is_err());
-    assert!(echo(&sandbox.inside.udp(), neighbour.outer(), 99, "x").is_err());
+    // Refused at once, rather than left waiting.
+    let refused = sandbox.inside.connect(neighbour.outer(), 99).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let refused = echo(&sandbox.inside.udp(), neighbour.outer(), 99, "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::HostUnreachable);
     let mut stream = neighbour
         .inside
         .connect(neighbour.inner(), 99)

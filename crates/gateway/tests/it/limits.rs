@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 
 use cove_gateway::limits::Limits;
 
-use crate::client::{connect, connect_from, exchange, hello, is_cut};
-use crate::world::{GOOD, IDLE, SANDBOX, World};
+use crate::client::{connect, connect_from, exchange, hello, is_cut, query};
+use crate::world::{GATEWAY, GOOD, IDLE, SANDBOX, World, wait_for};
 
 #[test]
 fn half_open_connections_are_few_and_short() {
@@ -33,6 +33,39 @@ fn half_open_connections_are_few_and_short() {
             .any(|it| it.rule.contains("too many connections"))
     );
     assert!(log.iter().any(|it| it.rule.contains("nothing was said")));
+}
+
+#[test]
+fn streams_of_questions_are_few_and_come_back_when_they_end() {
+    const STREAMS_MAX: usize = 16;
+    let world = World::new(&["good.example"]);
+    let answered = |stream: &mut std::net::TcpStream| {
+        let question = query("good.example", cove_gateway::dns::wire::A);
+        let length = u16::try_from(question.len()).unwrap().to_be_bytes();
+        let mut answer = [0; 2];
+        stream.write_all(&[&length[..], &question].concat()).is_ok()
+            && stream.read_exact(&mut answer).is_ok()
+    };
+    world.inside(|| {
+        // Again when the machine was so slow that the first ones were given up meanwhile.
+        let mut open = wait_for("one beyond the limit is refused", || {
+            let mut open = Vec::new();
+            for _ in 0..STREAMS_MAX {
+                let mut stream = connect(GATEWAY, 53).ok()?;
+                if !answered(&mut stream) {
+                    return None;
+                }
+                open.push(stream);
+            }
+            let beyond = connect(GATEWAY, 53).is_ok_and(|mut stream| answered(&mut stream));
+            (!beyond).then_some(open)
+        });
+        open.pop();
+        wait_for("there is room again", || {
+            let mut stream = connect(GATEWAY, 53).ok()?;
+            answered(&mut stream).then_some(())
+        });
+    });
 }
 
 #[test]

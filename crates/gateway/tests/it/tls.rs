@@ -155,6 +155,24 @@ fn a_name_that_leads_inwards_is_not_dialled() {
 }
 
 #[test]
+fn no_list_opens_where_sandboxes_and_the_gateway_live() {
+    let world = World::new(&["sandbox.example", "gateway.example", "10.200.0.0/16"]);
+    world.name("gateway.example", &[GATEWAY]);
+    for name in ["sandbox.example", "gateway.example"] {
+        let answer = world.inside(|| exchange(connect(GOOD, 443), &hello(name)));
+        assert!(is_denied(&answer), "{name}: {answer:?}");
+        // Not tried and failed: refused.
+        let entry = wait_for("the refusal is logged", || {
+            let mut log = world.log().into_iter();
+            log.find(|entry| entry.name.as_deref() == Some(name) && entry.port == Some(443))
+        });
+        assert_eq!(entry.verdict, EgressVerdict::Denied, "{entry:?}");
+        let said = world.inside(|| crate::client::ask(name));
+        assert!(said.addresses.is_empty(), "{name} is told");
+    }
+}
+
+#[test]
 fn a_name_that_is_rebound_after_its_answer_is_not_followed_inwards() {
     let world = World::new(&["turncoat.example"]);
     world.name("turncoat.example", &[GOOD]);

@@ -114,6 +114,27 @@ fn further_requests_must_be_for_the_same_host() {
 }
 
 #[test]
+fn further_requests_change_neither_port_nor_protocol() {
+    let world = World::new(&["good.example"]);
+    let further = [
+        "GET / HTTP/1.1\r\nHost: good.example:8080\r\n\r\n",
+        "GET /socket HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\n\r\n",
+    ];
+    for request in further {
+        world.inside(|| {
+            let mut stream = connect(GOOD, 80).unwrap();
+            stream.write_all(&get("good.example")).unwrap();
+            assert!(read_answer(&mut stream).contains(" 200 OK"));
+            stream.write_all(request.as_bytes()).unwrap();
+            assert!(is_cut(&stream.read(&mut [0; 8])), "{request:?}");
+        });
+    }
+    let requests = world.seen.requests.lock().unwrap();
+    assert_eq!(requests.len(), further.len(), "{requests:?}");
+}
+
+#[test]
 fn a_request_hidden_behind_another_is_found() {
     let world = World::new(&["good.example"]);
     world.inside(|| {
