@@ -375,3 +375,41 @@ fn nobody_but_sandboxes_and_the_host_itself_reaches_the_gateways_address() {
         .expect("it leaves");
     trap.first_is("honest");
 }
+
+#[test]
+fn packets_of_no_connection_do_not_leave_with_an_address_of_ours() {
+    const TCP: u8 = 6;
+    const SYN: u8 = 2;
+    let bare = Bare::new();
+    let sandbox = bare.open_sandbox();
+    // Hears every segment that arrives, however odd.
+    let heard = bare.world.internet.enter(|| {
+        let (kind, protocol) = (rustix::net::SocketType::RAW, rustix::net::ipproto::TCP);
+        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, kind, Some(protocol));
+        UdpSocket::from(socket.expect("root of the namespace may"))
+    });
+    heard
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    // Without a checksum the kernel takes a segment for nobody's, and translates no address of it.
+    let mut segment = Vec::new();
+    segment.extend(4444u16.to_be_bytes());
+    segment.extend(ECHO.to_be_bytes());
+    segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, SYN, 255, 255, 0, 0, 0, 0]);
+    let header = Header {
+        from: sandbox.inner(),
+        to: PUBLIC,
+        id: 5,
+        fragment: 0,
+    };
+    let mut bytes = packet(&header, &segment);
+    bytes[9] = TCP;
+    for _ in 0..3 {
+        packets::send(&sandbox.inside, PUBLIC, &bytes);
+    }
+    sandbox.inside.connect(PUBLIC, ECHO).expect("it is open");
+    let mut buffer = [0; 256];
+    let (read, _) = heard.recv_from(&mut buffer).expect("the honest one comes");
+    let from = buffer[..read].get(12..16).expect("a packet has a source");
+    assert_eq!(from, HOST.octets(), "something left as it was");
+}

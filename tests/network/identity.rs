@@ -92,7 +92,9 @@ fn large_datagrams_go_both_ways_in_pieces() {
     let bare = Bare::new();
     let sandbox = bare.open_sandbox();
     let text: String = ('a'..='z').cycle().take(8000).collect();
-    let answer = echo(&sandbox.inside.udp(), PUBLIC, ECHO, &text).expect("it comes back");
+    // Pieces are lost more easily than whole ones, and one is enough.
+    let mut answers = (0..3).map(|_| echo(&sandbox.inside.udp(), PUBLIC, ECHO, &text));
+    let answer = answers.find_map(Result::ok).expect("it comes back");
     assert_eq!(answer, format!("{HOST} {text}"));
 }
 
