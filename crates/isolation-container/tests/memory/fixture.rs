@@ -35,7 +35,7 @@ fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let image = built.join("memory-image");
+        let image = built.join("memory-image-2");
         if !image.exists() {
             let dir = tempfile::Builder::new()
                 .prefix("memory-image-")
@@ -71,6 +71,12 @@ fn fill(image: &Path) {
         .arg("-a")
         .arg(&library)
         .arg(image.join("usr/lib/")));
+    let locale = Path::new("/usr/lib/locale/C.utf8");
+    if locale.exists() {
+        let locales = image.join("usr/lib/locale");
+        fs::create_dir_all(&locales).expect("a directory can be made");
+        run(Command::new("cp").arg("-a").arg(locale).arg(locales));
+    }
     let sqlite = fs::read_dir(library.join("lib-dynload"))
         .expect("python has modules")
         .flatten()
@@ -79,6 +85,19 @@ fn fill(image: &Path) {
     fs::copy("/bin/bash", image.join("bin/bash")).expect("the host has bash");
     let mut wanted = vec![python, PathBuf::from("/bin/bash")];
     wanted.extend(sqlite);
+    // Those that not every host has; tests that want one look for it.
+    for program in ["/usr/bin/tmux", "/usr/bin/node"] {
+        if fs::copy(program, image.join(program.trim_start_matches('/'))).is_ok() {
+            wanted.push(program.into());
+        }
+    }
+    for name in ["x/xterm", "s/screen", "t/tmux"] {
+        let target = image.join("lib/terminfo").join(name);
+        fs::create_dir_all(target.parent().expect("it has a letter"))
+            .expect("a directory can be made");
+        // Only tmux looks for them, and for a locale with all letters.
+        let _ = fs::copy(Path::new("/lib/terminfo").join(name), target);
+    }
     for program in wanted {
         let listed = Command::new("ldd")
             .arg(&program)
@@ -118,6 +137,15 @@ impl Connect for Direct {
     async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
         Ok(Box::new(self.0.connect().await?))
     }
+}
+
+/// Whether the image has a program; says so when not.
+pub fn has(program: &str) -> bool {
+    let found = image().join(program).exists();
+    if !found {
+        println!("skipped: this host has no /{program} to put into the image");
+    }
+    found
 }
 
 pub struct Host {

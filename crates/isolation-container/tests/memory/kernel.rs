@@ -1,5 +1,8 @@
 //! Objects of the kernel that programs hold by descriptors and mappings.
 
+use cove_protocol::message::Start;
+
+use crate::fixture::{Host, has, shell};
 use crate::programs::survive;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,4 +170,57 @@ asyncio.run(main())
         ),
     ])
     .await;
+}
+
+/// A server, a periodic timer, a worker thread and a child, all in one event loop.
+const NODE: &str = r#"
+const http = require("http"), fs = require("fs"), { Worker } = require("worker_threads");
+let ticks = 0, asked = 0, worker = 0;
+setInterval(() => ticks++, 10);
+new Worker("const {parentPort} = require('worker_threads'); let n = 0; setInterval(() => parentPort.postMessage(++n), 10);", { eval: true })
+  .on("message", n => worker = n);
+const server = http.createServer((_, answer) => answer.end(JSON.stringify({ asked: ++asked, ticks, worker })));
+server.listen(0, "127.0.0.1", () => fs.writeFileSync("/tmp/port", String(server.address().port)));
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_with_a_server_timers_and_threads_survives() {
+    if !has("usr/bin/node") {
+        return;
+    }
+    let host = Host::open();
+    let one = host.boot("one").await;
+    let start = Start {
+        argv: vec!["/usr/bin/node".into(), "-e".into(), NODE.into()],
+        ..shell("")
+    };
+    one.guest.start(start).await.unwrap();
+    let ask = r#"python3 -c '
+import json, urllib.request
+told = json.load(urllib.request.urlopen("http://127.0.0.1:%s/" % open("/tmp/port").read(), timeout=60))
+print(told["asked"], told["ticks"], told["worker"])' 2>/dev/null || true"#;
+    let numbers = |said: &str| -> Vec<u64> {
+        said.split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect()
+    };
+    let ready = |said: &str| {
+        let told = numbers(said);
+        told.len() == 3 && told[1] > 2 && told[2] > 2
+    };
+    let before = numbers(&one.until(ask, ready).await);
+    let snapshot = host.capture(&one).await;
+    let two = host.restore(&snapshot, "two").await;
+    for sandbox in [&two, &one] {
+        let now = numbers(&sandbox.say(ask).await);
+        assert!(now[0] == before[0] + 1, "{now:?} after {before:?}");
+        // Timers of both threads go on.
+        sandbox
+            .until(ask, |said| {
+                let later = numbers(said);
+                later.len() == 3 && later[1] > now[1] && later[2] > now[2]
+            })
+            .await;
+    }
+    host.close(vec![one, two]).await;
 }

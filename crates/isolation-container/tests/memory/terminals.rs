@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use cove_protocol::message::{PtySize, Start};
 
-use crate::fixture::{Host, Sandbox, shell};
+use crate::fixture::{Host, Sandbox, has, shell};
 use crate::programs::output_until;
 
 /// Starts a program in a terminal.
@@ -119,6 +119,36 @@ async fn a_job_that_holds_its_own_terminal_survives_in_front_of_its_shell() {
         output_until(&sandbox.guest, &id, "heard quit").await;
         type_in(sandbox, &id, "echo shell-is-ba''ck\n").await;
         output_until(&sandbox.guest, &id, "shell-is-back").await;
+    }
+    host.close(vec![one, two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tmux_with_somebody_attached_survives() {
+    if !has("usr/bin/tmux") || !has("usr/lib/locale/C.utf8") {
+        return;
+    }
+    let host = Host::open();
+    let one = host.boot("one").await;
+    let tmux = "export TERM=xterm LC_ALL=C.UTF-8; tmux -u -f /dev/null";
+    let begun =
+        format!("{tmux} new-session -d -s work /bin/sh && {tmux} set -g default-terminal screen");
+    one.say(&begun).await;
+    let attach = format!("{tmux} attach -t work");
+    let id = in_terminal(&one, &["/bin/sh", "-c", &attach]).await;
+    let attached = format!("{tmux} list-clients");
+    one.until(&attached, |said| said.contains("work")).await;
+    type_in(&one, &id, "mine=kept; echo sta''rted\n").await;
+    let screen = format!("{tmux} capture-pane -p -t work");
+    one.until(&screen, |said| said.contains("started")).await;
+    let snapshot = host.capture(&one).await;
+    let two = host.restore(&snapshot, "two").await;
+    for sandbox in [&two, &one] {
+        sandbox.until(&attached, |said| said.contains("work")).await;
+        type_in(sandbox, &id, "echo var=$mine\n").await;
+        sandbox
+            .until(&screen, |said| said.contains("var=kept"))
+            .await;
     }
     host.close(vec![one, two]).await;
 }
