@@ -4,14 +4,17 @@
 use std::fs;
 
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
-use cove_protocol::message::{PtySize, Start};
+use cove_protocol::message::WriteFile;
 use cove_runner::{
     CreateRequest, FromSnapshot, JobState, RollbackRequest, RunnerApi, RunnerError,
     SnapshotRequest, SnapshotView,
 };
-use cove_tests::engine_host::{World, eventually, output, shell, small_spec, succeed};
+use cove_tests::engine_host::{World, eventually, output, shell, small_spec};
 
 use crate::PROGRAM;
+
+/// Longer than a capture waits for transfers to end.
+const TRANSFER_LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Counts in memory, and appends every count to a file.
 const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n >> /root/log; sleep 0.01; done";
@@ -314,17 +317,14 @@ async fn what_cannot_be_captured_goes_on_and_says_so() {
     let Some(world) = world().await else { return };
     let client = world.client();
     let id = counting(&world).await;
-    // A process that holds its terminal by the name /dev/tty is beyond what can be captured.
-    let holder = Start {
-        pty: Some(PtySize { cols: 80, rows: 24 }),
-        ..shell("exec 9<>/dev/tty; touch /root/held; sleep 1000")
+    // A file on its way in, whose other end is beyond what can be captured.
+    let file = WriteFile {
+        path: "/root/coming".into(),
+        ..WriteFile::default()
     };
-    world.guest(&id).start(holder).await.unwrap();
-    eventually("the terminal is held", || async {
-        let said = output(&world.guest(&id), "ls /root").await;
-        said.contains("held").then_some(())
-    })
-    .await;
+    let patient = world.guest(&id).within(TRANSFER_LIMIT);
+    let mut upload = patient.write_file(file).await.unwrap();
+    upload.write("half, ".into()).await.unwrap();
     let cursor = world.cursor().await;
     let refused = client.pause(&id).await.unwrap_err();
     assert!(
@@ -339,6 +339,12 @@ async fn what_cannot_be_captured_goes_on_and_says_so() {
         .await;
     grows(&world, &id).await;
     is_gapless(&world, &id).await;
-    succeed(&world.guest(&id), "true").await;
+    upload.write("and the rest".into()).await.unwrap();
+    upload.finish().await.unwrap();
+    assert_eq!(
+        output(&world.guest(&id), "cat /root/coming").await,
+        "half, and the rest"
+    );
+    client.pause(&id).await.unwrap();
     world.finish();
 }
