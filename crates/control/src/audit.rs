@@ -103,6 +103,24 @@ impl Control {
         Ok(self.store().audit(&principal.org, page).await?)
     }
 
+    /// Writes down how a call ended whose changes were only noted: they are flushed with the record,
+    /// and nobody is told of a success that a power loss could undo.
+    pub(crate) async fn conclude<T>(
+        &self,
+        principal: &Principal,
+        deed: Deed,
+        outcome: Result<T, ControlError>,
+    ) -> Result<T, ControlError> {
+        let result = result_of(&outcome);
+        let written = self
+            .write_record(&principal.org, Some(principal), deed, result)
+            .await;
+        match (outcome, written) {
+            (Ok(_), Err(error)) => Err(error.into()),
+            (outcome, _) => outcome,
+        }
+    }
+
     /// Writes down how a call ended. The call is done or refused already, so a failure to write is
     /// the operator's to hear of and changes nothing for the caller.
     pub(crate) async fn record<T>(
@@ -111,17 +129,16 @@ impl Control {
         deed: Deed,
         outcome: &Result<T, ControlError>,
     ) {
-        let result = match outcome {
-            Ok(_) => "ok",
-            Err(error) => error.code.as_str(),
-        };
-        self.write_record(&principal.org, Some(principal), deed, result)
+        // What went wrong is in the log.
+        let _ = self
+            .write_record(&principal.org, Some(principal), deed, result_of(outcome))
             .await;
     }
 
     /// What the control plane did by itself.
     pub(crate) async fn record_own(&self, org: &OrgId, deed: Deed, result: &str) {
-        self.write_record(org, None, deed, result).await;
+        // What went wrong is in the log.
+        let _ = self.write_record(org, None, deed, result).await;
     }
 
     async fn write_record(
@@ -130,7 +147,7 @@ impl Control {
         principal: Option<&Principal>,
         deed: Deed,
         result: &str,
-    ) {
+    ) -> Result<(), StoreError> {
         let record = AuditRecord {
             sequence: 0,
             at: self.now(),
@@ -143,8 +160,15 @@ impl Control {
             result: result.to_owned(),
             detail: deed.detail,
         };
-        if let Err(error) = self.0.audit.write(record).await {
+        self.0.audit.write(record).await.inspect_err(|error| {
             tracing::error!(%error, action = deed.action, "an audit record could not be written");
-        }
+        })
+    }
+}
+
+fn result_of<T>(outcome: &Result<T, ControlError>) -> &'static str {
+    match outcome {
+        Ok(_) => "ok",
+        Err(error) => error.code.as_str(),
     }
 }

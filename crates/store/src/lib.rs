@@ -93,7 +93,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Key, StoreError>;
     async fn touch_keys(&self, used: &[(KeyId, OffsetDateTime)]) -> Result<(), StoreError>;
 
-    /// Takes the quota, inserts the row and claims the idempotency key, or does none of it.
+    /// Takes the quota, inserts the row and claims the idempotency key, or does none of it. Like
+    /// [`Store::note_sandbox`], it survives a power loss only with what is written after it.
     async fn create_sandbox(
         &self,
         record: &SandboxRecord,
@@ -117,6 +118,15 @@ pub trait Store: Send + Sync + 'static {
     /// Of all organisations, not those that are gone.
     async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError>;
     async fn change_sandbox(
+        &self,
+        id: &SandboxId,
+        change: &SandboxChange,
+        at: OffsetDateTime,
+    ) -> Result<SandboxRecord, StoreError>;
+    /// The same, for a step on the way to something that is flushed: it survives the end of this
+    /// process at once, a power loss together with the next flushed write. Events, figures and last
+    /// uses are kept like this too.
+    async fn note_sandbox(
         &self,
         id: &SandboxId,
         change: &SandboxChange,

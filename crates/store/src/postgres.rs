@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Config, Statement};
 
 use crate::StoreError;
 use crate::migrate::migrate;
-use crate::sql::{Backend, Op, Row, Tx, Value};
+use crate::sql::{Backend, Durability, Op, Row, Tx, Value};
 
 mod tls;
 
@@ -166,7 +166,9 @@ impl Postgres {
 }
 
 impl Backend for Postgres {
-    async fn write<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+    /// Always flushed: the database may crash and come back while this process lives, and must not have
+    /// forgotten what later writes take for granted. It groups commits by itself.
+    async fn write<O: Op>(&self, op: O, _: Durability) -> Result<O::Out, StoreError> {
         self.run(op, true).await
     }
 

@@ -41,11 +41,25 @@ pub trait Op: Send + Sync + 'static {
     fn run<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Out, StoreError>> + Send;
 }
 
+/// What a committed transaction survives at least when its caller hears of it. A later one that is
+/// flushed takes all before it along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of this process.
+    Written,
+    /// A power loss.
+    Flushed,
+}
+
 /// A database that runs transactions.
 pub trait Backend: Send + Sync + 'static {
-    /// Durable when it returns `Ok`; nothing happened when it returns `Err`, unless the connection
-    /// broke while committing.
-    fn write<O: Op>(&self, op: O) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
+    /// As durable as asked for when it returns `Ok`; nothing happened when it returns `Err`, unless
+    /// the connection broke while committing or a flush failed.
+    fn write<O: Op>(
+        &self,
+        op: O,
+        durability: Durability,
+    ) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
     /// An operation that changes nothing.
     fn read<O: Op>(&self, op: O) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
 }

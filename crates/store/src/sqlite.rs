@@ -1,17 +1,20 @@
-//! SQLite: one writer thread that commits whole groups at once, and a few readers beside it.
+//! SQLite: one thread that commits, one that flushes, and a few readers beside them.
 //!
-//! Writers queue up while a commit waits for the disk; the next commit takes all of them along, so a
-//! burst of creates costs one flush per group and not one each. An operation that fails is rolled
-//! back to its savepoint alone. Nobody is answered before the commit that holds their work.
+//! A commit puts its frames into the log and does not wait for the disk, so it takes microseconds and
+//! survives the process. Whoever needs it to survive a power loss is answered by the flusher, which
+//! takes everything along that was committed while the flush before it went on: a burst costs a few
+//! flushes and not one each, and nobody's commit waits behind somebody else's flush. An operation that
+//! fails is rolled back to its savepoint alone.
 
-use std::collections::VecDeque;
+use std::fs::File;
 use std::future::{Future, ready};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
@@ -19,14 +22,23 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::StoreError;
 use crate::migrate::migrate;
-use crate::sql::{Backend, Op, Row, Tx, Value};
+use crate::ops::events::reserve;
+use crate::sql::{Backend, Durability, Op, Row, Tx, Value, values};
 
 /// Operations that wait for the writer; more callers wait in their own tasks.
 const WRITE_QUEUE_MAX: usize = 1024;
 /// Operations committed together at most, so that the first of a group is not kept waiting.
 const GROUP_MAX: usize = 128;
+/// How long what nobody waits for may stay unflushed.
+const UNFLUSHED_MAX: Duration = Duration::from_millis(500);
 /// Connections that read at the same time.
 const READERS_MAX: usize = 4;
+/// More than anybody makes events within [`UNFLUSHED_MAX`].
+const EVENTS_PASSED_OVER: usize = 100_000;
+/// The setting that names the boot of the host that last opened the file.
+const HOST_BOOT: &str = "host_boot";
+/// How the process ends when its disk fails it; whoever started it starts it again.
+const EXIT_UNFLUSHED: i32 = 74;
 /// How long a statement waits for another process that has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prepared statements each connection keeps.
@@ -43,9 +55,15 @@ struct Readers {
     permits: Semaphore,
 }
 
-/// Runs inside the group's transaction; what it returns runs after the commit.
-type Job = Box<dyn FnOnce(&mut SqliteTx) -> Answer + Send>;
+/// Runs inside the group's transaction.
+type Job = Box<dyn FnOnce(&mut SqliteTx) -> Outcome + Send>;
+/// Tells the caller how it ended.
 type Answer = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+struct Outcome {
+    answer: Answer,
+    durability: Durability,
+}
 
 impl Sqlite {
     /// Opens or makes the file and brings it up to date. Blocks; meant for start-up.
@@ -60,7 +78,11 @@ impl Sqlite {
             .map_err(|error| StoreError::Unavailable(error.into()))?;
         let mut connection = SqliteTx::open(path)?;
         connection.run("BEGIN EXCLUSIVE")?;
-        match now(migrate(&mut connection)) {
+        let prepared = now(async {
+            migrate(&mut connection).await?;
+            pass_over_lost_numbers(&mut connection, &host_boot()?).await
+        });
+        match prepared {
             Ok(()) => connection.run("COMMIT")?,
             Err(error) => {
                 connection.run("ROLLBACK")?;
@@ -68,10 +90,26 @@ impl Sqlite {
             }
         }
         let (writer, jobs) = mpsc::channel(WRITE_QUEUE_MAX);
-        std::thread::Builder::new()
-            .name("store-writer".into())
-            .spawn(move || write_loop(connection, jobs))
-            .map_err(|error| StoreError::Unavailable(error.into()))?;
+        let (flusher, groups) = channel();
+        // Held open: a descriptor hears of every write that failed since it was opened, a new one
+        // only of those that nobody has heard of. It stays the log while the writer is connected.
+        let log =
+            File::open(log_of(path)).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let spawned = |thread: std::io::Result<_>| {
+            thread
+                .map(drop::<std::thread::JoinHandle<()>>)
+                .map_err(|error| StoreError::Unavailable(error.into()))
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        spawned(thread("store-flusher").spawn(move || {
+            if let Err(error) = flush_loop(&log, &groups) {
+                // The kernel may have dropped what it could not write, so that nothing it says about
+                // this file can be believed any more. The next process reads what is really there.
+                tracing::error!(%error, "the database's log could not be flushed; ending");
+                std::process::exit(EXIT_UNFLUSHED);
+            }
+        }))?;
+        spawned(thread("store-writer").spawn(move || write_loop(connection, jobs, &flusher)))?;
         Ok(Self {
             writer,
             readers: Arc::new(Readers {
@@ -84,18 +122,24 @@ impl Sqlite {
 }
 
 impl Backend for Sqlite {
-    async fn write<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+    async fn write<O: Op>(&self, op: O, durability: Durability) -> Result<O::Out, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move |tx| {
             let outcome = tx.in_savepoint(&op);
-            Box::new(move |committed| {
-                let answer = match committed {
+            // What changed nothing has nothing to wait for.
+            let durability = match outcome {
+                Ok(_) => durability,
+                Err(_) => Durability::Written,
+            };
+            let answer = Box::new(move |kept: Result<(), String>| {
+                let answer = match kept {
                     Ok(()) => outcome,
                     Err(why) => Err(StoreError::Database(why.into())),
                 };
                 // A caller that went away does not undo what it asked for.
                 let _ = sender.send(answer);
-            })
+            });
+            Outcome { answer, durability }
         });
         let gone = || StoreError::Unavailable("the writer did not take it".into());
         self.writer.send(job).await.map_err(|_| gone())?;
@@ -141,34 +185,95 @@ impl Readers {
     }
 }
 
-fn write_loop(mut connection: SqliteTx, mut jobs: mpsc::Receiver<Job>) {
+fn write_loop(
+    mut connection: SqliteTx,
+    mut jobs: mpsc::Receiver<Job>,
+    flusher: &Sender<Vec<Answer>>,
+) {
     while let Some(first) = jobs.blocking_recv() {
-        let mut answers = VecDeque::new();
-        let committed = match connection.run("BEGIN IMMEDIATE") {
-            Err(error) => {
-                // Without a transaction nothing may run; the job still has to answer.
-                drop(first);
-                tracing::error!(%error, "the database refused a transaction");
-                continue;
-            }
-            Ok(()) => {
-                answers.push_back(first(&mut connection));
-                while answers.len() < GROUP_MAX {
-                    let Ok(job) = jobs.try_recv() else { break };
-                    answers.push_back(job(&mut connection));
-                }
-                connection.run("COMMIT")
-            }
-        };
-        let committed = committed.map_err(|error| {
+        if let Err(error) = connection.run("BEGIN IMMEDIATE") {
+            // Without a transaction nothing may run; the caller hears that nobody took it.
+            tracing::error!(%error, "the database refused a transaction");
+            continue;
+        }
+        let mut outcomes = vec![first(&mut connection)];
+        while outcomes.len() < GROUP_MAX {
+            let Ok(job) = jobs.try_recv() else { break };
+            outcomes.push(job(&mut connection));
+        }
+        let committed = connection.run("COMMIT").map_err(|error| {
             tracing::error!(%error, "the database refused a commit");
             let _ = connection.run("ROLLBACK");
             error.to_string()
         });
-        for answer in answers {
-            answer(committed.clone());
+        let mut waiting = Vec::new();
+        for Outcome { answer, durability } in outcomes {
+            match durability {
+                Durability::Flushed if committed.is_ok() => waiting.push(answer),
+                _ => answer(committed.clone()),
+            }
+        }
+        if committed.is_ok() && flusher.send(waiting).is_err() {
+            return;
         }
     }
+}
+
+/// Flushes the log for those that wait, and after a while also where nobody does. A failure leaves
+/// those that wait unanswered, and the writer without anybody to hand its work to.
+fn flush_loop(log: &File, groups: &Receiver<Vec<Answer>>) -> std::io::Result<()> {
+    let mut unflushed: Option<Instant> = None;
+    loop {
+        let mut answers = match unflushed {
+            None => match groups.recv() {
+                Ok(answers) => answers,
+                Err(_) => return Ok(()),
+            },
+            Some(since) => match groups.recv_timeout(UNFLUSHED_MAX.saturating_sub(since.elapsed()))
+            {
+                Ok(answers) => answers,
+                Err(RecvTimeoutError::Timeout) => Vec::new(),
+                Err(RecvTimeoutError::Disconnected) => return log.sync_data(),
+            },
+        };
+        answers.extend(groups.try_iter().flatten());
+        let since = *unflushed.get_or_insert_with(Instant::now);
+        if answers.is_empty() && since.elapsed() < UNFLUSHED_MAX {
+            continue;
+        }
+        log.sync_data()?;
+        unflushed = None;
+        for answer in answers {
+            answer(Ok(()));
+        }
+    }
+}
+
+/// Numbers of events may have been told that a power loss then undid. Given out again they would hide
+/// what is new from whoever saw them, so after a reboot some are passed over.
+async fn pass_over_lost_numbers<T: Tx>(tx: &mut T, boot: &str) -> Result<(), StoreError> {
+    let select = "SELECT value FROM settings WHERE name = ?1";
+    let rows = tx.query(select, values![HOST_BOOT]).await?;
+    match rows.first() {
+        Some(row) if row.text(0)? == boot => return Ok(()),
+        Some(_) => drop(reserve(tx, "events", EVENTS_PASSED_OVER).await?),
+        None => {}
+    }
+    let put = "INSERT INTO settings VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2";
+    tx.execute(put, values![HOST_BOOT, boot]).await.map(drop)
+}
+
+fn host_boot() -> Result<String, StoreError> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|boot| boot.trim().to_owned())
+        .map_err(|error| StoreError::Unavailable(error.into()))
+}
+
+/// Where SQLite keeps what is committed and not yet in the file itself.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
 }
 
 /// SQLite answers on the spot, so its futures are ready when first asked.
@@ -193,9 +298,10 @@ impl SqliteTx {
             .map_err(|error| StoreError::Unavailable(error.into()))?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        // NORMAL flushes at checkpoints, in the order that keeps the file whole; commits are flushed here.
         connection
             .execute_batch(
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;",
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;",
             )
             .map_err(failed)?;
         Ok(Self(connection))
@@ -287,4 +393,57 @@ fn failed(error: rusqlite::Error) -> StoreError {
         return StoreError::Exists { what: "the row" };
     }
     StoreError::Database(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(
+        flusher: &Sender<Vec<Answer>>,
+    ) -> Result<Result<(), String>, std::sync::mpsc::RecvError> {
+        let (told, answer) = channel();
+        let answer_to: Answer = Box::new(move |kept| drop(told.send(kept)));
+        let _ = flusher.send(vec![answer_to]);
+        answer.recv()
+    }
+
+    #[test]
+    fn nobody_is_answered_by_a_flush_that_failed_or_after_it() {
+        let (flusher, groups) = channel();
+        let thread = std::thread::spawn(move || {
+            let log = tempfile::tempfile().unwrap();
+            flush_loop(&log, &groups)
+        });
+        assert_eq!(ask(&flusher), Ok(Ok(())));
+        drop(flusher);
+        thread.join().unwrap().unwrap();
+
+        let (flusher, groups) = channel();
+        let thread = std::thread::spawn(move || {
+            // A pipe cannot be flushed.
+            let (end, _other) = std::io::pipe().unwrap();
+            flush_loop(&File::from(std::os::fd::OwnedFd::from(end)), &groups)
+        });
+        ask(&flusher).unwrap_err();
+        thread.join().unwrap().unwrap_err();
+        ask(&flusher).unwrap_err();
+    }
+
+    #[test]
+    fn numbers_of_events_are_passed_over_once_after_a_reboot() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        drop(Sqlite::open(&path).unwrap());
+        let mut connection = SqliteTx::open(&path).unwrap();
+        let mut last = |boot: Option<&str>| {
+            if let Some(boot) = boot {
+                now(pass_over_lost_numbers(&mut connection, boot)).unwrap();
+            }
+            now(reserve(&mut connection, "events", 0)).unwrap()
+        };
+        assert_eq!(last(None), 0);
+        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER as u64);
+        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER as u64);
+    }
 }

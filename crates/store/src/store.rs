@@ -8,7 +8,7 @@ use crate::ops::{
     audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, ssh_keys,
     sweep, usage,
 };
-use crate::sql::Backend;
+use crate::sql::{Backend, Durability, Op};
 use crate::{
     AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
     Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
@@ -19,10 +19,21 @@ use crate::{
 
 pub struct SqlStore<B>(pub B);
 
+impl<B: Backend> SqlStore<B> {
+    async fn flushed<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+        self.0.write(op, Durability::Flushed).await
+    }
+
+    /// For what nobody is promised, or only together with something that is flushed after it.
+    async fn written<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+        self.0.write(op, Durability::Written).await
+    }
+}
+
 #[async_trait]
 impl<B: Backend> Store for SqlStore<B> {
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
-        self.0.write(organisations::Create(org.clone())).await
+        self.flushed(organisations::Create(org.clone())).await
     }
 
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError> {
@@ -40,17 +51,17 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn set_quota(&self, id: &OrgId, quota: Quota) -> Result<Organisation, StoreError> {
         let set = organisations::SetQuota(id.clone(), quota);
-        self.0.write(set).await
+        self.flushed(set).await
     }
 
     async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError> {
         let create = keys::Create(key.clone(), hash.to_owned());
-        self.0.write(create).await
+        self.flushed(create).await
     }
 
     async fn put_root_key(&self, key: &Key, hash: &str) -> Result<Key, StoreError> {
         let put = keys::PutRoot(key.clone(), hash.to_owned());
-        self.0.write(put).await
+        self.flushed(put).await
     }
 
     async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError> {
@@ -72,11 +83,11 @@ impl<B: Backend> Store for SqlStore<B> {
         at: OffsetDateTime,
     ) -> Result<Key, StoreError> {
         let (org, id) = (org.clone(), id.clone());
-        self.0.write(keys::Revoke { org, id, at }).await
+        self.flushed(keys::Revoke { org, id, at }).await
     }
 
     async fn touch_keys(&self, used: &[(KeyId, OffsetDateTime)]) -> Result<(), StoreError> {
-        self.0.write(keys::Touch(used.to_vec())).await
+        self.written(keys::Touch(used.to_vec())).await
     }
 
     async fn create_sandbox(
@@ -88,7 +99,7 @@ impl<B: Backend> Store for SqlStore<B> {
             record: record.clone(),
             idempotency: idempotency.cloned(),
         };
-        self.0.write(create).await
+        self.written(create).await
     }
 
     async fn sandbox(
@@ -141,19 +152,33 @@ impl<B: Backend> Store for SqlStore<B> {
             change: change.clone(),
             at,
         };
-        self.0.write(change).await
+        self.flushed(change).await
+    }
+
+    async fn note_sandbox(
+        &self,
+        id: &SandboxId,
+        change: &SandboxChange,
+        at: OffsetDateTime,
+    ) -> Result<SandboxRecord, StoreError> {
+        let change = sandboxes::Change {
+            id: id.clone(),
+            change: change.clone(),
+            at,
+        };
+        self.written(change).await
     }
 
     async fn touch_sandboxes(
         &self,
         active: &[(SandboxId, OffsetDateTime)],
     ) -> Result<(), StoreError> {
-        self.0.write(sandboxes::Touch(active.to_vec())).await
+        self.written(sandboxes::Touch(active.to_vec())).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
         let forget = sandboxes::ForgetIdempotency(org.clone(), sandbox.clone());
-        self.0.write(forget).await
+        self.written(forget).await
     }
 
     async fn create_snapshot(
@@ -165,7 +190,7 @@ impl<B: Backend> Store for SqlStore<B> {
             record: record.clone(),
             idempotency: idempotency.cloned(),
         };
-        self.0.write(create).await
+        self.flushed(create).await
     }
 
     async fn snapshot(
@@ -216,11 +241,11 @@ impl<B: Backend> Store for SqlStore<B> {
             id: id.clone(),
             change: change.clone(),
         };
-        self.0.write(change).await
+        self.flushed(change).await
     }
 
     async fn forget_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError> {
-        self.0.write(snapshots::Forget(id.clone())).await
+        self.flushed(snapshots::Forget(id.clone())).await
     }
 
     async fn forks(&self, sandbox: &SandboxId, limit: u32) -> Result<Vec<SandboxId>, StoreError> {
@@ -229,11 +254,11 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {
-        self.0.write(usage::Apply(samples.to_vec())).await
+        self.written(usage::Apply(samples.to_vec())).await
     }
 
     async fn apply_snapshot_samples(&self, samples: &[SnapshotSample]) -> Result<(), StoreError> {
-        self.0.write(usage::ApplySnapshots(samples.to_vec())).await
+        self.written(usage::ApplySnapshots(samples.to_vec())).await
     }
 
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError> {
@@ -270,7 +295,7 @@ impl<B: Backend> Store for SqlStore<B> {
             events,
             host_position,
         };
-        self.0.write(append).await
+        self.written(append).await
     }
 
     async fn host_position(&self) -> Result<Option<u64>, StoreError> {
@@ -298,7 +323,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        self.0.write(audit::Append(records.to_vec())).await
+        self.flushed(audit::Append(records.to_vec())).await
     }
 
     async fn audit(
@@ -322,7 +347,7 @@ impl<B: Backend> Store for SqlStore<B> {
             image: image.clone(),
             held_disk_mb,
         };
-        self.0.write(grant).await
+        self.flushed(grant).await
     }
 
     async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError> {
@@ -335,7 +360,7 @@ impl<B: Backend> Store for SqlStore<B> {
         image: &ImageId,
     ) -> Result<bool, StoreError> {
         let withdraw = images::Withdraw(org.cloned(), image.clone());
-        self.0.write(withdraw).await
+        self.flushed(withdraw).await
     }
 
     async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError> {
@@ -347,7 +372,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn put_image_job(&self, job: &ImageJobRecord) -> Result<(), StoreError> {
-        self.0.write(image_jobs::Put(job.clone())).await
+        self.flushed(image_jobs::Put(job.clone())).await
     }
 
     async fn image_job(
@@ -364,7 +389,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError> {
-        self.0.write(shares::Put(share.clone())).await
+        self.flushed(shares::Put(share.clone())).await
     }
 
     async fn port_shares(
@@ -376,11 +401,11 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError> {
-        self.0.write(shares::Revoke(sandbox.clone(), port)).await
+        self.flushed(shares::Revoke(sandbox.clone(), port)).await
     }
 
     async fn create_ssh_key(&self, key: &SshKey) -> Result<(), StoreError> {
-        self.0.write(ssh_keys::Create(key.clone())).await
+        self.flushed(ssh_keys::Create(key.clone())).await
     }
 
     async fn ssh_keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<SshKey>, StoreError> {
@@ -393,8 +418,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError> {
-        self.0
-            .write(ssh_keys::Remove(org.clone(), id.clone()))
+        self.flushed(ssh_keys::Remove(org.clone(), id.clone()))
             .await
     }
 
@@ -404,10 +428,10 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
         let put = events::PutSetting(name.to_owned(), value.to_owned());
-        self.0.write(put).await
+        self.flushed(put).await
     }
 
     async fn sweep(&self, retention: &Retention) -> Result<u64, StoreError> {
-        self.0.write(sweep::Sweep(retention.clone())).await
+        self.written(sweep::Sweep(retention.clone())).await
     }
 }

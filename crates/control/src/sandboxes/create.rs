@@ -62,10 +62,10 @@ impl Control {
             Err(_) => id.as_str(),
         };
         let deed = Deed::new("sandbox.create", target);
-        self.record(principal, deed, &outcome).await;
-        outcome
+        self.conclude(principal, deed, outcome).await
     }
 
+    /// What it writes is durable once the caller has concluded.
     pub(crate) async fn begin(
         &self,
         principal: &Principal,
@@ -209,9 +209,13 @@ impl Control {
         let change = observed(view, record);
         let kept = self
             .store()
-            .change_sandbox(&record.id, &change, self.now())
-            .await?;
-        Ok(kept)
+            .note_sandbox(&record.id, &change, self.now())
+            .await;
+        // The host has what the books may not: the next reconcile looks.
+        kept.map_err(|error| {
+            self.0.stale.mark(&record.id);
+            error.into()
+        })
     }
 
     /// Undoes a create the host refused, failed at, or never answered.
@@ -245,7 +249,7 @@ impl Control {
                 ..SandboxChange::default()
             }
         };
-        let written = self.store().change_sandbox(&record.id, &change, now).await;
+        let written = self.store().note_sandbox(&record.id, &change, now).await;
         if let Err(error) = written {
             tracing::error!(%error, sandbox = %record.id, "a failed create could not be written down");
         }

@@ -1,4 +1,7 @@
-//! Deleting: the intent is durable before the host is asked, so it is carried out in the end.
+//! Deleting: the intent is written before the host is asked, so it is carried out in the end.
+//!
+//! Only the end is flushed. Should the power fail in between, the host may have forgotten a sandbox
+//! whose row still wants it; it is then shown as lost, and whoever asked was never told otherwise.
 
 use cove_model::State;
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope};
@@ -25,8 +28,7 @@ impl Control {
         }
         .await;
         let deed = Deed::new("sandbox.delete", target);
-        self.record(principal, deed, &outcome).await;
-        outcome
+        self.conclude(principal, deed, outcome).await
     }
 
     /// For whoever holds the sandbox's lock.
@@ -42,7 +44,7 @@ impl Control {
             ..SandboxChange::default()
         };
         self.store()
-            .change_sandbox(&record.id, &intent, self.now())
+            .note_sandbox(&record.id, &intent, self.now())
             .await?;
         self.finish_delete(record).await
     }
@@ -73,7 +75,7 @@ impl Control {
             deleted_at: Some(now),
             ..SandboxChange::default()
         };
-        self.store().change_sandbox(&record.id, &gone, now).await?;
+        self.store().note_sandbox(&record.id, &gone, now).await?;
         self.0.idleness.forget(&record.id);
         self.0.checkpoints.forget(&record.id);
         Ok(())

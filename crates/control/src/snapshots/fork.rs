@@ -179,7 +179,7 @@ impl Control {
                         Err(_) => id.to_string(),
                     };
                     let deed = Deed::new("sandbox.create", target);
-                    control.record(&principal, deed, &outcome).await;
+                    let outcome = control.conclude(&principal, deed, outcome).await;
                     (index as usize, outcome)
                 });
             }
