@@ -235,6 +235,9 @@ pub struct Sandbox {
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// Absent unless it is stopped or has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
     pub last_active_at: Timestamp,
     /// Grows with every change.
     pub generation: u64,

@@ -54,6 +54,9 @@ pub struct Sandbox {
     pub updated_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
+    /// Absent unless it is stopped or has failed.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub stopped_at: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339")]
     pub last_active_at: OffsetDateTime,
     pub generation: u64,
@@ -79,6 +82,7 @@ impl From<SandboxRecord> for Sandbox {
             created_at: record.created_at,
             updated_at: record.updated_at,
             started_at: record.started_at,
+            stopped_at: record.stopped_at,
             last_active_at: record.last_active_at,
             generation: record.generation,
             origin: record.origin,

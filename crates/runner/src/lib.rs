@@ -43,68 +43,42 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError>;
 
     /// Processes stop where they are; memory is kept.
-    async fn freeze(&self, _id: &SandboxId) -> Result<SandboxView, RunnerError> {
-        Err(unsupported())
-    }
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError>;
     /// Memory goes to disk; nothing of it is left running. Done already for what is paused.
-    async fn pause(&self, _id: &SandboxId) -> Result<SandboxView, RunnerError> {
-        Err(unsupported())
-    }
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError>;
     /// Brings a frozen or paused sandbox back; for a running one it is done already. Callers that come
     /// while it is under way share it.
-    async fn resume(&self, _id: &SandboxId) -> Result<SandboxView, RunnerError> {
-        Err(unsupported())
-    }
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError>;
     /// Answers once the snapshot is on disk.
-    async fn snapshot(&self, _request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
-        Err(unsupported())
-    }
-    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
-        Err(unsupported())
-    }
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError>;
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError>;
     /// `InUse` while it is being made, also for what a rollback under way keeps.
-    async fn get_snapshot(&self, _id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
-        Err(unsupported())
-    }
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError>;
     /// Idempotent. What grew from it is not touched. `InUse` while it is being made.
-    async fn delete_snapshot(&self, _id: &SnapshotId) -> Result<(), RunnerError> {
-        Err(unsupported())
-    }
-    async fn rollback(&self, _request: RollbackRequest) -> Result<RolledBack, RunnerError> {
-        Err(unsupported())
-    }
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError>;
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError>;
     /// One portable file, streamed. The other end is read-only.
-    async fn export_snapshot(&self, _id: &SnapshotId) -> Result<GuestStream, RunnerError> {
-        Err(unsupported())
-    }
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError>;
     /// Takes in what [`RunnerApi::export_snapshot`] of any host wrote; `id` is the new snapshot's.
     async fn import_snapshot(
         &self,
-        _id: SnapshotId,
-        _file: GuestStream,
-    ) -> Result<Imported, RunnerError> {
-        Err(unsupported())
-    }
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError>;
     /// Makes a snapshot an image of its own, flattened, under `name`; with memory when it has some.
     async fn image_from_snapshot(
         &self,
-        _id: &SnapshotId,
-        _name: &str,
-    ) -> Result<ImageJob, RunnerError> {
-        Err(unsupported())
-    }
+        id: &SnapshotId,
+        name: &str,
+    ) -> Result<ImageJob, RunnerError>;
     /// In force when this returns; connections that it forbids are cut.
     async fn set_network(
         &self,
-        _id: &SandboxId,
-        _policy: NetworkPolicy,
-    ) -> Result<SandboxView, RunnerError> {
-        Err(unsupported())
-    }
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError>;
     /// What the network policy decided, in order.
-    async fn egress(&self, _query: EgressQuery) -> Result<EgressBatch, RunnerError> {
-        Err(unsupported())
-    }
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError>;
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError>;
     /// Starts the work if it is not under way; answers at once with the job's state. Callers poll
@@ -115,12 +89,6 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;
 
     async fn host(&self) -> Result<HostReport, RunnerError>;
-}
-
-fn unsupported() -> RunnerError {
-    RunnerError::Unsupported {
-        message: "this runner cannot do that".into(),
-    }
 }
 
 /// A batch of events and where to go on.

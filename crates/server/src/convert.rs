@@ -47,6 +47,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         created_at: sandbox.created_at.into(),
         updated_at: sandbox.updated_at.into(),
         started_at: sandbox.started_at.map(Timestamp),
+        stopped_at: sandbox.stopped_at.map(Timestamp),
         last_active_at: sandbox.last_active_at.into(),
         generation: sandbox.generation,
         from_snapshot: sandbox.origin.map(Into::into),

@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 
 mod cursor;
 mod migrate;
+mod newest;
 mod ops;
 mod postgres;
 mod schema;

@@ -11,6 +11,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     PORT_SHARES,
     SSH_KEYS,
     IMAGE_HOLDS,
+    STOPPED,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -57,6 +58,9 @@ const SSH_KEYS: &[&str] = &[
 const IMAGE_HOLDS: &[&str] = &["CREATE TABLE image_holds (
         org TEXT NOT NULL, image TEXT NOT NULL, held_disk_mb BIGINT NOT NULL,
         PRIMARY KEY (org, image))"];
+
+/// When sandboxes stopped.
+const STOPPED: &[&str] = &["ALTER TABLE sandboxes ADD COLUMN stopped_at BIGINT"];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (

@@ -194,6 +194,8 @@ pub struct SandboxRecord {
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
     pub started_at: Option<OffsetDateTime>,
+    /// When it stopped or failed; absent while it does anything else. The store keeps it.
+    pub stopped_at: Option<OffsetDateTime>,
     /// Kept coarsely; see the lifecycle ticker.
     pub last_active_at: OffsetDateTime,
     pub deleted_at: Option<OffsetDateTime>,

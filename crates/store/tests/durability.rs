@@ -60,6 +60,7 @@ fn record() -> SandboxRecord {
         created_at: now,
         updated_at: now,
         started_at: None,
+        stopped_at: None,
         last_active_at: now,
         deleted_at: None,
         origin: None,

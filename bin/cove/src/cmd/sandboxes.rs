@@ -158,6 +158,7 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
             ),
         )
         .maybe("started", sandbox.started_at.map(units::ago))
+        .maybe("stopped", sandbox.stopped_at.map(units::ago))
         .add("last active", units::ago(sandbox.last_active_at));
     facts.print()
 }

@@ -26,6 +26,8 @@ const DNS_PORT: u16 = 53;
 const SSH_PORT: u16 = 22;
 /// A configuration file beyond this is not one.
 const FILE_MAX: u64 = 1024 * 1024;
+/// A century: what is kept for longer is kept elsewhere.
+const KEPT_DAYS_MAX: u64 = 36_500;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -59,7 +61,9 @@ pub struct Settings {
     pub network_quiet_s: u64,
     pub meter_every_s: u64,
     pub lifecycle_every_s: u64,
+    pub snapshot_grace_s: u64,
     pub events_kept_days: u64,
+    pub audit_kept_days: u64,
     pub warm: u64,
     pub overcommit_cpu: f64,
     pub overcommit_memory: f64,
@@ -116,7 +120,9 @@ impl Default for Settings {
             network_quiet_s: control.network_quiet.as_secs(),
             meter_every_s: control.meter_every.as_secs(),
             lifecycle_every_s: control.lifecycle_every.as_secs(),
+            snapshot_grace_s: control.snapshot_grace.as_secs(),
             events_kept_days: control.events_kept.as_secs() / 86_400,
+            audit_kept_days: control.audit_kept.as_secs() / 86_400,
             warm: engine.warm as u64,
             overcommit_cpu: engine.overcommit.cpu,
             overcommit_memory: engine.overcommit.memory,
@@ -191,7 +197,9 @@ settings! {
     network_quiet_s "SECONDS" "How long traffic keeps a sandbox from being idle";
     meter_every_s "SECONDS" "How often usage is metered";
     lifecycle_every_s "SECONDS" "How often idle policies are looked at";
+    snapshot_grace_s "SECONDS" "After this a snapshot in the books that the host has not heard of is given up";
     events_kept_days "DAYS" "How long events are kept";
+    audit_kept_days "DAYS" "How long audit records are kept";
     warm "COUNT" "Sandboxes prepared ahead of need";
     overcommit_cpu "FACTOR" "CPUs promised for each CPU of the host";
     overcommit_memory "FACTOR" "Memory promised for each byte of the host";
@@ -380,9 +388,20 @@ impl Settings {
             ("write_stall_s", self.write_stall_s),
             ("meter_every_s", self.meter_every_s),
             ("lifecycle_every_s", self.lifecycle_every_s),
+            ("snapshot_grace_s", self.snapshot_grace_s),
         ] {
             if value == 0 || value > u64::from(u32::MAX) {
                 return Err(wrong(format!("{key} must be between 1 and {}", u32::MAX)));
+            }
+        }
+        for (key, days) in [
+            ("events_kept_days", self.events_kept_days),
+            ("audit_kept_days", self.audit_kept_days),
+        ] {
+            if !(1..=KEPT_DAYS_MAX).contains(&days) {
+                return Err(wrong(format!(
+                    "{key} must be between 1 and {KEPT_DAYS_MAX}"
+                )));
             }
         }
         let given = Some(&self.default_registry).filter(|name| !name.is_empty());
@@ -528,7 +547,9 @@ impl Settings {
             idle_network_bytes: self.idle_network_bytes,
             network_quiet: Duration::from_secs(self.network_quiet_s),
             stop_grace_ms: self.stop_grace_ms,
+            snapshot_grace: Duration::from_secs(self.snapshot_grace_s),
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
+            audit_kept: Duration::from_secs(self.audit_kept_days.saturating_mul(86_400)),
             delete_unknown_sandboxes: self.delete_unknown_sandboxes,
             tenant_private_ranges: self
                 .tenant_private_ranges
@@ -609,156 +630,4 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_field_is_in_the_table_and_reads_what_it_shows() {
-        let fields = serde_json::to_value(Settings::default()).unwrap();
-        let fields: Vec<_> = fields.as_object().unwrap().keys().cloned().collect();
-        let mut keys: Vec<_> = SETTINGS
-            .iter()
-            .map(|setting| setting.key.to_owned())
-            .collect();
-        keys.sort();
-        let mut sorted = fields.clone();
-        sorted.sort();
-        assert_eq!(keys, sorted);
-        for setting in SETTINGS {
-            let mut settings = Settings::default();
-            (setting.set)(&mut settings, &setting.default_text())
-                .unwrap_or_else(|problem| panic!("{}: {problem}", setting.key));
-            assert_eq!(settings, Settings::default(), "{}", setting.key);
-        }
-    }
-
-    #[test]
-    fn later_sources_win_and_name_themselves_when_wrong() {
-        let mut settings = Settings::default();
-        settings
-            .read_toml("listen = \"127.0.0.1:1\"\nwarm = 9\nidle_cpu = 0.5", "file")
-            .unwrap();
-        settings
-            .read_environment(|name| (name == "COVE_LISTEN").then(|| "127.0.0.1:2".into()))
-            .unwrap();
-        assert_eq!(settings.listen.port(), 2);
-        assert_eq!(settings.warm, 9);
-        for (text, said) in [
-            ("listn = \"x\"", "there is no setting 'listn'"),
-            ("warm = \"many\"", "warm must be a whole number"),
-            ("warm = [1]", "warm must be text, a number or true or false"),
-            (
-                "plain_registries = [1]",
-                "plain_registries must be a list of names",
-            ),
-            (
-                "plain_registries = [\"a,b\"]",
-                "plain_registries must be a list of names",
-            ),
-            (
-                "plain_registries = \"a,,b\"",
-                "plain_registries must be names with commas",
-            ),
-            ("delete_unknown_sandboxes = 1", "must be true or false"),
-            ("warm", "is not TOML"),
-        ] {
-            let error = Settings::default()
-                .read_toml(text, "file")
-                .unwrap_err()
-                .to_string();
-            assert!(error.contains(said) && error.contains("file"), "{error}");
-        }
-    }
-
-    #[test]
-    fn registries_and_unknown_sandboxes_reach_those_who_act_on_them() {
-        let mut settings = Settings::default();
-        assert_eq!(settings.engine().default_registry, None);
-        assert!(!settings.control().delete_unknown_sandboxes);
-        let text = "default_registry = \"docker.io\"\n\
-                    plain_registries = [\"a.example\", \"b.example:5000\"]\n\
-                    delete_unknown_sandboxes = true";
-        settings.read_toml(text, "file").unwrap();
-        settings.check().unwrap();
-        let engine = settings.engine();
-        assert_eq!(engine.default_registry.as_deref(), Some("docker.io"));
-        assert_eq!(engine.plain_registries, ["a.example", "b.example:5000"]);
-        assert!(settings.control().delete_unknown_sandboxes);
-        settings
-            .read_environment(|name| {
-                (name == "COVE_PLAIN_REGISTRIES").then(|| "c.example, d.example".into())
-            })
-            .unwrap();
-        assert_eq!(settings.plain_registries, ["c.example", "d.example"]);
-        for (key, value) in [
-            ("default_registry", "https://docker.io"),
-            ("plain_registries", "a.example/path"),
-            ("trusted_keys", "0123"),
-            ("network_range", "198.18.0.0/16"),
-            ("tenant_private_ranges", "10.1.0.1/16"),
-            ("network_range", "198.19.0.0/15"),
-            ("network_resolvers", "resolver.example"),
-            ("criu", "/there/is/none"),
-        ] {
-            let mut settings = Settings::default();
-            settings.set(key, value, "here").unwrap();
-            let error = settings.check().unwrap_err().to_string();
-            assert!(error.contains(key) && error.contains(value), "{error}");
-        }
-    }
-
-    #[test]
-    fn settings_of_the_network_and_of_memory_reach_the_engine() {
-        let mut settings = Settings::default();
-        settings.check().unwrap();
-        let engine = settings.engine();
-        assert_eq!(engine.network_range, Addresses::default());
-        assert_eq!(engine.network_presets, Some(PRESETS_FILE.into()));
-        assert!(engine.network_resolvers.is_empty() && engine.criu.is_none());
-        let text = "network_range = \"10.200.0.0/15\"\n\
-                    network_presets = \"/srv/presets\"\n\
-                    network_resolvers = [\"192.0.2.1\", \"[2001:db8::1]:5353\"]\n\
-                    criu = \"/proc/self/exe\"";
-        settings.read_toml(text, "file").unwrap();
-        settings.check().unwrap();
-        let engine = settings.engine();
-        assert_eq!(engine.network_range.to_string(), "10.200.0.0/15");
-        assert_eq!(engine.network_presets, Some("/srv/presets".into()));
-        let asked: Vec<_> = engine
-            .network_resolvers
-            .iter()
-            .map(SocketAddr::to_string)
-            .collect();
-        assert_eq!(asked, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
-        assert_eq!(engine.criu, Some("/proc/self/exe".into()));
-        settings.set("network_presets", "", "here").unwrap();
-        assert_eq!(settings.engine().network_presets, None);
-    }
-
-    #[test]
-    fn the_documented_table_is_this_one() {
-        let documented = include_str!("../../../../docs/configuration.md");
-        for setting in SETTINGS {
-            let row = format!(
-                "| `{}` | `{}` | `--{}` | {} | {} |",
-                setting.key,
-                setting.variable(),
-                setting.flag(),
-                match setting.default_text().as_str() {
-                    "" => String::new(),
-                    default => format!("`{default}`"),
-                },
-                setting.help
-            );
-            assert!(
-                documented.contains(&row),
-                "docs/configuration.md lacks the row\n{row}"
-            );
-        }
-        let rows = documented
-            .lines()
-            .filter(|line| line.starts_with("| `") && line.matches("| `").count() >= 3)
-            .count();
-        assert_eq!(rows, SETTINGS.len());
-    }
-}
+mod tests;

@@ -101,6 +101,7 @@ impl Control {
             created_at: now,
             updated_at: now,
             started_at: None,
+            stopped_at: None,
             last_active_at: now,
             deleted_at: None,
             head: origin.clone(),

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    Event, EventKind, ImageId, Resources, ResourcesPatch, SandboxId, SandboxSpec, State,
+    Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, SandboxId, SandboxSpec,
+    SnapshotId, State,
 };
 use cove_runner::*;
 use time::OffsetDateTime;
@@ -15,6 +16,7 @@ use tokio::sync::Semaphore;
 
 pub struct Fake {
     pub sandboxes: Mutex<Vec<SandboxView>>,
+    pub snapshots: Mutex<Vec<SnapshotView>>,
     /// Creates wait for a permit when this is set.
     pub gate: Option<Semaphore>,
     pub entered: Semaphore,
@@ -27,6 +29,7 @@ impl Default for Fake {
     fn default() -> Self {
         Self {
             sandboxes: Mutex::default(),
+            snapshots: Mutex::default(),
             gate: None,
             entered: Semaphore::new(0),
             cancelled: Semaphore::new(0),
@@ -85,6 +88,38 @@ pub fn job(name: &str) -> ImageJob {
     }
 }
 
+pub fn kept(id: SnapshotId, sandbox: SandboxId, memory: bool) -> SnapshotView {
+    SnapshotView {
+        id,
+        sandbox,
+        parent: Some(SnapshotId::random()),
+        memory,
+        image: ImageId::random(),
+        spec: SandboxSpec::default(),
+        created_at: OffsetDateTime::UNIX_EPOCH,
+        exclusive_bytes: 1,
+        shared_bytes: u64::MAX,
+        memory_bytes: 3,
+        stopped_us: 4,
+        unfit: memory.then(|| "another processor".into()),
+    }
+}
+
+pub fn decision(after: u64) -> EgressEntry {
+    EgressEntry {
+        sequence: after + 1,
+        at: OffsetDateTime::UNIX_EPOCH,
+        protocol: EgressProtocol::Tcp,
+        name: Some("example.org".into()),
+        address: Some([192, 0, 2, 1].into()),
+        port: Some(443),
+        verdict: EgressVerdict::Denied,
+        rule: "default".into(),
+        sent_bytes: 5,
+        received_bytes: 6,
+    }
+}
+
 fn missing(id: &str) -> RunnerError {
     RunnerError::NotFound {
         what: "sandbox".into(),
@@ -108,6 +143,12 @@ impl Fake {
             .find(|view| view.id == *id)
             .cloned()
             .ok_or(missing(id.as_str()))
+    }
+
+    fn find_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        let all = self.snapshots.lock().unwrap();
+        let found = all.iter().find(|snapshot| snapshot.id == *id).cloned();
+        found.ok_or(missing(id.as_str()))
     }
 
     fn change(
@@ -211,6 +252,79 @@ impl RunnerApi for Fake {
             events: vec![event],
             next: after + 1,
             lost: after == 7,
+        })
+    }
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.change(id, |view| view.state = State::Frozen)
+    }
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.change(id, |view| view.state = State::Paused)
+    }
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        self.change(id, |view| view.state = State::Running)
+    }
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
+        self.find(&request.sandbox)?;
+        let taken = kept(request.id, request.sandbox, request.memory);
+        self.snapshots.lock().unwrap().push(taken.clone());
+        Ok(taken)
+    }
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        Ok(self.snapshots.lock().unwrap().clone())
+    }
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.find_snapshot(id)
+    }
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        self.snapshots.lock().unwrap().retain(|kept| kept.id != *id);
+        Ok(())
+    }
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
+        let to = self.find_snapshot(&request.to)?;
+        Ok(RolledBack {
+            sandbox: self.change(&request.sandbox, |view| view.spec = to.spec)?,
+            kept: kept(request.keep, request.sandbox, request.memory),
+        })
+    }
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+        self.find_snapshot(id)?;
+        let (ours, mut file) = UnixStream::pair().unwrap();
+        let content = format!("the file of {id}");
+        tokio::spawn(async move { file.write_all(content.as_bytes()).await });
+        Ok(ours.into())
+    }
+    async fn import_snapshot(
+        &self,
+        id: SnapshotId,
+        mut file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let mut content = String::new();
+        file.read_to_string(&mut content).await.unwrap();
+        Ok(Imported {
+            snapshot: kept(id, SandboxId::random(), false),
+            memory_refused: Some(content),
+        })
+    }
+    async fn image_from_snapshot(
+        &self,
+        id: &SnapshotId,
+        name: &str,
+    ) -> Result<ImageJob, RunnerError> {
+        self.find_snapshot(id).map(|_| job(name))
+    }
+    async fn set_network(
+        &self,
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError> {
+        self.change(id, |view| view.spec.network = policy)
+    }
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        self.find(&query.sandbox)?;
+        Ok(EgressBatch {
+            entries: vec![decision(query.after)],
+            next: query.after + 1,
+            lost: query.verdict.is_some(),
         })
     }
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

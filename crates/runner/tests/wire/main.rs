@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_model::{ResourcesPatch, SandboxId, SandboxSpec, State};
+use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SandboxSpec, SnapshotId, State};
 use cove_runner::wire::{self, Client, FRAME_MAX};
 use cove_runner::*;
-use fake::{Fake, job, sample};
+use fake::{Fake, decision, job, sample};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -166,6 +166,69 @@ async fn converse(stream: GuestStream, id: &SandboxId) {
         .unwrap();
     write.await.unwrap();
     assert!(back == expected, "the echo differs");
+}
+
+#[tokio::test]
+async fn calls_about_rest_snapshots_and_the_network_come_through_whole() {
+    let served = Served::new(Fake::default());
+    let (client, id) = (served.client(), served.create().await);
+    for (answer, state) in [
+        (client.freeze(&id).await, State::Frozen),
+        (client.resume(&id).await, State::Running),
+        (client.pause(&id).await, State::Paused),
+    ] {
+        assert_eq!(answer.unwrap().state, state);
+    }
+    let request = SnapshotRequest {
+        id: SnapshotId::random(),
+        sandbox: id.clone(),
+        memory: true,
+        unless_unchanged: true,
+    };
+    let taken = client.snapshot(request.clone()).await.unwrap();
+    assert_eq!((&taken.id, taken.memory), (&request.id, true));
+    assert_eq!(client.get_snapshot(&taken.id).await.unwrap(), taken);
+    assert_eq!(
+        client.snapshots().await.unwrap(),
+        std::slice::from_ref(&taken)
+    );
+    let rollback = RollbackRequest {
+        sandbox: id.clone(),
+        to: taken.id.clone(),
+        keep: SnapshotId::random(),
+        memory: false,
+    };
+    let back = client.rollback(rollback.clone()).await.unwrap();
+    assert_eq!(
+        (&back.kept.id, &back.sandbox.id),
+        (&rollback.keep, &rollback.sandbox)
+    );
+    let file = client.export_snapshot(&taken.id).await.unwrap();
+    let brought = client.import_snapshot(SnapshotId::random(), file).await;
+    let content = brought.unwrap().memory_refused;
+    assert_eq!(content, Some(format!("the file of {}", taken.id)));
+    let image = client.image_from_snapshot(&taken.id, "mine").await;
+    assert_eq!(image.unwrap(), job("mine"));
+    client.delete_snapshot(&taken.id).await.unwrap();
+    let gone = client.get_snapshot(&taken.id).await.unwrap_err();
+    assert!(matches!(gone, RunnerError::NotFound { .. }));
+    let policy = NetworkPolicy {
+        allow: Some(vec!["example.org".into()]),
+        bandwidth_up_mbit: Some(7),
+        ..NetworkPolicy::default()
+    };
+    let changed = client.set_network(&id, policy.clone()).await.unwrap();
+    assert_eq!(changed.spec.network, policy);
+    let query = EgressQuery {
+        sandbox: id,
+        after: 41,
+        limit: 1,
+        wait_ms: 0,
+        verdict: Some(EgressVerdict::Denied),
+    };
+    let told = client.egress(query).await.unwrap();
+    assert_eq!((told.next, told.lost), (42, true));
+    assert_eq!(told.entries, [decision(41)]);
 }
 
 #[tokio::test]

@@ -197,12 +197,14 @@ async fn a_sandbox_goes_through_its_life_over_http() {
         .await
         .unwrap();
     assert_eq!(stopped.state, SandboxState::Stopped);
+    assert_eq!(stopped.stopped_at, Some(stopped.updated_at));
     let (status, error) = refused(server.client.exec(&made.id, &shell("true")).await);
     assert_eq!((status, error.code.as_str()), (409, "conflict"));
     assert!(error.hint.is_some(), "{error:?}");
+    let started = server.client.start_sandbox(&made.id).await.unwrap();
     assert_eq!(
-        server.client.start_sandbox(&made.id).await.unwrap().state,
-        SandboxState::Running
+        (started.state, started.stopped_at),
+        (SandboxState::Running, None)
     );
     server.client.delete_sandbox(&made.id).await.unwrap();
     assert_eq!(refused(server.client.delete_sandbox(&made.id).await).0, 404);

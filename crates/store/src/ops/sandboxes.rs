@@ -3,7 +3,8 @@
 use cove_model::{OrgId, SandboxId, State};
 use time::OffsetDateTime;
 
-use crate::cursor::{self, Place};
+use crate::cursor::Place;
+use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::hold;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
@@ -14,7 +15,7 @@ use crate::{
 
 const COLUMNS: &str = "id, org, spec, desired, state, reason, generation, facts, held_sandboxes, \
      held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, started_at, \
-     last_active_at, deleted_at, origin, head";
+     last_active_at, deleted_at, origin, head, stopped_at";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a sandbox of this name",
@@ -52,6 +53,7 @@ fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         deleted_at: row.optional_time(16)?,
         origin: row.optional_parse(17, "snapshot id")?,
         head: row.optional_parse(18, "snapshot id")?,
+        stopped_at: row.optional_time(19)?,
     })
 }
 
@@ -99,8 +101,8 @@ impl Op for Create {
         tx.execute(
             "INSERT INTO sandboxes (id, org, name, spec, desired, state, reason, generation, facts, \
              held_sandboxes, held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, \
-             started_at, last_active_at, deleted_at, origin, head) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
-             ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+             started_at, last_active_at, deleted_at, origin, head, stopped_at) VALUES (?1, ?2, ?3, ?4, \
+             ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
             &row_values(new)?,
         )
         .await
@@ -110,7 +112,7 @@ impl Op for Create {
     }
 }
 
-fn row_values(record: &SandboxRecord) -> Result<[Value; 20], StoreError> {
+fn row_values(record: &SandboxRecord) -> Result<[Value; 21], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -132,6 +134,7 @@ fn row_values(record: &SandboxRecord) -> Result<[Value; 20], StoreError> {
         record.deleted_at.into(),
         record.origin.as_ref().into(),
         record.head.as_ref().into(),
+        record.stopped_at.into(),
     ])
 }
 
@@ -170,49 +173,29 @@ pub struct List {
 impl Op for List {
     type Out = Page<SandboxRecord>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let from = cursor::place(&self.page)?.unwrap_or(Place::new(i64::MAX, ""));
-        let mut values = vec![
-            Value::from(from.number),
-            Value::from(from.id),
-            Value::from(cursor::rows_wanted(&self.page)),
-        ];
-        let mut sql = format!(
-            "SELECT {COLUMNS} FROM sandboxes WHERE deleted_at IS NULL \
-             AND (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
-        );
-        let mut bind = |value: Value| {
-            values.push(value);
-            format!("?{}", values.len())
-        };
+        let mut list = Newest::of(COLUMNS, "sandboxes", &self.page)?;
+        list.and("deleted_at IS NULL");
         if let Some(org) = &self.org {
-            sql += &format!(" AND org = {}", bind(org.into()));
+            list.equal("org", org);
         }
         if let Some(name) = &self.filter.name {
-            sql += &format!(" AND name = {}", bind(name.as_str().into()));
+            list.equal("name", name.as_str());
         }
-        if !self.filter.states.is_empty() {
-            let states: Vec<_> = self
-                .filter
-                .states
-                .iter()
-                .map(|s| bind(s.as_str().into()))
-                .collect();
-            sql += &format!(" AND state IN ({})", states.join(", "));
-        }
+        list.among(
+            "state",
+            self.filter.states.iter().map(|state| state.as_str()),
+        );
         for (label, value) in &self.filter.labels {
-            sql += &format!(
-                " AND EXISTS (SELECT 1 FROM sandbox_labels WHERE sandbox = sandboxes.id \
-                 AND label = {} AND value = {})",
-                bind(label.as_str().into()),
-                bind(value.as_str().into())
-            );
+            let (label, value) = (list.bind(label.as_str()), list.bind(value.as_str()));
+            list.and(&format!(
+                "EXISTS (SELECT 1 FROM sandbox_labels WHERE sandbox = sandboxes.id \
+                 AND label = {label} AND value = {value})"
+            ));
         }
-        sql += " ORDER BY created_at DESC, id DESC LIMIT ?3";
-        let rows = tx.query(&sql, &values).await?;
-        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
-        Ok(cursor::page(found, &self.page, |record: &SandboxRecord| {
+        list.read(tx, record, |record| {
             Place::new(micros(record.created_at), record.id.as_str())
-        }))
+        })
+        .await
     }
 }
 
@@ -247,8 +230,8 @@ impl Op for Change {
             "UPDATE sandboxes SET org = ?2, name = ?3, spec = ?4, desired = ?5, state = ?6, \
              reason = ?7, generation = ?8, facts = ?9, held_sandboxes = ?10, held_cpu_milli = ?11, \
              held_memory_mb = ?12, held_disk_mb = ?13, created_at = ?14, updated_at = ?15, \
-             started_at = ?16, last_active_at = ?17, deleted_at = ?18, origin = ?19, head = ?20 \
-             WHERE id = ?1",
+             started_at = ?16, last_active_at = ?17, deleted_at = ?18, origin = ?19, head = ?20, \
+             stopped_at = ?21 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await
@@ -269,10 +252,12 @@ impl Op for Change {
 
 fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> SandboxRecord {
     let change = change.clone();
+    let state = change.state.unwrap_or(old.state);
     SandboxRecord {
         spec: change.spec.unwrap_or_else(|| old.spec.clone()),
         desired: change.desired.unwrap_or(old.desired),
-        state: change.state.unwrap_or(old.state),
+        stopped_at: stopped_at(old, state, at),
+        state,
         reason: change.reason.unwrap_or_else(|| old.reason.clone()),
         facts: change.facts.unwrap_or_else(|| old.facts.clone()),
         holds: change.holds.unwrap_or(old.holds),
@@ -288,6 +273,17 @@ fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> S
         org: old.org.clone(),
         generation: old.generation,
         created_at: old.created_at,
+    }
+}
+
+/// Since when it has no processes and keeps no memory.
+fn stopped_at(old: &SandboxRecord, state: State, at: OffsetDateTime) -> Option<OffsetDateTime> {
+    let is_over = |state| matches!(state, State::Stopped | State::Failed);
+    match state {
+        _ if is_over(state) && !is_over(old.state) => Some(at),
+        // What is being deleted says how it was until then.
+        State::Stopped | State::Failed | State::Deleting | State::Gone => old.stopped_at,
+        _ => None,
     }
 }
 

@@ -3,7 +3,8 @@
 use cove_model::{OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
-use crate::cursor::{self, Place};
+use crate::cursor::Place;
+use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::{hold, hold_whatever};
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
@@ -143,42 +144,21 @@ pub struct List {
 impl Op for List {
     type Out = Page<SnapshotRecord>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let from = cursor::place(&self.page)?.unwrap_or(Place::new(i64::MAX, ""));
-        let mut values = vec![
-            Value::from(from.number),
-            Value::from(from.id),
-            Value::from(cursor::rows_wanted(&self.page)),
-        ];
-        let mut sql = format!(
-            "SELECT {COLUMNS} FROM snapshots WHERE \
-             (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
-        );
-        let mut bind = |value: Value| {
-            values.push(value);
-            format!("?{}", values.len())
-        };
+        let mut list = Newest::of(COLUMNS, "snapshots", &self.page)?;
         if !self.filter.gone_too {
-            sql += " AND deleted_at IS NULL";
+            list.and("deleted_at IS NULL");
         }
         if let Some(org) = &self.org {
-            sql += &format!(" AND org = {}", bind(org.into()));
+            list.equal("org", org);
         }
         if let Some(sandbox) = &self.filter.sandbox {
-            sql += &format!(" AND sandbox = {}", bind(sandbox.into()));
+            list.equal("sandbox", sandbox);
         }
-        if !self.filter.kinds.is_empty() {
-            let kinds = self.filter.kinds.iter();
-            let kinds: Vec<_> = kinds.map(|kind| bind(kind.as_str().into())).collect();
-            sql += &format!(" AND kind IN ({})", kinds.join(", "));
-        }
-        sql += " ORDER BY created_at DESC, id DESC LIMIT ?3";
-        let rows = tx.query(&sql, &values).await?;
-        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
-        Ok(cursor::page(
-            found,
-            &self.page,
-            |record: &SnapshotRecord| Place::new(micros(record.created_at), record.id.as_str()),
-        ))
+        list.among("kind", self.filter.kinds.iter().map(|kind| kind.as_str()));
+        list.read(tx, record, |record| {
+            Place::new(micros(record.created_at), record.id.as_str())
+        })
+        .await
     }
 }
 

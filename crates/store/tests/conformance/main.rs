@@ -59,6 +59,7 @@ suite!(
     sandboxes::a_stale_writer_loses,
     sandboxes::changes_are_complete_and_only_what_was_asked,
     sandboxes::activity_only_moves_forward,
+    sandboxes::the_moment_of_a_stop_is_kept_until_the_next_start,
     snapshots::snapshot_names_are_unique_among_the_living_of_one_organisation,
     snapshots::snapshots_hold_disk_and_give_it_back,
     snapshots::snapshots_are_listed_newest_first_by_sandbox_and_kind,

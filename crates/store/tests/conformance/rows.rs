@@ -65,6 +65,7 @@ pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) ->
         created_at,
         updated_at: created_at,
         started_at: None,
+        stopped_at: None,
         last_active_at: created_at,
         deleted_at: None,
         origin: None,

@@ -115,6 +115,7 @@ class SandboxInfo:
     workdir: Optional[str] = None
     no_new_privs: bool = False
     started_at: Optional[datetime] = None
+    stopped_at: Optional[datetime] = None
 
     @classmethod
     def from_wire(cls, data: Any) -> SandboxInfo:

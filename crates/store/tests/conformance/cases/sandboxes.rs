@@ -300,6 +300,36 @@ pub async fn changes_are_complete_and_only_what_was_asked(store: Arc<dyn Store>)
     assert_eq!((changed.reason, changed.state), (None, State::Running));
 }
 
+pub async fn the_moment_of_a_stop_is_kept_until_the_next_start(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let made = sandbox(&ours, None);
+    store.create_sandbox(&made, None).await.unwrap();
+    for (state, moment, expected) in [
+        (Some(State::Running), 10, None),
+        (Some(State::Stopping), 20, None),
+        (Some(State::Stopped), 30, Some(at(30))),
+        // Changes of anything else, and a second word for the same, leave it as it is.
+        (None, 40, Some(at(30))),
+        (Some(State::Failed), 50, Some(at(30))),
+        (Some(State::Creating), 60, None),
+        (Some(State::Failed), 70, Some(at(70))),
+        (Some(State::Deleting), 80, Some(at(70))),
+    ] {
+        let change = SandboxChange {
+            state,
+            ..SandboxChange::default()
+        };
+        let changed = store.change_sandbox(&made.id, &change, at(moment)).await;
+        assert_eq!(
+            changed.unwrap().stopped_at,
+            expected,
+            "{state:?} at {moment}"
+        );
+        let found = store.any_sandbox(&made.id).await.unwrap().unwrap();
+        assert_eq!(found.stopped_at, expected, "{state:?} at {moment}");
+    }
+}
+
 pub async fn activity_only_moves_forward(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
     let made = sandbox(&ours, None);

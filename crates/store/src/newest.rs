@@ -1,0 +1,65 @@
+//! Lists page by page, the newest first, of tables with `id` and `created_at`. A list says what it is of
+//! and what it leaves out; the order, the place and the page are the same for all.
+
+use crate::cursor::{self, Place};
+use crate::sql::{Row, Tx, Value};
+use crate::{Page, PageRequest, StoreError};
+
+pub struct Newest<'a> {
+    page: &'a PageRequest,
+    sql: String,
+    values: Vec<Value>,
+}
+
+impl<'a> Newest<'a> {
+    pub fn of(columns: &str, table: &str, page: &'a PageRequest) -> Result<Self, StoreError> {
+        let from = cursor::place(page)?.unwrap_or(Place::new(i64::MAX, ""));
+        let sql = format!(
+            "SELECT {columns} FROM {table} WHERE \
+             (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
+        );
+        let values = vec![
+            Value::from(from.number),
+            Value::from(from.id),
+            Value::from(cursor::rows_wanted(page)),
+        ];
+        Ok(Self { page, sql, values })
+    }
+
+    /// Leaves out what does not fulfil the condition.
+    pub fn and(&mut self, condition: &str) {
+        self.sql += " AND ";
+        self.sql += condition;
+    }
+
+    /// How a condition names this value.
+    pub fn bind(&mut self, value: impl Into<Value>) -> String {
+        self.values.push(value.into());
+        format!("?{}", self.values.len())
+    }
+
+    pub fn equal(&mut self, column: &str, value: impl Into<Value>) {
+        let bound = self.bind(value);
+        self.and(&format!("{column} = {bound}"));
+    }
+
+    /// No values at all: any will do.
+    pub fn among(&mut self, column: &str, values: impl Iterator<Item = &'static str>) {
+        let bound: Vec<String> = values.map(|value| self.bind(value)).collect();
+        if !bound.is_empty() {
+            self.and(&format!("{column} IN ({})", bound.join(", ")));
+        }
+    }
+
+    pub async fn read<T: Tx, R>(
+        self,
+        tx: &mut T,
+        record: fn(&Row) -> Result<R, StoreError>,
+        place: fn(&R) -> Place,
+    ) -> Result<Page<R>, StoreError> {
+        let sql = self.sql + " ORDER BY created_at DESC, id DESC LIMIT ?3";
+        let rows = tx.query(&sql, &self.values).await?;
+        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
+        Ok(cursor::page(found, self.page, place))
+    }
+}
