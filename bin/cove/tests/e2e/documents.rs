@@ -92,6 +92,65 @@ api() { curl --silent --show-error --fail-with-body -H "Authorization: Bearer $C
     assert!(ran >= 2, "only {ran} documents have examples to run");
 }
 
+/// Commands of examples that are not run as they stand: they need a terminal, another machine, minutes,
+/// or never end.
+fn other_commands(text: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut lines = text.lines();
+    let mut before = "";
+    while let Some(line) = lines.next() {
+        if line == "```sh" {
+            let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            if before != MARK {
+                let joined = block.join("\n").replace("\\\n", " ");
+                let of_cove = joined.lines().filter(|line| line.starts_with("cove "));
+                commands.extend(of_cove.map(str::to_owned));
+            }
+        }
+        before = line.trim();
+    }
+    commands
+}
+
+#[test]
+fn every_other_command_in_the_documents_is_one() {
+    /// What arguments that make no sense end with.
+    const USAGE: i32 = 2;
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::os::unix::fs::symlink(program(), place.path().join("cove")).unwrap();
+    let path = format!(
+        "{}:{}",
+        place.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let mut seen = 0;
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for command in other_commands(&text) {
+            seen += 1;
+            // Nobody listens at this address: what is understood gets that far and no further.
+            let output = Command::new("timeout")
+                .args(["10", "bash", "-o", "pipefail", "-c", &command])
+                .current_dir(place.path())
+                .env("PATH", &path)
+                .env("COVE_DATA_DIR", place.path().join("nothing"))
+                .env("COVE_URL", "http://127.0.0.1:1")
+                .env("COVE_API_KEY", format!("cove_{}", "0".repeat(64)))
+                .stdin(std::process::Stdio::null())
+                .output()
+                .unwrap();
+            let code = output.status.code();
+            assert!(
+                code != Some(USAGE) && code != Some(127),
+                "{}: {command}\n{}",
+                document.display(),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+    assert!(seen >= 10, "only {seen} commands were found");
+}
+
 #[test]
 fn the_api_fuzzer_finds_nothing() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/fuzz-api");

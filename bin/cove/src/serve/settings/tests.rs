@@ -179,3 +179,14 @@ fn how_long_things_are_kept_is_told_to_the_control_side_and_bounded() {
         assert!(refused.contains(key), "{refused}");
     }
 }
+
+#[test]
+fn the_documented_file_is_read() {
+    let documented = include_str!("../../../../../docs/configuration.md");
+    let (_, rest) = documented.split_once("```toml\n").expect("there is one");
+    let (file, _) = rest.split_once("```").expect("it ends");
+    let mut settings = Settings::default();
+    settings.read_toml(file, "docs/configuration.md").unwrap();
+    settings.check().unwrap();
+    assert_ne!(settings, Settings::default());
+}
