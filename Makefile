@@ -13,7 +13,7 @@ setup: ## install the system packages the server needs
 	@scripts/setup run
 
 build: ## build the one binary, target/release/cove
-	@cargo build --release --locked -p cove
+	@. scripts/toolchain && cargo build --release --locked -p cove
 
 run: ## install what is missing, build, start the server and run a first sandbox
 	@scripts/first-run --data-dir $(DATA_DIR) --listen $(LISTEN)
