@@ -9,7 +9,7 @@ use std::time::Duration;
 use cove_model::{KeyId, SandboxId};
 use time::OffsetDateTime;
 use tokio::sync::broadcast;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::Control;
 use crate::error::ControlError;
@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Clocks of machines that share a database differ a little, and nobody looks without a pause.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long books that cannot be read are believed to say what they said: a database may be restarting.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
 /// What is taken back faster than an admission hears it makes that one look at the books.
 const TOLD_MAX: usize = 256;
 
@@ -111,24 +113,38 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Returns when whoever was let in must go: their key or link was taken back or has expired. When
-    /// the books cannot be read nobody stays.
+    /// Returns when whoever was let in must go: their key or link was taken back or has expired. While
+    /// the books cannot be read nobody stays who was told of, and nobody stays for long.
     pub async fn ended(mut self) {
-        let mut pause = FIRST_LOOK;
+        let mut look = Instant::now() + FIRST_LOOK;
+        let mut unread_since = None;
         loop {
-            match timeout(pause, self.told.recv()).await {
+            // What others lose does not put the next look off.
+            let told = match timeout_at(look, self.told.recv()).await {
                 Ok(Ok(taken)) if !self.by.concerned(&taken) => continue,
                 Ok(Err(broadcast::error::RecvError::Closed)) => return,
-                Ok(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) | Err(_) => {}
-            }
-            let Ok(Stay::Until(end)) = self.holds().await else {
-                return;
+                Ok(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) => true,
+                Err(_) => false,
             };
-            let left = end.map(|end| Duration::try_from(end - self.control.now()));
-            pause = match left {
-                None => LOOK_EVERY,
-                Some(left) => left.unwrap_or_default().clamp(LOOK_AGAIN, LOOK_EVERY),
+            let pause = match self.holds().await {
+                Ok(Stay::Over) => return,
+                Ok(Stay::Until(None)) => LOOK_EVERY,
+                Ok(Stay::Until(Some(end))) => {
+                    let left = Duration::try_from(end - self.control.now());
+                    left.unwrap_or_default().clamp(LOOK_AGAIN, LOOK_EVERY)
+                }
+                Err(error) => {
+                    let since = *unread_since.get_or_insert_with(Instant::now);
+                    if told || since.elapsed() >= UNREAD_MAX {
+                        tracing::warn!(%error, "somebody must go: the books cannot be read");
+                        return;
+                    }
+                    look = Instant::now() + LOOK_AGAIN;
+                    continue;
+                }
             };
+            unread_since = None;
+            look = Instant::now() + pause;
         }
     }
 

@@ -109,6 +109,24 @@ impl Control {
         outcome
     }
 
+    /// The same for what is asked as a change of the present quota; a change that makes no sense says why.
+    pub async fn change_quota(
+        &self,
+        principal: &Principal,
+        id: &OrgId,
+        change: impl FnOnce(Quota) -> Result<Quota, String> + Send,
+    ) -> Result<Organisation, ControlError> {
+        let changed = async {
+            let now = self.organisation(principal, Some(id)).await?;
+            let quota = change(now.quota).map_err(ControlError::invalid)?;
+            self.try_set_quota(principal, id, quota).await
+        };
+        let outcome = changed.await;
+        let deed = Deed::new("organisation.quota", id.as_str());
+        self.record(principal, deed, &outcome).await;
+        outcome
+    }
+
     async fn try_set_quota(
         &self,
         principal: &Principal,

@@ -114,14 +114,9 @@ pub async fn patch_org(
     Json(body): Json<PatchOrg>,
 ) -> Answer {
     let id = org_id(&org)?;
-    let now = app
-        .control
-        .organisation(&caller.principal, Some(&id))
-        .await?;
-    let quota = quota(body.quota, now.quota)?;
-    ok(convert::org(
-        app.control.set_quota(&caller.principal, &id, quota).await?,
-    ))
+    let change = |now| quota(body.quota, now).map_err(|failure| failure.message);
+    let changed = app.control.change_quota(&caller.principal, &id, change);
+    ok(convert::org(changed.await?))
 }
 
 fn quota(asked: QuotaRequest, base: Quota) -> Result<Quota, Failure> {

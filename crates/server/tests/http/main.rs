@@ -3,6 +3,7 @@
 // A test says what it expects by failing.
 #![allow(clippy::unwrap_used)]
 
+mod audited;
 mod bodies;
 mod egress;
 mod harness;

@@ -188,6 +188,32 @@ async fn a_revoked_key_is_out_of_another_dialect_s_terminal_and_of_its_own_uploa
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_expired_key_goes_however_often_others_are_revoked() {
+    let server = Server::bare().await;
+    server.sandbox("box").await;
+    let create = CreateKey {
+        name: "short".into(),
+        scopes: vec![Scope::Read],
+        expires_in_s: Some(1),
+        org: None,
+    };
+    let short = server.client.create_key(&create).await.unwrap();
+    let client = server.client_with(Some(&short.token));
+    let mut events = client.follow_events(None, None).await.unwrap();
+    let others = async {
+        loop {
+            let (other, _) = key(&server, "other").await;
+            server.client.revoke_key(&other.key.id).await.unwrap();
+        }
+    };
+    let over = async { while let Ok(Some(_)) = events.next().await {} };
+    tokio::select! {
+        () = others => {}
+        ended = timeout(DEADLINE, over) => ended.expect("it ends"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn live_commands_and_terminals_count_among_an_organisation_s_streams() {
     let server = Server::with_guest().await;
     server.sandbox("box").await;

@@ -1,0 +1,76 @@
+//! Every call that changes something leaves a record: who, what, from where, and how it ended.
+
+use cove_api::PageQuery;
+use cove_api::route::{Operation as Op, ROUTES, Route};
+use cove_client::Outgoing;
+use http::header::CONTENT_TYPE;
+use http_body_util::BodyExt;
+
+use super::harness::Server;
+use super::walk::filled;
+
+/// A query and a body that say enough for a route to act on.
+fn said(route: &Route) -> (&'static str, &'static str) {
+    match route.operation {
+        Op::PatchSandbox => ("", r#"{"labels":{"a":"b"}}"#),
+        Op::RollbackSandbox => ("", r#"{"snapshot":"snap_aaaaaaaaaaaaaaaaaaaa"}"#),
+        Op::Exec | Op::StartProcess => ("", r#"{"command":"true"}"#),
+        Op::SignalProcess => ("", r#"{"signal":"TERM"}"#),
+        Op::ResizeProcess => ("", r#"{"cols":80,"rows":24}"#),
+        Op::WriteFile | Op::WriteArchive | Op::RemoveFile => ("?path=/x", ""),
+        Op::MakeDirectory => ("", r#"{"path":"/x"}"#),
+        Op::MoveFile => ("", r#"{"from":"/x","to":"/y"}"#),
+        Op::ChangeMode => ("", r#"{"path":"/x","mode":"600"}"#),
+        Op::CreateCodeContext => ("", r#"{"language":"python"}"#),
+        Op::RunCode => ("", r#"{"code":"1"}"#),
+        Op::AddImage => ("", r#"{"type":"debian"}"#),
+        Op::CreateKey => ("", r#"{"name":"made","scopes":["read"]}"#),
+        Op::AddSshKey => ("", r#"{"name":"made","public_key":"ssh-ed25519 AAAA"}"#),
+        Op::CreateOrg => ("", r#"{"name":"made"}"#),
+        Op::PatchOrg => ("", r#"{"quota":{"sandboxes":1}}"#),
+        Op::CreateSandbox => ("", "{}"),
+        _ => ("", ""),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_changing_call_is_written_down_with_its_end_also_when_it_is_refused() {
+    let server = Server::bare().await;
+    let client = &server.client;
+    let mut unwritten = Vec::new();
+    for route in ROUTES.iter().filter(|route| route.mutates()) {
+        let (query, body) = said(route);
+        let path = format!("{}{query}", filled(route.path, "sbx_aaaaaaaaaaaaaaaaaaaa"));
+        let method = route.verb.as_str().parse().unwrap();
+        let headers = match body {
+            "" => vec![],
+            _ => vec![(CONTENT_TYPE, "application/json")],
+        };
+        let body = Outgoing::bytes(body.as_bytes().to_vec());
+        let response = client.send(method, &path, &headers, body).await.unwrap();
+        let id = response.headers()["x-request-id"].to_str().unwrap();
+        let (id, status) = (id.to_owned(), response.status().as_u16());
+        let told = response.into_body().collect().await.unwrap().to_bytes();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert!(
+            !told.contains("not understood"),
+            "{}: {told}",
+            route.operation.as_str()
+        );
+        let trail = client.audit(&PageQuery::default()).await.unwrap().items;
+        let written = trail
+            .iter()
+            .find(|record| record.request_id.as_ref() == Some(&id));
+        match written {
+            None => unwritten.push(format!("{} {status} {told}", route.operation.as_str())),
+            Some(record) => {
+                assert!(
+                    record.key.is_some() && record.source.is_some(),
+                    "{record:?}"
+                );
+                assert_eq!(status < 400, record.result == "ok", "{record:?}: {told}");
+            }
+        }
+    }
+    assert!(unwritten.is_empty(), "{}", unwritten.join("\n"));
+}
