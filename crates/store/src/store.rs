@@ -351,7 +351,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError> {
-        self.0.write(images::Forget(image.clone())).await
+        self.flushed(images::Forget(image.clone())).await
     }
 
     async fn withdraw_image(
