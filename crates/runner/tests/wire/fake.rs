@@ -100,6 +100,7 @@ pub fn kept(id: SnapshotId, sandbox: SandboxId, memory: bool) -> SnapshotView {
         exclusive_bytes: 1,
         shared_bytes: u64::MAX,
         memory_bytes: 3,
+        counted_bytes: 5,
         stopped_us: 4,
         unfit: memory.then(|| "another processor".into()),
     }
