@@ -3,6 +3,9 @@
 //! A range is 65,536 ids. Ranges are claimed in blocks: a file per block under a host-wide directory
 //! that a reboot empties (ids on disk are always 0..65535, so nothing there depends on the range a
 //! sandbox had). Within its blocks an engine hands ranges out by itself.
+//!
+//! A claim holds while its engine lives, told by a lock, or its data is there: sandboxes may be running
+//! without an engine. The lock counts also where the data cannot be seen, in another mount namespace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 /// Ids in a range.
@@ -42,6 +46,8 @@ pub struct UidRanges {
     dir: PathBuf,
     instance: String,
     data_dir: PathBuf,
+    /// Locked as long as this engine lives.
+    _alive: fs::File,
     books: Mutex<Books>,
 }
 
@@ -73,14 +79,17 @@ impl UidRanges {
     /// `dir` is the same for every engine of a host. Blocks this instance had before are its again.
     pub fn open(dir: &Path, instance: &str, data_dir: &Path) -> io::Result<Arc<Self>> {
         fs::create_dir_all(dir)?;
+        let lock = lock(dir)?;
+        let alive = open_to_lock(&alive_file(dir, instance))?;
+        rustix::fs::flock(&alive, FlockOperation::LockShared)?;
         let ranges = Self {
             dir: dir.to_owned(),
             instance: instance.to_owned(),
             data_dir: data_dir.to_owned(),
+            _alive: alive,
             books: Mutex::default(),
         };
         {
-            let _lock = ranges.lock()?;
             let mut books = ranges.books();
             for block in 0..BLOCKS {
                 if ranges
@@ -91,6 +100,7 @@ impl UidRanges {
                 }
             }
         }
+        drop(lock);
         Ok(Arc::new(ranges))
     }
 
@@ -118,35 +128,40 @@ impl UidRanges {
         })
     }
 
-    /// Whether an instance may be running: it holds a block, and its data is there.
+    /// Whether an instance, or a sandbox of it, may be running.
     pub fn is_claimed_by(&self, instance: &str) -> bool {
         (0..BLOCKS)
             .filter_map(|block| self.read(block))
-            .any(|claim| claim.instance == instance && claim.data_dir.exists())
+            .any(|claim| claim.instance == instance && self.holds(&claim))
+    }
+
+    fn holds(&self, claim: &Claim) -> bool {
+        claim.data_dir.exists() || is_alive(&self.dir, &claim.instance)
     }
 
     /// Gives every block back; for an engine that leaves nothing running.
     pub fn release(&self) -> io::Result<()> {
-        let _lock = self.lock()?;
+        let _lock = lock(&self.dir)?;
         let mut books = self.books();
         for block in std::mem::take(&mut books.blocks) {
             fs::remove_file(self.dir.join(block.to_string()))?;
         }
         books.free.clear();
-        Ok(())
+        fs::remove_file(alive_file(&self.dir, &self.instance))
     }
 
     fn claim_block(&self) -> io::Result<bool> {
-        let _lock = self.lock()?;
+        let _lock = lock(&self.dir)?;
         let mut books = self.books();
         for block in 0..BLOCKS {
-            // A claim outlives its engine as long as the engine's data does: sandboxes may be running.
-            let taken = books.blocks.contains(&block)
-                || self
-                    .read(block)
-                    .is_some_and(|claim| claim.data_dir.exists());
-            if taken {
+            if books.blocks.contains(&block) {
                 continue;
+            }
+            if let Some(claim) = self.read(block) {
+                if self.holds(&claim) {
+                    continue;
+                }
+                let _ = fs::remove_file(alive_file(&self.dir, &claim.instance));
             }
             let claim = Claim {
                 instance: self.instance.clone(),
@@ -169,19 +184,34 @@ impl UidRanges {
         serde_json::from_slice(&fs::read(self.dir.join(block.to_string())).ok()?).ok()
     }
 
-    fn lock(&self) -> io::Result<fs::File> {
-        let file = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.dir.join("lock"))?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-        Ok(file)
-    }
-
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Held while claims are made and read.
+fn lock(dir: &Path) -> io::Result<fs::File> {
+    let file = open_to_lock(&dir.join("lock"))?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn alive_file(dir: &Path, instance: &str) -> PathBuf {
+    dir.join(format!("{instance}.alive"))
+}
+
+fn is_alive(dir: &Path, instance: &str) -> bool {
+    fs::File::open(alive_file(dir, instance)).is_ok_and(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    })
+}
+
+fn open_to_lock(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
 }
 
 impl Books {
@@ -268,6 +298,13 @@ mod tests {
         let old = UidRanges::open(&host, "old", &gone).unwrap();
         let base = old.take().unwrap().unwrap().base();
         let new = UidRanges::open(&host, "new", dir.path()).unwrap();
-        assert_eq!(new.take().unwrap().unwrap().base(), base);
+        // Its data may only be out of sight.
+        assert!(new.is_claimed_by("old"));
+        assert_ne!(new.take().unwrap().unwrap().base(), base);
+        drop(old);
+        assert!(!new.is_claimed_by("old"));
+        let third = UidRanges::open(&host, "third", dir.path()).unwrap();
+        assert_eq!(third.take().unwrap().unwrap().base(), base);
+        assert!(!alive_file(&host, "old").exists());
     }
 }
