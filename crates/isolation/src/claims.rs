@@ -147,7 +147,10 @@ impl UidRanges {
             fs::remove_file(self.dir.join(block.to_string()))?;
         }
         books.free.clear();
-        fs::remove_file(alive_file(&self.dir, &self.instance))
+        match fs::remove_file(alive_file(&self.dir, &self.instance)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn claim_block(&self) -> io::Result<bool> {
