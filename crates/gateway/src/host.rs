@@ -30,6 +30,7 @@ use crate::limits::Limits;
 use crate::policy::Policy;
 
 mod age;
+mod journal;
 mod packages;
 mod presets;
 mod process;

@@ -26,8 +26,12 @@ use crate::log::Log;
 
 /// The files that are filled in turn.
 pub const FILES: usize = 2;
-/// Each holds this much.
+/// The process fills each to this much.
 pub const FILE_BYTES_MAX: u64 = 8 << 20;
+/// What was read of all files is put into the first, which may therefore be as long as all of them.
+const MERGED_BYTES_MAX: u64 = FILES as u64 * FILE_BYTES_MAX;
+/// What is read of each.
+const READ_BYTES_MAX: [u64; FILES] = [MERGED_BYTES_MAX, FILE_BYTES_MAX];
 /// Lines that wait for the disk.
 const WAITING_MAX: usize = 4096;
 /// Lines of one sandbox in a second, and at once.
@@ -203,8 +207,8 @@ impl Kept {
 pub fn read(files: &[File; FILES]) -> Vec<Kept> {
     let mut logs: BTreeMap<SandboxId, BTreeMap<u64, Line>> = BTreeMap::new();
     let mut forgotten = Vec::new();
-    for file in files {
-        let mut lines = BufReader::new(file.take(FILE_BYTES_MAX));
+    for (file, bytes_max) in files.iter().zip(READ_BYTES_MAX) {
+        let mut lines = BufReader::new(file.take(bytes_max));
         let mut text = Vec::new();
         loop {
             text.clear();
@@ -254,8 +258,40 @@ fn kept(sandbox: SandboxId, mut lines: BTreeMap<u64, Line>) -> Kept {
     Log::restored(&whole, None).kept(whole.sandbox)
 }
 
-/// The files' text that [`read`] makes the same of.
-pub fn text_of(kept: &[Kept]) -> serde_json::Result<Vec<u8>> {
+/// What there is room for in the first file, and its text.
+pub fn merged(kept: Vec<Kept>) -> serde_json::Result<(Vec<Kept>, Vec<u8>)> {
+    merged_within(kept, MERGED_BYTES_MAX)
+}
+
+fn merged_within(mut kept: Vec<Kept>, bytes_max: u64) -> serde_json::Result<(Vec<Kept>, Vec<u8>)> {
+    let text = text_of(&kept)?;
+    if text.len() as u64 <= bytes_max {
+        return Ok((kept, text));
+    }
+    // The oldest go, whosever they are: numbers begin with the clock.
+    let numbers = kept.iter().flat_map(|log| &log.entries);
+    let numbers = numbers.map(|entry| entry.sequence);
+    let sizes = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::len);
+    let mut lines: Vec<(u64, usize)> = numbers.zip(sizes).collect();
+    lines.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+    let mut bytes = 0;
+    let newest_gone = lines.iter().find(|(_, size)| {
+        bytes += *size as u64;
+        bytes > bytes_max
+    });
+    let newest_gone = newest_gone.map_or(0, |(number, _)| *number);
+    for log in &mut kept {
+        log.entries.retain(|entry| entry.sequence > newest_gone);
+        let first = log.entries.first().map_or(0, |entry| entry.sequence);
+        log.complete_from = log.complete_from.max(first);
+    }
+    kept.retain(|log| !log.entries.is_empty());
+    let text = text_of(&kept)?;
+    Ok((kept, text))
+}
+
+/// The text that [`read`] makes the same of.
+fn text_of(kept: &[Kept]) -> serde_json::Result<Vec<u8>> {
     let mut text = Vec::new();
     for log in kept {
         let mut later = log.entries.iter().skip(1).map(|entry| entry.sequence);
@@ -396,6 +432,50 @@ mod tests {
         let last = kept.entries.last().expect("some");
         assert_eq!(last.sequence, lines);
         assert!(kept.complete_from > 1, "older ones are known to be gone");
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_all_the_oldest_lines_of_all_sandboxes_go() {
+        let entry = |sequence| EgressEntry {
+            sequence,
+            at: OffsetDateTime::UNIX_EPOCH,
+            protocol: EgressProtocol::Tcp,
+            name: Some(format!("{sequence:0100}")),
+            address: None,
+            port: None,
+            verdict: EgressVerdict::Allowed,
+            rule: String::new(),
+            sent_bytes: 0,
+            received_bytes: 0,
+        };
+        let log = |numbers: &[u64]| Kept {
+            sandbox: SandboxId::random(),
+            entries: numbers.iter().copied().map(entry).collect(),
+            complete_from: numbers[0],
+        };
+        // By turns, and one sandbox with nothing new.
+        let kept = vec![log(&[101, 103, 105]), log(&[100]), log(&[102, 104, 106])];
+        let whole = text_of(&kept).expect("text").len() as u64;
+        let (all, _) = merged_within(kept.clone(), whole).expect("text");
+        assert_eq!(all, kept);
+        let (newest, text) = merged_within(kept.clone(), whole / 2).expect("text");
+        assert!(text.len() as u64 <= whole / 2);
+        let numbers: Vec<Vec<u64>> = newest
+            .iter()
+            .map(|log| log.entries.iter().map(|entry| entry.sequence).collect())
+            .collect();
+        assert_eq!(numbers, [vec![105], vec![104, 106]]);
+        assert_eq!(
+            newest[1].complete_from, 104,
+            "older ones are known to be gone"
+        );
+        let mut fresh = files();
+        fresh[0].write_all(&text).expect("room");
+        let mut again = read(&again(&fresh));
+        again.sort_by_key(|log| log.complete_from);
+        let mut newest = newest;
+        newest.sort_by_key(|log| log.complete_from);
+        assert_eq!(again, newest);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{CALL, GatewayConfig, GatewayError, Inner, Life};
+use super::{CALL, GatewayConfig, GatewayError, Inner, Life, journal};
 use crate::control::{self, Call, Start, Started, VERSION};
-use crate::journal::{self, FILES, Kept};
+use crate::journal::FILES;
 
 /// How long the process may take to serve; it takes a few milliseconds.
 const START: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ fn launch(config: &GatewayConfig, mut start: Start) -> Result<Child, GatewayErro
         .mode(0o700)
         .create(directory)
         .map_err(failed("make the directory"))?;
-    let (journal, logs) = open_journal(directory).map_err(failed("open the journal"))?;
+    let (journal, logs) = journal::open(directory).map_err(failed("open the journal"))?;
     start.logs = logs;
     let sockets = bind(config, journal)?;
     let log = open_log(&directory.join("log")).map_err(failed("open the log"))?;
@@ -155,29 +155,6 @@ fn open_log(path: &Path) -> io::Result<File> {
         log.set_len(0)?;
     }
     Ok(log)
-}
-
-/// The journal's files, cleared up, and what they held. The process before has ended.
-fn open_journal(directory: &Path) -> io::Result<([File; FILES], Vec<Kept>)> {
-    let open = |number: usize| {
-        OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .mode(0o600)
-            .open(directory.join(format!("egress.{number}")))
-    };
-    let mut files = [open(0)?, open(1)?];
-    let kept = journal::read(&files);
-    // Written beside and put in their place at once: a host that crashes here keeps them.
-    let text = journal::text_of(&kept)?;
-    let fresh = directory.join("egress.new");
-    fs::write(&fresh, text)?;
-    fs::set_permissions(&fresh, Permissions::from_mode(0o600))?;
-    fs::rename(&fresh, directory.join("egress.0"))?;
-    files[0] = open(0)?;
-    files[1].set_len(0)?;
-    Ok((files, kept))
 }
 
 /// A child that is not left behind when its start fails.

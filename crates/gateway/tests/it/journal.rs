@@ -121,3 +121,29 @@ fn a_newer_program_begins_with_the_log_of_the_older() {
         0o600
     );
 }
+
+#[test]
+fn a_journal_that_cannot_be_cleared_up_keeps_no_process_from_serving() {
+    let world = World::new(&["good.example"]);
+    world.inside(|| ask("evil.example"));
+    let denied = world.logged("evil.example", EgressVerdict::Denied);
+    written(&world, &format!("\"sequence\":{}", denied.sequence));
+    // Where the next text is written first there is something that is no file.
+    let fresh = world.config.directory.join("egress.new");
+    std::fs::create_dir(&fresh).unwrap();
+    kill(&world);
+    assert!(world.log().contains(&denied));
+    std::fs::remove_dir(fresh).unwrap();
+    // Neither does one that cannot be opened; what it held is gone.
+    for number in ["egress.0", "egress.1"] {
+        let file = world.config.directory.join(number);
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+    }
+    kill(&world);
+    world.inside(|| {
+        let answer = exchange(connect(GOOD, 443), &hello("good.example"));
+        assert!(answer.unwrap().starts_with("from "));
+    });
+    assert!(!world.log().contains(&denied));
+}
