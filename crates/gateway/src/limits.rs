@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Connections of one sandbox that are being carried.
     pub connections: usize,
+    /// Connections of all sandboxes together, where there are descriptors for so many.
+    pub connections_in_all: usize,
     /// Connections of one sandbox that have not said where they go, or are being dialled.
     pub half_open: usize,
     /// Questions a second, and at once, of one sandbox.
@@ -31,6 +33,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            connections_in_all: 200_000,
             half_open: 256,
             queries_per_second: 100,
             queries_burst: 400,

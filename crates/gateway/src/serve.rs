@@ -41,8 +41,6 @@ const QUESTIONS_MAX: u64 = 4096;
 const QUESTIONS_PART: u64 = 8;
 /// The client's and the server's.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
-/// Where descriptors are as good as unlimited.
-const CONNECTIONS_MAX: u64 = 200_000;
 
 /// What the parent has opened.
 pub struct Sockets {
@@ -69,6 +67,7 @@ struct Gateway {
 /// The policies are in place before the first packet is read.
 pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::Result<()> {
     let journal = Arc::new(Journal::begin(sockets.journal.map(Into::into))?);
+    let connections_max = connections_max().min(start.limits.connections_in_all);
     let mut world = World::new(start.limits, start.reserved);
     world.log_to(journal.clone());
     let world = Arc::new(world);
@@ -87,7 +86,7 @@ pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::
         world: world.clone(),
         resolver: resolver.clone(),
         pipes: Arc::new(Pipes::default()),
-        connections_max: connections_max(),
+        connections_max,
     });
     tokio::spawn(server.clone().serve_packets(packets));
     tokio::spawn(server.serve_streams(streams));
@@ -129,14 +128,14 @@ fn questions_max() -> usize {
     usize::try_from(questions).unwrap_or(usize::MAX)
 }
 
+/// Connections that there are descriptors for.
 fn connections_max() -> usize {
     let descriptors = descriptors();
     // On a host with very few descriptors half of them still go to connections.
     let free = descriptors
         .saturating_sub(DESCRIPTORS_KEPT + questions_max() as u64)
         .max(descriptors / 2);
-    let connections = (free / DESCRIPTORS_PER_CONNECTION).min(CONNECTIONS_MAX);
-    usize::try_from(connections).unwrap_or(usize::MAX)
+    usize::try_from(free / DESCRIPTORS_PER_CONNECTION).unwrap_or(usize::MAX)
 }
 
 impl Gateway {

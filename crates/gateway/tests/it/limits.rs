@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 
+use cove_gateway::host::Gateway;
 use cove_gateway::limits::Limits;
+use cove_model::SandboxId;
+use cove_runner::{EgressEntry, EgressQuery};
 
 use crate::client::{connect, connect_from, exchange, hello, is_cut, query};
-use crate::world::{GATEWAY, GOOD, IDLE, SANDBOX, World, wait_for};
+use crate::world::{GATEWAY, GOOD, IDLE, NEIGHBOUR, SANDBOX, World, allowing, wait_for};
 
 #[test]
 fn half_open_connections_are_few_and_short() {
@@ -143,6 +146,53 @@ fn connections_are_bounded_and_come_back_when_they_end() {
             greet(&mut stream).ok()
         });
     });
+}
+
+#[test]
+fn all_sandboxes_together_have_so_many_connections_and_one_that_ends_makes_room_for_any() {
+    let limits = Limits {
+        connections_in_all: 4,
+        ..Limits::default()
+    };
+    let world = World::with(&["203.0.113.10:22"], limits);
+    let neighbour = SandboxId::random();
+    let placed = neighbour.clone();
+    world.on_host(async move |gateway: Gateway| {
+        let policy = allowing(&["203.0.113.10:22"]);
+        let place = gateway.set_policy(NEIGHBOUR, &placed, &policy);
+        place.await.unwrap();
+    });
+    let greeted = |from| {
+        let mut stream = connect_from(from, GOOD, 22).ok()?;
+        let mut line = vec![0; format!("from {GOOD}:22\n").len()];
+        stream.read_exact(&mut line).ok()?;
+        Some(stream)
+    };
+    world.inside(|| {
+        let places = [SANDBOX, NEIGHBOUR, SANDBOX, SANDBOX];
+        let mut held = places.map(greeted);
+        assert!(held.iter().all(Option::is_some));
+        for from in [SANDBOX, NEIGHBOUR] {
+            assert!(greeted(from).is_none(), "{from} has one more");
+        }
+        // What one lets go is the other's as well.
+        held[0].take();
+        let taken = wait_for("a free place", || greeted(NEIGHBOUR));
+        assert!(greeted(SANDBOX).is_none());
+        drop(taken);
+    });
+    for sandbox in [world.id.clone(), neighbour] {
+        let query = EgressQuery {
+            sandbox,
+            after: 0,
+            limit: 1000,
+            wait_ms: 0,
+            verdict: None,
+        };
+        let log = world.on_host(async move |gateway: Gateway| gateway.egress(query).await.unwrap());
+        let refused = |entry: &EgressEntry| entry.rule.contains("too many connections");
+        assert!(log.entries.iter().any(refused), "{log:?}");
+    }
 }
 
 #[test]
