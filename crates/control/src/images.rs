@@ -6,14 +6,15 @@
 //! it brought, for that organisation alone, so nobody else's fetch can move or borrow it, and asking
 //! for a private image without the right credentials opens nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
 use cove_model::{ImageId, OrgId};
-use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState, RunnerError};
-use cove_store::{PAGE_MAX, PageRequest, SandboxFilter, Scope, StoreError};
+use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState};
+use cove_store::{Scope, StoreError};
 
 mod jobs;
+mod unclaimed;
 
 use crate::Control;
 use crate::audit::Deed;
@@ -126,31 +127,10 @@ impl Control {
             view.names.extend(words.map(|grant| grant.name.clone()));
             view.names.sort();
             view.names.dedup();
-            view.in_use_by = uses.remove(view.id.as_str()).unwrap_or(0);
+            view.in_use_by = uses.remove(&view.id).unwrap_or_default().sandboxes;
         }
         images.retain(|view| !view.names.is_empty());
         Ok(images)
-    }
-
-    async fn image_uses(&self, org: &OrgId) -> Result<HashMap<String, u64>, ControlError> {
-        let mut uses = HashMap::new();
-        let mut page = PageRequest {
-            limit: PAGE_MAX,
-            cursor: None,
-        };
-        loop {
-            let found = self
-                .store()
-                .sandboxes(org, &SandboxFilter::default(), &page)
-                .await?;
-            for image in found.items.into_iter().filter_map(|row| row.facts.image) {
-                *uses.entry(image.to_string()).or_insert(0) += 1;
-            }
-            match found.next_cursor {
-                Some(cursor) => page.cursor = Some(cursor),
-                None => return Ok(uses),
-            }
-        }
     }
 
     /// Needs `read`. By id or name.
@@ -207,25 +187,27 @@ impl Control {
         self.follow_job(principal, job, name, shared).await
     }
 
-    pub(crate) async fn grant(
+    /// Answers with the images whose last word of the holder this has taken.
+    async fn grant(
         &self,
         job: &ImageJob,
         asked: &str,
         holder: Option<&OrgId>,
-    ) -> Result<(), ControlError> {
+    ) -> Result<Vec<ImageId>, ControlError> {
         let (JobState::Done, Some(image)) = (job.state, &job.image) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         // Other names of the same image may be somebody else's words for it.
         let spelled_out = image.names.iter().map(String::as_str);
         let mut names: HashSet<&str> = spelled_out.filter(|name| stands_for(asked, name)).collect();
         names.insert(asked);
+        let mut left = Vec::new();
         for name in names {
             let mb = image.size_bytes.div_ceil(1 << 20);
             let granted = self.store().grant_image(holder, name, &image.id, mb).await;
-            granted.map_err(|error| beyond_quota(error, mb))?;
+            left.extend(granted.map_err(|error| beyond_quota(error, mb))?);
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Refuses to begin with an image of an organisation that has no room for any.
@@ -246,18 +228,8 @@ impl Control {
         }
     }
 
-    /// Removes an image that nobody has a word for any more.
-    pub(crate) async fn drop_unclaimed(&self, image: &ImageId) -> Result<(), ControlError> {
-        if self.store().image_is_granted(image).await? {
-            return Ok(());
-        }
-        match self.runner().remove_image(image.as_str()).await {
-            Err(RunnerError::InUse { .. } | RunnerError::NotFound { .. }) => Ok(()),
-            outcome => Ok(outcome?),
-        }
-    }
-
-    /// Needs `manage`. An image others may use too stays on the host.
+    /// Needs `manage`. An image others may use too stays on the host; one that sandboxes or snapshots of
+    /// the caller need is not removed.
     pub async fn remove_image(
         &self,
         principal: &Principal,
@@ -280,6 +252,7 @@ impl Control {
         which: &str,
     ) -> Result<(), ControlError> {
         principal.require(Scope::Manage)?;
+        let _turn = self.0.image_turn.lock().await;
         let view = self.get_image(principal, which).await?;
         if principal.home {
             self.runner().remove_image(view.id.as_str()).await?;
@@ -287,28 +260,16 @@ impl Control {
             self.store().forget_image(&view.id).await?;
             return Ok(());
         }
-        if view.in_use_by > 0 {
-            return Err(ControlError::new(
-                ErrorCode::Conflict,
-                format!("{} of your sandboxes use this image", view.in_use_by),
-            )
-            .hint("delete them first"));
-        }
-        let org = Some(&principal.org);
-        if !self.store().withdraw_image(org, &view.id).await? {
+        let org = &principal.org;
+        let uses = self.image_uses(org).await?;
+        uses.get(&view.id).copied().unwrap_or_default().refuse()?;
+        if !self.store().withdraw_image(Some(org), &view.id).await? {
             return Err(ControlError::new(
                 ErrorCode::Forbidden,
                 "this image belongs to everybody; only the home organisation may remove it",
             ));
         }
-        if self.store().image_is_granted(&view.id).await? {
-            return Ok(());
-        }
-        match self.runner().remove_image(view.id.as_str()).await {
-            // Somebody else's sandbox still runs from it; for the caller it is gone all the same.
-            Err(RunnerError::InUse { .. }) => Ok(()),
-            outcome => Ok(outcome?),
-        }
+        self.let_go(org, &view.id, &uses).await
     }
 
     /// Operators only: what the host has, has promised and lacks.

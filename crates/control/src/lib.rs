@@ -106,6 +106,8 @@ struct Inner {
     snapshots_under_way: snapshots::UnderWay,
     checkpoints: snapshots::Checkpoints,
     searches: access::Searches,
+    /// Who may use an image and whether it is still needed are decided one at a time.
+    image_turn: tokio::sync::Mutex<()>,
     /// Changes under way; they outlive the callers that asked for them.
     changes: TaskTracker,
     closing: CancellationToken,
@@ -137,6 +139,7 @@ impl Control {
             snapshots_under_way: snapshots::UnderWay::default(),
             checkpoints: snapshots::Checkpoints::default(),
             searches: access::Searches::default(),
+            image_turn: tokio::sync::Mutex::default(),
             changes: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))

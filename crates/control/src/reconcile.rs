@@ -362,6 +362,7 @@ impl Control {
             self.store().put_setting(HOST_KNOWN, "yes").await?;
         }
         let tended = self.tend_snapshots(&snapshots, unknown_snapshots).await;
-        failed.map_or(tended, Err)
+        let images = self.tend_images().await;
+        failed.map_or(tended.and(images), Err)
     }
 }

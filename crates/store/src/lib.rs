@@ -212,22 +212,38 @@ pub trait Store: Send + Sync + 'static {
     -> Result<Page<AuditRecord>, StoreError>;
 
     /// Lets `org`, or everybody, use this image, and makes `name` their word for it. What an organisation
-    /// uses alone counts to its disk quota, once, and is refused beyond it.
+    /// uses alone counts to its disk quota, once, and is refused beyond it. Answers with the image that
+    /// they have no word for any more because this one has taken its last.
     async fn grant_image(
         &self,
         org: Option<&OrgId>,
         name: &str,
         image: &ImageId,
         held_disk_mb: u64,
-    ) -> Result<(), StoreError>;
+    ) -> Result<Option<ImageId>, StoreError>;
     /// The image is no more: takes everybody's words for it back.
     async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError>;
     /// Takes all words of `org`, or of everybody, for this image back; answers whether there were any.
+    /// An organisation goes on paying for it until [`Store::release_image`].
     async fn withdraw_image(
         &self,
         org: Option<&OrgId>,
         image: &ImageId,
     ) -> Result<bool, StoreError>;
+    /// Images that organisations pay for without a word for them: the next some after this one, in
+    /// the order of organisation and image.
+    async fn loose_images(
+        &self,
+        after: Option<(OrgId, ImageId)>,
+    ) -> Result<Vec<(OrgId, ImageId)>, StoreError>;
+    /// Whether anybody but `org` has a word for this image or pays for it.
+    async fn image_is_held_by_others(
+        &self,
+        org: &OrgId,
+        image: &ImageId,
+    ) -> Result<bool, StoreError>;
+    /// Gives back what `org` pays for an image, unless it has a word for it.
+    async fn release_image(&self, org: &OrgId, image: &ImageId) -> Result<(), StoreError>;
     /// What `org` has a word for itself, and what everybody has.
     async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError>;
     /// Whether anybody has a word for this image.

@@ -340,7 +340,7 @@ impl<B: Backend> Store for SqlStore<B> {
         name: &str,
         image: &ImageId,
         held_disk_mb: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<ImageId>, StoreError> {
         let grant = images::Grant {
             org: org.cloned(),
             name: name.to_owned(),
@@ -361,6 +361,27 @@ impl<B: Backend> Store for SqlStore<B> {
     ) -> Result<bool, StoreError> {
         let withdraw = images::Withdraw(org.cloned(), image.clone());
         self.flushed(withdraw).await
+    }
+
+    async fn loose_images(
+        &self,
+        after: Option<(OrgId, ImageId)>,
+    ) -> Result<Vec<(OrgId, ImageId)>, StoreError> {
+        self.0.read(images::Loose(after)).await
+    }
+
+    async fn image_is_held_by_others(
+        &self,
+        org: &OrgId,
+        image: &ImageId,
+    ) -> Result<bool, StoreError> {
+        let held = images::HeldByOthers(org.clone(), image.clone());
+        self.0.read(held).await
+    }
+
+    async fn release_image(&self, org: &OrgId, image: &ImageId) -> Result<(), StoreError> {
+        let release = images::Release(org.clone(), image.clone());
+        self.flushed(release).await
     }
 
     async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError> {

@@ -42,6 +42,20 @@ fn interrupted(record: &ImageJobRecord) -> ImageJob {
     }
 }
 
+fn fail(job: &mut ImageJob, error: RunnerError) {
+    job.image = None;
+    job.state = JobState::Failed;
+    job.stage = "failed".into();
+    job.error = Some(error);
+}
+
+/// How a job ended, as it was written down.
+fn outcome(written: &str) -> Result<ImageJob, ControlError> {
+    serde_json::from_str(written).map_err(|error| {
+        ControlError::internal("the end of an image job cannot be read").because(error)
+    })
+}
+
 /// The job as this organisation may see it: other names of the same image may be somebody else's
 /// words for it, and how many use it is nobody's business.
 fn seen(mut job: ImageJob, record: &ImageJobRecord, home: bool) -> ImageJob {
@@ -96,22 +110,39 @@ impl Control {
         record: &ImageJobRecord,
         job: &ImageJob,
     ) -> Result<ImageJob, ControlError> {
+        let _turn = self.0.image_turn.lock().await;
+        // Who follows it and who asks for it may both have seen its end.
+        let settled = self.store().image_job(Some(&record.org), &record.id);
+        if let Some(settled) = settled.await?.and_then(|record| record.outcome) {
+            return outcome(&settled);
+        }
         let holder: Option<&OrgId> = (!record.shared).then_some(&record.org);
         let mut job = job.clone();
-        match self.grant(&job, &record.name, holder).await {
+        if !self.is_on_host(&job).await? {
+            fail(
+                &mut job,
+                RunnerError::Internal {
+                    message: "the image was removed right after it had arrived; pull it again"
+                        .into(),
+                },
+            );
+        }
+        let left = match self.grant(&job, &record.name, holder).await {
             Err(error) if error.code == ErrorCode::QuotaExceeded => {
                 if let Some(image) = job.image.take() {
-                    self.drop_unclaimed(&image.id).await?;
+                    self.drop_unclaimed(&image.id, Some(record)).await?;
                 }
-                job.state = JobState::Failed;
-                job.stage = "failed".into();
-                job.error = Some(RunnerError::NoCapacity {
-                    resource: "disk".into(),
-                    message: error.message,
-                });
+                fail(
+                    &mut job,
+                    RunnerError::NoCapacity {
+                        resource: "disk".into(),
+                        message: error.message,
+                    },
+                );
+                Vec::new()
             }
             granted => granted?,
-        }
+        };
         let outcome = serde_json::to_string(&job).map_err(|error| {
             ControlError::internal("the end of an image job cannot be written").because(error)
         })?;
@@ -120,15 +151,32 @@ impl Control {
             ..record.clone()
         };
         self.store().put_image_job(&record).await?;
+        if let (Some(org), false) = (holder, left.is_empty()) {
+            let uses = self.image_uses(org).await?;
+            for image in left {
+                // What fails is in the books, and tried again later.
+                if let Err(error) = self.let_go(org, &image, &uses).await {
+                    tracing::warn!(%error, %image, "a replaced image stays for now");
+                }
+            }
+        }
         Ok(job)
+    }
+
+    /// Whether what a fetch brought is still there; another who shared it may have been refused it, and
+    /// taken it along.
+    async fn is_on_host(&self, job: &ImageJob) -> Result<bool, ControlError> {
+        let (JobState::Done, Some(image)) = (job.state, &job.image) else {
+            return Ok(true);
+        };
+        let images = self.runner().images().await?;
+        Ok(images.iter().any(|view| view.id == image.id))
     }
 
     /// How the fetch stands; settles it when it is over.
     async fn look_at_job(&self, record: &ImageJobRecord) -> Result<ImageJob, ControlError> {
-        if let Some(outcome) = &record.outcome {
-            return serde_json::from_str(outcome).map_err(|error| {
-                ControlError::internal("the end of an image job cannot be read").because(error)
-            });
+        if let Some(written) = &record.outcome {
+            return outcome(written);
         }
         let job = match self.runner().image_job(&record.id).await {
             Ok(job) if job.state == JobState::Running => return Ok(job),

@@ -641,13 +641,13 @@ impl RunnerApi for MemoryRunner {
 
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
         let mut world = self.world();
-        if world
-            .sandboxes
-            .values()
-            .any(|one| one.view.image.as_str() == id)
+        let mut sandboxes = world.sandboxes.values().map(|one| &one.view.image);
+        let mut snapshots = world.snapshots.values().map(|view| &view.image);
+        if sandboxes.any(|image| image.as_str() == id)
+            || snapshots.any(|image| image.as_str() == id)
         {
             return Err(RunnerError::InUse {
-                message: "sandboxes use it".into(),
+                message: "sandboxes or snapshots use it".into(),
             });
         }
         let before = world.images.len();

@@ -340,12 +340,19 @@ async fn images_of_its_own_count_to_an_organisations_disk_quota() {
     assert_eq!(job.state, JobState::Done);
     assert_eq!(disk_used(&plane, &tenant).await, 123);
     control.remove_image(&tenant, "copy").await.unwrap();
+    // The snapshot needs the image it began from, so it is there and paid for.
+    let refused = control.remove_image(&tenant, "app").await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("snapshots"), "{refused}");
+    assert_eq!(disk_used(&plane, &tenant).await, 63);
+    control.delete_snapshot(&tenant, &snapshot).await.unwrap();
     control.remove_image(&tenant, "app").await.unwrap();
-    assert_eq!(disk_used(&plane, &tenant).await, 3);
+    assert_eq!(disk_used(&plane, &tenant).await, 0);
+    assert_eq!(names(&plane, &plane.root).await, ["debian", "shared"]);
 
     // With nothing left no fetch is even begun.
     let none = Quota {
-        disk_mb: 3,
+        disk_mb: 0,
         ..Quota::default()
     };
     let refused = async |source| control.add_image(&tenant, source).await.unwrap_err().code;
@@ -354,4 +361,128 @@ async fn images_of_its_own_count_to_an_organisations_disk_quota() {
         .await
         .unwrap();
     assert_eq!(refused(pull("more")).await, ErrorCode::QuotaExceeded);
+}
+
+async fn on_host(plane: &Plane) -> usize {
+    plane.control.list_images(&plane.root).await.unwrap().len()
+}
+
+async fn small_tenant(plane: &Plane, name: &str, disk_mb: u64) -> Principal {
+    let quota = Quota {
+        disk_mb,
+        ..Quota::default()
+    };
+    plane.tenant(name, Some(quota)).await
+}
+
+/// The attack: give one name new content again and again, and keep all of it for the price of one.
+#[tokio::test]
+async fn an_image_whose_name_moved_on_goes_and_is_paid_for_until_then() {
+    let mut plane = Plane::new().await;
+    let tenant = small_tenant(&plane, "small", 400).await;
+    plane.runner.size_images(60 << 20);
+    let pull_again = async |plane: &Plane| {
+        plane.runner.move_name("app");
+        let job = plane.control.add_image(&tenant, pull("app")).await.unwrap();
+        assert_eq!(job.state, JobState::Done);
+    };
+    for _ in 0..3 {
+        pull_again(&plane).await;
+        assert_eq!(on_host(&plane).await, 2, "debian and the newest");
+        assert_eq!(disk_used(&plane, &tenant).await, 60);
+    }
+
+    // What still runs from the former one keeps it, at its price.
+    let mut spec = from("app");
+    spec.resources.disk_mb = 100;
+    let made = plane.create(&tenant, spec).await.unwrap().sandbox;
+    let id = made.id.as_str();
+    pull_again(&plane).await;
+    assert_eq!(disk_used(&plane, &tenant).await, 60 + 100 + 60);
+    let kept = TakeSnapshot::default();
+    let kept = plane.control.take_snapshot(&tenant, id, kept).await;
+    let kept = kept.unwrap().snapshot.id.to_string();
+    plane.control.delete_sandbox(&tenant, id).await.unwrap();
+    plane.crash().await;
+    assert_eq!(on_host(&plane).await, 3);
+    assert!(disk_used(&plane, &tenant).await > 120);
+    plane.control.delete_snapshot(&tenant, &kept).await.unwrap();
+    plane.go();
+    wait(|| async { (on_host(&plane).await == 2).then_some(()) }).await;
+    wait(|| async { (disk_used(&plane, &tenant).await == 60).then_some(()) }).await;
+    plane.halt().await;
+    plane.create(&tenant, from("app")).await.unwrap_err();
+    let mut spec = from("app");
+    spec.resources.disk_mb = 100;
+    plane.create(&tenant, spec).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removal_that_a_crash_cut_off_is_finished() {
+    let mut plane = Plane::new().await;
+    let tenant = small_tenant(&plane, "small", 400).await;
+    plane.runner.size_images(60 << 20);
+    plane.control.add_image(&tenant, pull("app")).await.unwrap();
+    let image = plane.control.get_image(&tenant, "app").await.unwrap().id;
+    let withdrawn = plane.store.withdraw_image(Some(&tenant.org), &image).await;
+    assert!(withdrawn.unwrap());
+    assert_eq!(disk_used(&plane, &tenant).await, 60);
+    plane.crash().await;
+    assert_eq!(on_host(&plane).await, 1);
+    assert_eq!(disk_used(&plane, &tenant).await, 0);
+}
+
+#[tokio::test]
+async fn who_shared_a_fetch_gets_the_image_also_when_another_has_no_room_for_it() {
+    let plane = Plane::new().await;
+    let (small, large) = (
+        small_tenant(&plane, "small", 50).await,
+        small_tenant(&plane, "large", 100).await,
+    );
+    let tiny = small_tenant(&plane, "tiny", 10).await;
+    plane.runner.size_images(60 << 20);
+    plane.runner.keep_fetching();
+    let job = plane.control.add_image(&small, pull("app")).await.unwrap();
+    for tenant in [&large, &tiny] {
+        let shared = plane.control.add_image(tenant, pull("app")).await.unwrap();
+        assert_eq!(shared.id, job.id);
+    }
+    plane.runner.finish_fetching();
+    let state = async |tenant| {
+        let job = plane.control.image_job(tenant, &job.id).await.unwrap();
+        job.state
+    };
+    assert_eq!(state(&small).await, JobState::Failed);
+    assert_eq!(state(&large).await, JobState::Done);
+    assert_eq!(state(&tiny).await, JobState::Failed);
+    assert_eq!(names(&plane, &large).await, ["app", "debian"]);
+    assert_eq!(names(&plane, &small).await, ["debian"]);
+
+    // When nobody has room for it, it goes with the last who waited.
+    plane.runner.keep_fetching();
+    let job = plane.control.add_image(&small, pull("big")).await.unwrap();
+    plane.control.add_image(&tiny, pull("big")).await.unwrap();
+    plane.runner.finish_fetching();
+    for tenant in [&small, &tiny] {
+        let job = plane.control.image_job(tenant, &job.id).await.unwrap();
+        assert_eq!(job.state, JobState::Failed);
+    }
+    assert_eq!(names(&plane, &plane.root).await, ["app", "debian"]);
+}
+
+#[tokio::test]
+async fn an_image_that_is_gone_before_it_is_granted_is_not_granted() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("tenant", None).await;
+    plane.runner.keep_fetching();
+    let job = plane.control.add_image(&tenant, pull("app")).await.unwrap();
+    let removed = plane.control.remove_image(&plane.root, "app").await;
+    removed.unwrap();
+    plane.runner.finish_fetching();
+    let job = plane.control.image_job(&tenant, &job.id).await.unwrap();
+    assert_eq!(job.state, JobState::Failed);
+    let why = job.error.unwrap().to_string();
+    assert!(why.contains("pull it again"), "{why}");
+    assert_eq!(names(&plane, &tenant).await, ["debian"]);
+    assert_eq!(disk_used(&plane, &tenant).await, 0);
 }

@@ -83,16 +83,34 @@ pub async fn images_of_their_own_count_to_organisations_disk_quotas_once(store: 
     assert!(!store.image_is_granted(&tool).await.unwrap());
     assert_eq!(used(&ours).await, 60);
 
-    // A word that moves on takes what it costs with it, once nobody else has one.
-    grant("app", &tool, 40).await.unwrap();
-    assert_eq!(used(&ours).await, 100);
-    grant("app:latest", &tool, 40).await.unwrap();
-    assert_eq!(used(&ours).await, 40);
+    // When the last word has moved on, the image is paid for until it is known to be gone.
+    let loose = async || store.loose_images(None).await.unwrap();
+    assert_eq!(grant("app", &tool, 40).await.unwrap(), None);
+    assert_eq!((used(&ours).await, loose().await), (100, vec![]));
+    store.release_image(&ours, &app).await.unwrap();
+    assert_eq!(used(&ours).await, 100, "it has a word for it");
+    let left = grant("app:latest", &tool, 40).await.unwrap();
+    assert_eq!(left, Some(app.clone()));
+    let left = vec![(ours.clone(), app.clone())];
+    assert_eq!((used(&ours).await, loose().await), (100, left.clone()));
+    let next = store.loose_images(Some(left[0].clone())).await.unwrap();
+    assert_eq!(next, []);
+    let others = async |org: &OrgId, image: &ImageId| {
+        store.image_is_held_by_others(org, image).await.unwrap()
+    };
+    assert!(!others(&ours, &app).await);
+    assert!(others(&theirs, &app).await);
+    store.release_image(&ours, &app).await.unwrap();
+    assert_eq!((used(&ours).await, loose().await), (40, vec![]));
+    assert!(!others(&theirs, &app).await);
     store
         .grant_image(Some(&theirs), "tool", &tool, 40)
         .await
         .unwrap();
     assert!(store.withdraw_image(Some(&ours), &tool).await.unwrap());
+    assert_eq!(loose().await, [(ours.clone(), tool.clone())]);
+    assert!(others(&ours, &tool).await);
+    store.release_image(&ours, &tool).await.unwrap();
     assert_eq!((used(&ours).await, used(&theirs).await), (0, 40));
     store.forget_image(&tool).await.unwrap();
     assert_eq!(used(&theirs).await, 0);
