@@ -13,7 +13,9 @@ use crate::image::{Image, Source};
 use crate::layer::{self, Archive, blocking};
 use crate::progress::{Progress, Report};
 use crate::reference::Reference;
-use crate::registry::{BlobLease, Client, Layer, RegistryAuth, RegistryError, Resolved};
+use crate::registry::{
+    BlobLease, Client, Layer, RegistryAuth, RegistryError, Resolved, is_passing,
+};
 use crate::store::{Description, ImageStore, Inner};
 
 /// Layers of one pull on their way at once.
@@ -41,19 +43,32 @@ impl ImageStore {
         // Whoever pulls the same image at the same time waits here and then finds it all done.
         let _same_image = inner.building.lock(&resolved.digest).await;
         let chains = chains(&resolved.layers);
-        let _pin = inner.pin(&chains);
-        self.build_layers(client, &resolved, &chains, &report)
-            .await?;
-        let image = inner
-            .register(Description {
-                names: reference.names(&resolved.digest),
-                digest: Some(resolved.digest),
-                source: Source::Registry,
-                config: resolved.config,
-                layers: chains,
-                arch: resolved.arch,
-            })
-            .await?;
+        let digests = resolved.layers.iter().map(|layer| layer.digest.clone());
+        let digests: Vec<String> = digests.collect();
+        let pin = inner.pin(&chains);
+        let built = self.build_layers(client, &resolved, &chains, &report).await;
+        let made = match built {
+            Ok(()) => {
+                let description = Description {
+                    names: reference.names(&resolved.digest),
+                    digest: Some(resolved.digest),
+                    source: Source::Registry,
+                    config: resolved.config,
+                    layers: chains.clone(),
+                    arch: resolved.arch,
+                };
+                inner.register(description).await
+            }
+            Err(error) => Err(error),
+        };
+        let image = match made {
+            Ok(image) => image,
+            Err(error) => {
+                drop(pin);
+                inner.clear_up(chains, digests, &error).await;
+                return Err(error);
+            }
+        };
         report.send(Progress::Done);
         Ok(image)
     }
@@ -85,6 +100,23 @@ impl ImageStore {
         // Dropping the set, also with this future, ends the downloads.
         let mut downloads = JoinSet::new();
         let arrivals = self.start_downloads(&mut downloads, client, missing, report);
+        let built = self.stack_layers(&mut downloads, arrivals, resolved, chains, report);
+        let built = built.await;
+        // Those still under way keep their files until they have ended.
+        downloads.shutdown().await;
+        built
+    }
+
+    /// Unpacks the uppermost layers as they arrive, one over the other.
+    async fn stack_layers(
+        &self,
+        downloads: &mut JoinSet<()>,
+        arrivals: Vec<oneshot::Receiver<Fetched>>,
+        resolved: &Resolved,
+        chains: &[ChainId],
+        report: &Report,
+    ) -> Result<(), ImageError> {
+        let missing_from = chains.len() - arrivals.len();
         for (offset, arrival) in arrivals.into_iter().enumerate() {
             let index = missing_from + offset;
             let parent = index.checked_sub(1).map(|below| &chains[below]);
@@ -100,7 +132,7 @@ impl ImageStore {
             };
             let (input, mut lease) = fetched?;
             let layer = &resolved.layers[index];
-            inner
+            self.inner
                 .build_layer(parent, &chains[index], layer, input, report)
                 .await?;
             lease.mark_used();
@@ -139,6 +171,29 @@ impl ImageStore {
 }
 
 impl Inner {
+    /// Takes away what a failed pull has made and nothing else needs. Of what it has fetched only that
+    /// of a broken connection is kept for the next try; a refused image leaves nothing.
+    async fn clear_up(
+        self: &Arc<Self>,
+        chains: Vec<ChainId>,
+        digests: Vec<String>,
+        error: &ImageError,
+    ) {
+        let keep = matches!(error, ImageError::Registry(error) if is_passing(error));
+        let inner = Arc::clone(self);
+        let cleared = blocking(move || {
+            if !keep {
+                digests
+                    .iter()
+                    .for_each(|digest| inner.blobs.discard(digest));
+            }
+            inner.blobs.sweep();
+            inner.delete_unneeded_layers(&chains)
+        });
+        // What could not be deleted now is deleted by the next sweep.
+        let _ = cleared.await;
+    }
+
     /// How many layers, from the bottom, need not be made because a higher one is there already.
     async fn first_missing(&self, chains: Vec<ChainId>) -> Result<usize, ImageError> {
         let pool = self.pool.clone();

@@ -7,7 +7,7 @@ mod client;
 mod manifest;
 
 pub use auth::RegistryAuth;
-pub(crate) use blob::{BlobLease, Blobs};
+pub(crate) use blob::{BlobLease, Blobs, is_passing};
 pub(crate) use client::Client;
 pub(crate) use manifest::{Layer, Resolved};
 

@@ -238,6 +238,15 @@ impl Inner {
         Ok(true)
     }
 
+    /// Deletes those of an image's layers, bottom first in the list, that nothing needs.
+    pub fn delete_unneeded_layers(&self, chains: &[ChainId]) -> Result<(), ImageError> {
+        let state = self.state();
+        for chain in chains.iter().rev() {
+            self.delete_unneeded(&state, chain)?;
+        }
+        Ok(())
+    }
+
     fn sweep(&self) -> Result<SweepReport, ImageError> {
         let mut report = SweepReport {
             files: self.records.sweep() + self.blobs.sweep(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -29,18 +29,30 @@ const SILENCE_SECONDS: u64 = 60;
 const WRITE_BYTES: usize = 1 << 20;
 /// A layer nobody came back for is dropped by the sweep after so long.
 const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// What broken pulls may leave, in all, to be continued; nobody pays for it. The oldest goes first.
+const KEPT_MAX_BYTES: u64 = 4 << 30;
 
 /// The folder of layers on their way.
 pub(crate) struct Blobs {
     dir: PathBuf,
-    leases: Arc<Mutex<HashMap<String, usize>>>,
+    leases: Arc<Mutex<Leases>>,
 }
 
-/// Keeps a layer's file; the last one to go takes the file along if it was used.
+/// By digest.
+type Leases = HashMap<String, Leased>;
+
+#[derive(Default)]
+struct Leased {
+    count: usize,
+    /// The file goes with the last lease.
+    of_no_use: bool,
+}
+
+/// Keeps a layer's file; the last one to go takes the file along if it is of no use any more.
 pub(crate) struct BlobLease {
     path: PathBuf,
     digest: String,
-    leases: Arc<Mutex<HashMap<String, usize>>>,
+    leases: Arc<Mutex<Leases>>,
     used: bool,
 }
 
@@ -53,31 +65,60 @@ impl Blobs {
         })
     }
 
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, digest: &str) -> PathBuf {
+        self.dir.join(digest.replace(':', "-"))
+    }
+
     /// The digest must have been checked to be one.
     pub fn lease(&self, digest: &str) -> BlobLease {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        *leases.entry(digest.to_owned()).or_default() += 1;
+        self.leases().entry(digest.to_owned()).or_default().count += 1;
         BlobLease {
-            path: self.dir.join(digest.replace(':', "-")),
+            path: self.path(digest),
             digest: digest.to_owned(),
             leases: Arc::clone(&self.leases),
             used: false,
         }
     }
 
-    /// Removes files that no pull uses and nobody has continued for a long time.
+    /// Removes the file of a layer, now or with the last pull that uses it.
+    pub fn discard(&self, digest: &str) {
+        match self.leases().get_mut(digest) {
+            Some(leased) => leased.of_no_use = true,
+            None => {
+                let _ = fs::remove_file(self.path(digest));
+            }
+        }
+    }
+
+    /// Removes files that no pull uses: those nobody has continued for a long time, and the oldest of
+    /// what is more than may be kept.
     pub fn sweep(&self) -> usize {
-        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let leases = self.leases();
         let Ok(entries) = fs::read_dir(&self.dir) else {
             return 0;
         };
-        entries
-            .flatten()
-            .filter(|entry| {
-                let digest = entry.file_name().to_string_lossy().replacen('-', ":", 1);
-                let modified = entry.metadata().and_then(|metadata| metadata.modified());
-                let old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > MAX_AGE));
-                old && !leases.contains_key(&digest) && fs::remove_file(entry.path()).is_ok()
+        let idle = entries.flatten().filter_map(|entry| {
+            let digest = entry.file_name().to_string_lossy().replacen('-', ":", 1);
+            let metadata = entry.metadata().ok()?;
+            let age = metadata.modified().ok()?.elapsed().unwrap_or_default();
+            let known = leases.contains_key(&digest);
+            (!known).then(|| (age, metadata.len(), entry.path()))
+        });
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort();
+        let mut kept_bytes = 0u64;
+        idle.into_iter()
+            .filter(|(age, bytes, path)| {
+                let with_it = kept_bytes.saturating_add(*bytes);
+                if *age <= MAX_AGE && with_it <= KEPT_MAX_BYTES {
+                    kept_bytes = with_it;
+                    return false;
+                }
+                fs::remove_file(path).is_ok()
             })
             .count()
     }
@@ -88,20 +129,33 @@ impl BlobLease {
     pub fn mark_used(&mut self) {
         self.used = true;
     }
+
+    /// For what goes on when the pull is given up.
+    fn another(&self) -> Self {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.entry(self.digest.clone()).or_default().count += 1;
+        Self {
+            path: self.path.clone(),
+            digest: self.digest.clone(),
+            leases: Arc::clone(&self.leases),
+            used: false,
+        }
+    }
 }
 
 impl Drop for BlobLease {
     fn drop(&mut self) {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = leases.get_mut(&self.digest) else {
+        let Some(leased) = leases.get_mut(&self.digest) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            leases.remove(&self.digest);
-            if self.used {
+        leased.count -= 1;
+        leased.of_no_use |= self.used;
+        if leased.count == 0 {
+            if leased.of_no_use {
                 let _ = fs::remove_file(&self.path);
             }
+            leases.remove(&self.digest);
         }
     }
 }
@@ -170,7 +224,13 @@ impl Client {
         let path = lease.path.clone();
         let file_error = |path: PathBuf| ImageError::file("writing", path);
         let (place, failed) = (path.clone(), file_error(path.clone()));
-        let mut partial = blocking(move || Partial::open(&place).map_err(failed)).await?;
+        let lease = lease.another();
+        let mut partial = blocking(move || {
+            // The file must not come back when it was discarded meanwhile.
+            let _lease = lease;
+            Partial::open(&place).map_err(failed)
+        })
+        .await?;
         if partial.length > layer.size {
             partial.restart().map_err(file_error(path.clone()))?;
         }
@@ -294,9 +354,10 @@ impl Client {
     }
 }
 
-/// Whether trying again may help.
-fn is_passing(error: &RegistryError) -> bool {
+/// Whether trying again may help, so that what has arrived is worth keeping.
+pub(crate) fn is_passing(error: &RegistryError) -> bool {
     match error {
+        RegistryError::BrokenOff { .. } => true,
         RegistryError::Unreachable { .. } | RegistryError::Timeout { .. } => true,
         RegistryError::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
         _ => false,

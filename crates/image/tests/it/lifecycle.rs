@@ -152,6 +152,25 @@ async fn leftovers_of_a_crash_are_swept_and_nothing_else() {
     assert!(world.store.root(&image).join("f").exists());
 }
 
+#[tokio::test]
+async fn the_oldest_of_what_broken_pulls_left_goes_when_it_is_too_much() {
+    let world = World::new();
+    let hours_old = |hours: u64, digit: &str, bytes: u64| {
+        let name = format!("blobs/sha256-{}", digit.repeat(64));
+        let path = world.config.dir.join(name);
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        let when = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+        file.set_modified(when).unwrap();
+        path
+    };
+    let oldest = hours_old(3, "1", 3 << 30);
+    let newest = hours_old(1, "2", 3 << 30);
+    let small = hours_old(2, "3", 1 << 20);
+    assert_eq!(world.store.sweep().await.unwrap().files, 1);
+    assert!(!oldest.exists() && newest.exists() && small.exists());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_import_given_up_stops_at_once_and_leaves_nothing() {
     let world = World::new();
@@ -172,7 +191,7 @@ async fn an_import_given_up_stops_at_once_and_leaves_nothing() {
     let _ = tokio::io::AsyncWriteExt::shutdown(&mut feed).await;
 }
 
-async fn wait_until(condition: impl Fn() -> bool) {
+pub async fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(Instant::now() < deadline, "it did not happen in time");

@@ -11,6 +11,8 @@ use tokio::task::JoinHandle;
 pub struct Options {
     /// The first answer to a request for a blob of at least this many bytes ends after so many.
     pub cut_after: Option<usize>,
+    /// Who asks for the blob that was cut again gets no answer any more.
+    pub cut_for_good: bool,
     /// Requests need a token, which costs this name and password.
     pub token_for: Option<(&'static str, &'static str)>,
 }
@@ -19,6 +21,12 @@ pub struct Proxy {
     pub port: u16,
     requests: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
+}
+
+/// The cut that is still to be made, and where one was made.
+struct Cut {
+    after: Option<usize>,
+    path: Option<String>,
 }
 
 impl Drop for Proxy {
@@ -32,7 +40,10 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
-        let cut = Arc::new(Mutex::new(options.cut_after));
+        let cut = Arc::new(Mutex::new(Cut {
+            after: options.cut_after,
+            path: None,
+        }));
         let log = Arc::clone(&requests);
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -69,7 +80,7 @@ async fn serve(
     port: u16,
     upstream: u16,
     log: &Mutex<Vec<String>>,
-    cut: &Mutex<Option<usize>>,
+    cut: &Mutex<Cut>,
     options: &Options,
 ) -> std::io::Result<()> {
     let mut head = Vec::new();
@@ -102,6 +113,10 @@ async fn serve(
             return client.write_all(answer.as_bytes()).await;
         }
     }
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    if options.cut_for_good && cut.lock().unwrap().path.as_ref() == Some(&path) {
+        return Ok(());
+    }
     let mut server = TcpStream::connect(("127.0.0.1", upstream)).await?;
     let once = head.replacen("\r\n", "\r\nConnection: close\r\n", 1);
     server.write_all(once.as_bytes()).await?;
@@ -113,9 +128,12 @@ async fn serve(
         if count == 0 {
             return client.shutdown().await;
         }
-        let limit = *cut.lock().unwrap();
+        let limit = cut.lock().unwrap().after;
         if let Some(limit) = limit.filter(|limit| is_blob && sent + count > *limit) {
-            *cut.lock().unwrap() = None;
+            *cut.lock().unwrap() = Cut {
+                after: None,
+                path: Some(path),
+            };
             client.write_all(&buffer[..limit - sent]).await?;
             return client.shutdown().await;
         }

@@ -428,6 +428,85 @@ async fn a_hostile_layer_is_refused_with_the_unpackers_reason() {
     );
 }
 
+fn blobs(world: &World) -> Vec<fs::Metadata> {
+    let entries = fs::read_dir(world.config.dir.join("blobs")).unwrap();
+    entries
+        .map(|entry| entry.unwrap().metadata().unwrap())
+        .collect()
+}
+
+/// The attack: an image of many good layers and one bad one, again and again, fills a disk that nobody
+/// pays for.
+#[tokio::test]
+async fn a_refused_image_leaves_no_layers_and_no_files() {
+    let (world, registry, layout) = (World::new(), Registry::start(), Layout::new());
+    layout.image("app", &[BUSYBOX]);
+    registry.push(&layout, "app", "bad:good", "");
+    let good = registry.reference("bad:good");
+    let kept = world.store.pull(&good, None, silent()).await.unwrap();
+    let script = "mkdir d e f; echo x > d/x; head -c 3000000 /dev/urandom > e/e; cp e/e f/f
+         tar -C e -cf below.tar e; tar -C f -cf above.tar f
+         cd d; tar --absolute-names --create --transform 's#.*#../../escaped#' --file ../bad.tar x";
+    crate::world::sh(script, world.dir.path());
+    let put = |name: &str| {
+        let tar = fs::read(world.dir.path().join(name)).unwrap();
+        (registry.put_blob("bad", &tar), tar.len())
+    };
+    let [below, bad, above] = ["below.tar", "bad.tar", "above.tar"].map(put);
+    let listed =
+        [&below, &bad, &above].map(|(digest, size)| (digest.as_str(), *size, digest.as_str()));
+    put_image(&registry, "bad", "1", &listed, "");
+    let reference = registry.reference("bad:1");
+    let error = world
+        .store
+        .pull(&reference, None, silent())
+        .await
+        .unwrap_err();
+    assert!(
+        chain(&error).contains("leaves the root"),
+        "{}",
+        chain(&error)
+    );
+    let volumes = (world.volumes(Kind::Image), world.volumes(Kind::Staging));
+    assert_eq!(volumes, (1, 0), "only those of the other image");
+    crate::lifecycle::wait_until(|| blobs(&world).is_empty()).await;
+    assert!(exists(&world.store.root(&kept), "bin/busybox"));
+}
+
+#[tokio::test]
+async fn a_pull_that_breaks_off_keeps_only_what_arrived_for_the_next_try() {
+    let (world, registry, layout) = (World::new(), Registry::start(), Layout::new());
+    let big = "head -c 6000000 /dev/urandom > big";
+    layout.image("app", &[BUSYBOX, big]);
+    registry.push(&layout, "app", "app:1", "");
+    let options = Options {
+        cut_after: Some(3_000_000),
+        cut_for_good: true,
+        ..Options::default()
+    };
+    let proxy = Proxy::start(registry.port, options).await;
+    let reference = proxy.reference("app:1");
+    let error = world
+        .store
+        .pull(&reference, None, silent())
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        registry_error(error),
+        RegistryError::BrokenOff { .. }
+    ));
+    assert_eq!(world.volumes(Kind::Image), 0, "the layer below has no user");
+    let left = blobs(&world);
+    assert!(left.len() == 1 && left[0].len() > 2_000_000, "{left:?}");
+    let direct = Proxy::start(registry.port, Options::default()).await;
+    let reference = direct.reference("app:1");
+    world.store.pull(&reference, None, silent()).await.unwrap();
+    let (digest, _) = layers(&registry, "app", "1").remove(1);
+    let requests = direct.requests(&digest);
+    assert!(requests[0].contains("range: bytes="), "{requests:?}");
+    assert!(blobs(&world).is_empty());
+}
+
 #[tokio::test]
 async fn a_registry_with_passwords_lets_in_who_has_one() {
     let (world, registry, layout) = (
