@@ -9,16 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_model::{SandboxId, SnapshotId, State};
+use cove_protocol::client::Guest;
 use cove_runner::{CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SnapshotRequest};
-use cove_tests::engine_host::{World, eventually, exec, guest, output, shell, signal, small_spec};
+use cove_tests::engine_host::{
+    World, eventually, guest, output, shell, signal, small_spec, succeed,
+};
 
 use crate::PROGRAM;
 
 /// How often a step is tried until its moment is met. What is very short may be missed each time.
 const TRIES: u32 = 5;
-/// Counts in memory, and tells on disk.
-const COUNTER: &str =
-    "n=0; while :; do n=$((n+1)); echo $n > /root/n.new; mv /root/n.new /root/n; sleep 0.01; done";
+/// How often all steps of a deed are gone through until one of them is met.
+const ROUNDS: u32 = 4;
+/// Counts in memory, where it also keeps whether it was marked, and tells both on disk.
+const COUNTER: &str = "m=no; trap 'm=yes' USR1; echo $$ > /root/pid; n=0; while :; do \
+    n=$((n+1)); echo $n $m > /root/n.new; mv /root/n.new /root/n; sleep 0.01; done";
+/// Marks a sandbox on disk and in memory.
+const MARK: &str = "echo yes > /root/mark && sync && kill -USR1 $(cat /root/pid)";
+/// How many counters there are. The pattern does not match itself.
+const COUNTERS: &str = "grep -l 'trap .m=ye[s]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
 
 /// What the host looks like to a watcher.
 #[derive(Clone)]
@@ -89,6 +98,12 @@ enum Deed {
     Delete,
 }
 
+/// Whether the engine was killed, and whether it said before that the deed is done.
+struct Outcome {
+    killed: bool,
+    answered: bool,
+}
+
 struct Scene {
     world: World,
     sandbox: SandboxId,
@@ -104,18 +119,32 @@ fn take(sandbox: &SandboxId, memory: bool) -> SnapshotRequest {
     }
 }
 
-fn number(text: &str) -> u64 {
-    text.trim().parse().unwrap_or(0)
+/// What the counter last told: how far it is, and whether its memory is marked.
+async fn told(guest: &Guest) -> (u64, bool) {
+    let text = output(guest, "cat /root/n || true").await;
+    let (count, mark) = text.trim().split_once(' ').unwrap_or_default();
+    (count.parse().unwrap_or(0), mark == "yes")
 }
 
-/// Whether the counter of a sandbox goes on.
-async fn counts(world: &World, id: &SandboxId) {
-    let guest = world.guest(id);
-    let now = number(&output(&guest, "cat /root/n").await);
+async fn is_marked_on_disk(guest: &Guest) -> bool {
+    output(guest, "cat /root/mark 2>/dev/null || true").await == "yes"
+}
+
+/// Waits until the counter of a sandbox has gone on, and tells whether its memory is marked.
+async fn counts(guest: &Guest) -> bool {
+    let (now, _) = told(guest).await;
     eventually("it counts on", || async {
-        (number(&output(&guest, "cat /root/n").await) > now).then_some(())
+        let (count, marked) = told(guest).await;
+        (count > now).then_some(marked)
     })
-    .await;
+    .await
+}
+
+/// Disk and memory of a sandbox are both from before the mark or both from after it. Which of them.
+async fn is_marked(guest: &Guest, step: &str) -> bool {
+    let (disk, memory) = (is_marked_on_disk(guest).await, counts(guest).await);
+    assert_eq!(disk, memory, "{step}: disk and memory are of two states");
+    disk
 }
 
 impl Scene {
@@ -150,16 +179,18 @@ impl Scene {
         }
         self.sandbox = self.world.create().await.id;
         let guest = self.world.guest(&self.sandbox);
-        let start = shell(COUNTER);
-        guest.start(start).await.unwrap();
+        guest.start(shell(COUNTER)).await.unwrap();
         eventually("it counts", || async {
-            (number(&output(&guest, "cat /root/n || true").await) > 0).then_some(())
+            (told(&guest).await.0 > 0).then_some(())
         })
         .await;
         let request = take(&self.sandbox, true);
         self.base = client.snapshot(request).await.unwrap().id;
-        let marked = exec(&guest, "echo yes > /root/mark; sync").await;
-        assert_eq!(marked.exit.code, 0);
+        succeed(&guest, MARK).await;
+        eventually("the mark is in memory", || async {
+            told(&guest).await.1.then_some(())
+        })
+        .await;
     }
 
     fn look(&self, snapshot: &SnapshotId) -> Look {
@@ -178,8 +209,8 @@ impl Scene {
         Look { device, ..look }
     }
 
-    /// Does it, and kills the engine when `seen` says so. Whether that happened.
-    async fn kill_at(&mut self, deed: Deed, seen: Seen) -> bool {
+    /// Does it, and kills the engine when `seen` says so.
+    async fn kill_at(&mut self, deed: Deed, seen: Seen) -> Outcome {
         let (client, sandbox) = (self.world.client(), self.sandbox.clone());
         let request = take(&sandbox, deed == Deed::Snapshot { memory: true });
         let target = match deed {
@@ -205,7 +236,6 @@ impl Scene {
             }
             false
         });
-        // Its answer, if there is one, says nothing that is not looked at below.
         let answered = match deed {
             Deed::Snapshot { .. } => client.snapshot(request).await.is_ok(),
             Deed::Rollback { .. } => client.rollback(rollback).await.is_ok(),
@@ -217,42 +247,60 @@ impl Scene {
         over.store(true, Ordering::Relaxed);
         let killed = watcher.join().unwrap();
         assert!(answered || killed, "{deed:?} failed by itself");
-        killed
+        Outcome { killed, answered }
     }
 
-    /// Nothing is lost, half or left over.
-    async fn check(&self, deed: Deed, step: &str) {
+    /// Nothing is lost, half or left over; and what was answered for is done.
+    async fn check(&self, deed: Deed, step: &str, answered: bool) {
         let client = self.world.client();
         let listed = client.list().await.unwrap();
         let gone = listed.is_empty();
         assert!(!gone || deed == Deed::Delete, "{step}: the sandbox is gone");
+        assert!(
+            gone || !answered || deed != Deed::Delete,
+            "{step}: it is left"
+        );
         for view in &listed {
-            assert!(
-                matches!(view.state, State::Running | State::Paused),
-                "{step}: it is {}",
-                view.state
-            );
-            assert!(
-                view.state == State::Running || matches!(deed, Deed::Pause | Deed::Resume),
-                "{step}: it is {}",
-                view.state
-            );
+            let expected = match deed {
+                Deed::Pause if answered => view.state == State::Paused,
+                Deed::Pause | Deed::Resume if !answered => {
+                    matches!(view.state, State::Running | State::Paused)
+                }
+                _ => view.state == State::Running,
+            };
+            assert!(expected, "{step}: it is {}", view.state);
             client.resume(&view.id).await.unwrap();
             let inside = guest(&client, &view.id);
-            let marked = output(&inside, "cat /root/mark 2>/dev/null || true").await;
-            match deed {
+            let marked = match deed {
                 // The disk of then, without its processes, or everything as it was.
-                Deed::Rollback { memory: false } if marked.is_empty() => {}
-                Deed::Rollback { memory: true } => counts(&self.world, &view.id).await,
-                _ => {
-                    assert_eq!(marked, "yes", "{step}");
-                    counts(&self.world, &view.id).await;
+                Deed::Rollback { memory: false } if !is_marked_on_disk(&inside).await => {
+                    assert_eq!(output(&inside, COUNTERS).await.trim(), "0", "{step}");
+                    false
                 }
-            }
+                _ => is_marked(&inside, step).await,
+            };
+            let rolled_back = matches!(deed, Deed::Rollback { .. });
+            assert!(marked || rolled_back, "{step}: it is of another time");
+            assert!(
+                !marked || !answered || !rolled_back,
+                "{step}: it is as it was"
+            );
         }
         let snapshots = client.snapshots().await.unwrap();
         let has_base = snapshots.iter().any(|view| view.id == self.base);
-        assert!(has_base || deed == Deed::DeleteSnapshot, "{step}");
+        let (takes, drops) = match deed {
+            Deed::Snapshot { .. } | Deed::Rollback { .. } => (true, false),
+            Deed::DeleteSnapshot => (false, true),
+            Deed::Pause | Deed::Resume | Deed::Delete => (false, false),
+        };
+        assert!(has_base || drops, "{step}: the snapshot is gone");
+        assert!(!has_base || !answered || !drops, "{step}: it is left");
+        let others = snapshots.len() - usize::from(has_base);
+        assert!(others <= usize::from(takes), "{step}: {snapshots:?}");
+        assert!(
+            others == 1 || !answered || !takes,
+            "{step}: nothing was taken"
+        );
         for view in snapshots.iter().filter(|view| view.memory) {
             let request = CreateRequest {
                 id: SandboxId::random(),
@@ -263,7 +311,8 @@ impl Scene {
                 }),
             };
             let copy = client.create(request).await.unwrap();
-            counts(&self.world, &copy.id).await;
+            let marked = is_marked(&guest(&client, &copy.id), step).await;
+            assert_eq!(marked, view.id != self.base, "{step}: a copy");
             client.delete(&copy.id).await.unwrap();
         }
         // The copies made here were deleted a moment ago.
@@ -280,29 +329,41 @@ impl Scene {
         .await;
     }
 
-    async fn walk(mut self, deed: Deed, steps: &[Step]) {
-        for (name, certain, seen) in steps {
-            let mut killed = false;
-            for _ in 0..TRIES {
-                if deed == Deed::Resume {
-                    self.world.client().pause(&self.sandbox).await.unwrap();
-                }
-                killed = self.kill_at(deed, *seen).await;
-                if killed {
-                    self.world.restart();
-                }
-                self.check(deed, name).await;
-                self.begin_anew().await;
-                if killed {
-                    break;
-                }
+    /// Tries a step until its moment is met. Whether it was.
+    async fn meet(&mut self, deed: Deed, name: &str, seen: Seen) -> bool {
+        for _ in 0..TRIES {
+            if deed == Deed::Resume {
+                self.world.client().pause(&self.sandbox).await.unwrap();
             }
-            println!(
-                "{deed:?}: {name}: {}",
-                if killed { "killed" } else { "missed" }
-            );
-            assert!(killed || !certain, "{deed:?}: {name} never came");
+            let Outcome { killed, answered } = self.kill_at(deed, seen).await;
+            if killed {
+                self.world.restart();
+            }
+            self.check(deed, name, answered).await;
+            self.begin_anew().await;
+            if killed {
+                let when = if answered { "after" } else { "before" };
+                println!("{deed:?}: {name}: killed {when} the answer");
+                return true;
+            }
         }
+        println!("{deed:?}: {name}: missed");
+        false
+    }
+
+    async fn walk(mut self, deed: Deed, steps: &[Step]) {
+        let mut kills = 0;
+        for _ in 0..ROUNDS {
+            for (name, certain, seen) in steps {
+                let killed = self.meet(deed, name, *seen).await;
+                assert!(killed || !certain, "{deed:?}: {name} never came");
+                kills += u32::from(killed);
+            }
+            if kills > 0 {
+                break;
+            }
+        }
+        assert!(kills > 0, "{deed:?} was never interrupted");
         self.world.finish();
     }
 }

@@ -1,5 +1,7 @@
 //! What copies come with counts against their limits, however long the chain of copies is.
 
+use std::process::Command;
+
 use cove_model::{ResourcesPatch, SandboxId, SnapshotId};
 use cove_protocol::client::ExecResult;
 use cove_runner::{
@@ -167,10 +169,30 @@ async fn costs(world: &World, what: &str, mb: std::ops::RangeInclusive<u64>) {
     .await;
 }
 
+/// What lies on the pool's filesystem, whoever is charged for it.
+fn pool_mb(world: &World) -> u64 {
+    let pool = world.setup.data_dir().join("pool");
+    // Deleted volumes are cleared away twice a minute, or after this: syncfs(2) does not wake the cleaner.
+    let mut sync = Command::new("btrfs");
+    sync.args(["filesystem", "sync"]).arg(&pool);
+    let synced = sync.output().unwrap();
+    assert!(synced.status.success(), "{synced:?}");
+    let stat = rustix::fs::statvfs(&pool).unwrap();
+    ((stat.f_blocks - stat.f_bfree) * stat.f_frsize) >> 20
+}
+
+async fn holds(world: &World, what: &str, mb: std::ops::RangeInclusive<u64>) {
+    eventually(what, || async {
+        mb.contains(&pool_mb(world)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_only_snapshots_share_are_charged_once() {
     let world = World::start(PROGRAM).await;
     let client = world.client();
+    let before = pool_mb(&world);
     // Written, kept twice, and the sandbox is gone: each shares all of it with the other.
     let writer = create(&world, None, LIMIT_MB).await.id;
     fits(&world, &writer, "a", 40).await;
@@ -198,8 +220,11 @@ async fn bytes_that_only_snapshots_share_are_charged_once() {
     costs(&world, "the rest is charged for the same", 59..=65).await;
     client.delete_snapshot(&fifth).await.unwrap();
     costs(&world, "one part is gone", 39..=44).await;
+    holds(&world, "its bytes are gone too", before + 39..=before + 46).await;
+    // Nobody is left to be charged, so nothing may be left that somebody should pay for.
     client.delete_snapshot(&second).await.unwrap();
-    assert_eq!(cost_mb(&world).await, 0);
+    assert_eq!(client.snapshots().await.unwrap(), []);
+    holds(&world, "the pool is as it was", 0..=before + 4).await;
     world.finish();
 }
 
