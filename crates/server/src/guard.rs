@@ -28,6 +28,9 @@ use crate::state::{App, BUFFER_UNIT};
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const ID_CHARS: usize = 20;
+/// Characters of a path and of a method in the log.
+const PATH_SHOWN: usize = 256;
+const METHOD_SHOWN: usize = 16;
 /// How much of a refused body is taken in before the refusal, and for how long.
 const DISCARD_MAX: usize = 4 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(2);
@@ -44,7 +47,8 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let started = Instant::now();
     let id = new_request_id();
     let method = request.method().clone();
-    let path: String = request.uri().path().chars().take(256).collect();
+    let path: String = request.uri().path().chars().take(PATH_SHOWN).collect();
+    let shown: String = method.as_str().chars().take(METHOD_SHOWN).collect();
     let seen = Seen::default();
     request.extensions_mut().insert(RequestId(id.clone()));
     request.extensions_mut().insert(seen.clone());
@@ -73,7 +77,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     app.metrics.end(in_flight, &asked, status, elapsed);
     tracing::info!(
         target: "cove::http",
-        request_id = id, %method, path, status,
+        request_id = id, method = shown, path, status,
         operation = asked.as_str(),
         caller = seen.shown(),
         ms = format_args!("{:.2}", elapsed.as_secs_f64() * 1e3),
@@ -136,11 +140,11 @@ fn bounded(request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The layer of a dialect: says for the outermost one which of its routes answers.
+/// The layer of a dialect: says for the outermost one which of its routes answers. A path matches
+/// whatever the method, and strangers make methods up.
 pub async fn dialect(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
-    let asked =
-        matched.map(|path| Asked::Dialect(format!("{} {}", request.method(), path.as_str())));
+    let asked = matched.map(|path| Asked::dialect(request.method(), path.as_str()));
     let mut response = next.run(request).await;
     if let Some(asked) = asked {
         response.extensions_mut().insert(asked);

@@ -6,13 +6,25 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use axum::http::Method;
 use cove_api::route::Operation;
 use cove_control::HostReport;
 
 /// Upper bounds of the duration histogram, in milliseconds.
 const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
-/// Routes of dialects that are counted apart. They are fixed in the program; this is far above them.
-const DIALECT_ROUTES_MAX: usize = 1024;
+/// Routes of dialects that are counted apart. Patterns are fixed in the program and so are the methods;
+/// this is far above all of them together.
+const DIALECT_ROUTES_MAX: usize = 4096;
+/// Methods that routes of dialects are for. Everything else a caller may come up with is one.
+const METHODS: [Method; 6] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
+const OTHER_METHOD: &str = "other";
 /// Statuses by their first digit, 1xx to 5xx.
 const CLASSES: usize = 5;
 
@@ -29,13 +41,19 @@ struct PerOperation {
 pub enum Asked {
     /// An operation of the contract.
     Operation(Operation),
-    /// A route of a dialect, as its method and pattern.
+    /// A route of a dialect, as its method and pattern: see [`Asked::dialect`].
     Dialect(String),
     /// No route at all.
     Nothing,
 }
 
 impl Asked {
+    pub fn dialect(method: &Method, pattern: &str) -> Self {
+        let known = METHODS.contains(method);
+        let method = if known { method.as_str() } else { OTHER_METHOD };
+        Self::Dialect(format!("{method} {pattern}"))
+    }
+
     /// For the log and as a label.
     pub fn as_str(&self) -> &str {
         match self {
@@ -309,7 +327,7 @@ mod tests {
         metrics.end(begun, &Asked::Nothing, 404, Duration::ZERO);
         for _ in 0..2 {
             let begun = metrics.begin();
-            let route = Asked::Dialect("GET /e2b/sandboxes/{id}".into());
+            let route = Asked::dialect(&Method::GET, "/e2b/sandboxes/{id}");
             metrics.end(begun, &route, 200, Duration::ZERO);
         }
         let text = metrics.render(None);

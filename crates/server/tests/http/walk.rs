@@ -183,3 +183,37 @@ async fn prometheus_finds_requests_and_the_host() {
     );
     assert!(text.contains("cove_sandboxes 1"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_strangers_make_up_are_counted_as_one() {
+    let server = Server::bare().await;
+    let stranger = server.client_with(None);
+    let long = "LONG".repeat(1000);
+    let made_up = (0..20).map(|number| format!("QQQ{number}"));
+    let made_up: Vec<String> = made_up.chain([long]).collect();
+    // Of each dialect: a route, one that refuses whatever it is asked, and one that is not there.
+    let paths = [
+        "/e2b/health",
+        "/e2b/templates/tags",
+        "/e2b/nowhere",
+        "/files",
+        "/daytona/sandbox",
+        "/daytona/toolbox/box/env",
+        "/daytona/nowhere",
+    ];
+    for method in &made_up {
+        for path in paths {
+            let method = method.parse().unwrap();
+            let asked = stranger.send(method, path, &[], Outgoing::bytes(Vec::new()));
+            let status = asked.await.unwrap().status();
+            assert!(status.is_client_error(), "{path}: {status}");
+        }
+    }
+    let text = server.client.prometheus().await.unwrap();
+    assert!(!text.contains("QQQ") && !text.contains("LONG"), "{text}");
+    let counted = format!(
+        "cove_http_requests_total{{operation=\"other /e2b/health\",status=\"4xx\"}} {}",
+        made_up.len()
+    );
+    assert!(text.contains(&counted), "{text}");
+}
