@@ -56,6 +56,19 @@ impl TakenBack {
     }
 }
 
+/// Tells what was taken back when it is dropped: whoever took it has their answer by then, or has gone.
+/// The one who takes back their own key would be cut off from that answer otherwise.
+pub(crate) struct Telling {
+    control: Control,
+    taken: Taken,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.control.0.taken_back.tell(self.taken.clone());
+    }
+}
+
 /// By what somebody is in.
 #[derive(Debug, Clone)]
 pub(crate) enum By {
@@ -196,6 +209,13 @@ enum Stay {
 impl Control {
     pub(crate) fn taken_back(&self) -> broadcast::Receiver<Taken> {
         self.0.taken_back.0.subscribe()
+    }
+
+    pub(crate) fn telling(&self, taken: Taken) -> Telling {
+        Telling {
+            control: self.clone(),
+            taken,
+        }
     }
 
     pub(crate) fn admission(&self, by: By, told: broadcast::Receiver<Taken>) -> Admission {

@@ -43,7 +43,8 @@ impl AuditLog {
         }
     }
 
-    /// Returns when the record is durable.
+    /// Returns when the record is durable. To be run to its end: cut off between the store's commit and
+    /// the queue's it would leave the batch to be written twice.
     pub async fn write(&self, record: AuditRecord) -> Result<(), StoreError> {
         let ticket = {
             let mut waiting = self.waiting();
@@ -56,8 +57,8 @@ impl AuditLog {
         };
         let mut written = self.written.lock().await;
         while *written < ticket {
-            // They leave the queue only once they are written: a failure, or a caller that goes away
-            // in the middle, leaves them to the next one in line.
+            // They leave the queue only once they are written: a failure leaves them to the next one in
+            // line.
             let batch: Vec<_> = {
                 let waiting = self.waiting();
                 waiting.records.iter().take(BATCH_MAX).cloned().collect()
@@ -160,7 +161,13 @@ impl Control {
             result: result.to_owned(),
             detail: deed.detail,
         };
-        self.0.audit.write(record).await.inspect_err(|error| {
+        let control = self.clone();
+        let writing = async move { control.0.audit.write(record).await };
+        let written = match self.0.changes.spawn(writing).await {
+            Ok(written) => written,
+            Err(error) => Err(StoreError::Unavailable(error.into())),
+        };
+        written.inspect_err(|error| {
             tracing::error!(%error, action = deed.action, "an audit record could not be written");
         })
     }

@@ -322,10 +322,16 @@ impl Control {
 
     /// Needs `admin`. At once and for good.
     pub async fn revoke_key(&self, principal: &Principal, id: &KeyId) -> Result<Key, ControlError> {
-        let outcome = self.try_revoke_key(principal, id).await;
-        let deed = Deed::new("key.revoke", id.as_str());
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        let revoked = self.to_the_end(async move {
+            let outcome = control.try_revoke_key(&principal, &id).await;
+            let deed = Deed::new("key.revoke", id.as_str());
+            control.record(&principal, deed, &outcome).await;
+            let key = outcome?;
+            Ok((key, control.telling(Taken::Key(id))))
+        });
+        let (key, _telling) = revoked.await?;
+        Ok(key)
     }
 
     async fn try_revoke_key(&self, principal: &Principal, id: &KeyId) -> Result<Key, ControlError> {
@@ -335,9 +341,6 @@ impl Control {
             .revoke_key(&principal.org, id, self.now())
             .await;
         self.0.keyring.forget_all();
-        if revoked.is_ok() {
-            self.0.taken_back.tell(Taken::Key(id.clone()));
-        }
         revoked.map_err(|error| match error {
             cove_store::StoreError::NotFound { .. } => ControlError::not_found("key", id.as_str()),
             other => other.into(),

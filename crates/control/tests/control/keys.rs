@@ -1,12 +1,15 @@
 //! Keys, rate limits, audit.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use cove_control::{
     ApiToken, Clock, ControlConfig, CreateKey, ErrorCode, Origin, RateLimit, SandboxPatch, Scope,
 };
 
-use crate::support::{Plane, named, quick};
+use crate::support::{Plane, named, quick, wait};
 
 fn request(scopes: Vec<Scope>) -> CreateKey {
     CreateKey {
@@ -224,4 +227,62 @@ async fn many_changes_at_once_leave_as_many_records() {
             .count(),
         60
     );
+}
+
+/// Lets a call go on until it was woken `times` times, then gives it up.
+async fn cut_off(call: impl Future, times: usize) {
+    let mut call = pin!(call);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        let over = call.as_mut().poll(cx).is_ready() || polls == times;
+        polls += 1;
+        if over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_whose_callers_go_away_are_on_record_once() {
+    let plane = Plane::new().await;
+    // Refused at once, so that the first thing to wait for is the record.
+    let reader = plane.key_of(&plane.root.org, Scope::Read).await;
+    let mut names = Vec::new();
+    for round in 0..20 {
+        for times in 0..3 {
+            let name = format!("cut-{round}-{times}");
+            let call = plane.control.create_key(
+                &reader,
+                CreateKey {
+                    name: name.clone(),
+                    ..request(vec![Scope::Read])
+                },
+            );
+            cut_off(call, times).await;
+            names.push(name);
+        }
+    }
+    let page = cove_control::PageRequest {
+        limit: 1000,
+        cursor: None,
+    };
+    let targets = async || {
+        let found = plane.control.audit(&plane.root, &page).await.unwrap();
+        let targets = found.items.into_iter().filter_map(|record| record.target);
+        targets.collect::<Vec<_>>()
+    };
+    wait(|| async {
+        let targets = targets().await;
+        names
+            .iter()
+            .all(|name| targets.contains(name))
+            .then_some(())
+    })
+    .await;
+    // What a call left behind would be written with the next one.
+    plane.create(&reader, named("last")).await.unwrap_err();
+    let targets = targets().await;
+    for name in &names {
+        let records = targets.iter().filter(|target| *target == name);
+        assert_eq!(records.count(), 1, "{name}");
+    }
 }

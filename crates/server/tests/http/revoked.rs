@@ -188,6 +188,33 @@ async fn a_revoked_key_is_out_of_another_dialect_s_terminal_and_of_its_own_uploa
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_revokes_itself_hears_that_it_did_and_is_written_down_once() {
+    let server = Server::bare().await;
+    for number in 0..10 {
+        let create = CreateKey {
+            name: format!("own-{number}"),
+            scopes: vec![Scope::Admin],
+            expires_in_s: None,
+            org: None,
+        };
+        let own = server.client.create_key(&create).await.unwrap();
+        let client = server.client_with(Some(&own.token));
+        let mut events = client.follow_events(None, None).await.unwrap();
+        client.revoke_key(&own.key.id).await.expect("it is told so");
+        let over = async { while let Ok(Some(_)) = events.next().await {} };
+        timeout(DEADLINE, over).await.expect("its streams end");
+        let (status, _) = refused(client.ssh_keys(&Default::default()).await);
+        assert_eq!(status, 401);
+        let trail = server.client.audit(&Default::default()).await.unwrap();
+        let records = trail.items.iter().filter(|record| {
+            record.action == "key.revoke" && record.target.as_deref() == Some(&own.key.id)
+        });
+        let ends: Vec<&str> = records.map(|record| record.result.as_str()).collect();
+        assert_eq!(ends, ["ok"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_expired_key_goes_however_often_others_are_revoked() {
     let server = Server::bare().await;
     server.sandbox("box").await;
