@@ -131,22 +131,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_organisation_has_its_number_and_others_have_theirs() {
+    fn an_organisation_has_its_number_of_every_kind_and_others_have_theirs() {
         let streams = Streams::default();
         let (one, other) = (OrgId::random(), OrgId::random());
-        let mut held: Vec<Slot> = (0..Kind::Egress.max())
-            .map(|_| streams.enter(&one, Kind::Egress).expect("room"))
-            .collect();
-        let refused = streams.enter(&one, Kind::Egress).err().expect("full");
-        assert_eq!(refused.code, ErrorCode::LimitReached);
-        assert!(streams.enter(&one, Kind::Live).is_ok());
-        assert!(streams.enter(&other, Kind::Egress).is_ok());
-        held.pop();
-        assert!(streams.enter(&one, Kind::Egress).is_ok());
-        drop(held);
-        assert!(
-            streams.counts().is_empty(),
-            "nothing is kept of those who left"
-        );
+        let kinds = [Kind::Egress, Kind::Live, Kind::Visit, Kind::Port];
+        for (kind, beside) in kinds.into_iter().zip(kinds.into_iter().cycle().skip(1)) {
+            let mut held: Vec<Slot> = (0..kind.max())
+                .map(|_| streams.enter(&one, kind).expect("room"))
+                .collect();
+            let refused = streams.enter(&one, kind).err().expect("full");
+            assert_eq!(refused.code, ErrorCode::LimitReached, "{kind:?}");
+            assert!(refused.message.contains(kind.shown()), "{refused:?}");
+            assert!(streams.enter(&one, beside).is_ok(), "{kind:?}");
+            assert!(streams.enter(&other, kind).is_ok(), "{kind:?}");
+            held.pop();
+            assert!(streams.enter(&one, kind).is_ok(), "{kind:?}");
+            drop(held);
+            assert!(
+                streams.counts().is_empty(),
+                "nothing is kept of those who left"
+            );
+        }
     }
 }

@@ -72,6 +72,11 @@ impl App {
             crowds: Crowds::default(),
         }))
     }
+
+    /// What organisations hold open, counted here as well as by every handler.
+    pub fn streams(&self) -> Streams {
+        self.front.streams.clone()
+    }
 }
 
 impl std::ops::Deref for App {

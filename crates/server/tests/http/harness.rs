@@ -24,6 +24,8 @@ pub struct Server {
     pub token: String,
     pub client: Client,
     pub runner: Arc<MemoryRunner>,
+    /// The server's own book of what organisations hold open.
+    pub streams: cove_dialect::Streams,
     /// Where previews listen.
     pub previews: SocketAddr,
     visited: JoinHandle<()>,
@@ -85,6 +87,7 @@ impl Server {
             fingerprint: "SHA256:abc".into(),
         });
         let app = App::new(control, server);
+        let streams = app.streams();
         let visited = tokio::spawn({
             let (app, shutdown) = (app.clone(), shutdown.clone());
             async move {
@@ -111,6 +114,7 @@ impl Server {
             token,
             client,
             runner,
+            streams,
             previews,
             visited,
             shutdown,
