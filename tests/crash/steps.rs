@@ -236,17 +236,21 @@ impl Scene {
             }
             false
         });
-        let answered = match deed {
-            Deed::Snapshot { .. } => client.snapshot(request).await.is_ok(),
-            Deed::Rollback { .. } => client.rollback(rollback).await.is_ok(),
-            Deed::Pause => client.pause(&sandbox).await.is_ok(),
-            Deed::Resume => client.resume(&sandbox).await.is_ok(),
-            Deed::DeleteSnapshot => client.delete_snapshot(&base).await.is_ok(),
-            Deed::Delete => client.delete(&sandbox).await.is_ok(),
+        let answer = match deed {
+            Deed::Snapshot { .. } => client.snapshot(request).await.map(drop),
+            Deed::Rollback { .. } => client.rollback(rollback).await.map(drop),
+            Deed::Pause => client.pause(&sandbox).await.map(drop),
+            Deed::Resume => client.resume(&sandbox).await.map(drop),
+            Deed::DeleteSnapshot => client.delete_snapshot(&base).await.map(drop),
+            Deed::Delete => client.delete(&sandbox).await.map(drop),
         };
         over.store(true, Ordering::Relaxed);
         let killed = watcher.join().unwrap();
-        assert!(answered || killed, "{deed:?} failed by itself");
+        assert!(
+            answer.is_ok() || killed,
+            "{deed:?} failed by itself: {answer:?}"
+        );
+        let answered = answer.is_ok();
         Outcome { killed, answered }
     }
 
