@@ -1,7 +1,8 @@
 //! The SSH gateway with the clients people use: ssh, scp, sftp and rsync of OpenSSH and friends.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -501,6 +502,41 @@ fn ports_inside_are_forwarded_and_nothing_else_is() {
     }
     let output = door.ssh(["-A", "-X", "echo ${SSH_AUTH_SOCK:-none} ${DISPLAY:-none}"]);
     assert_eq!(stdout(&output), "none none\n", "{output:?}");
+}
+
+#[test]
+fn no_socket_is_reached_by_its_path() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    let door = Door::to(&cove, "box");
+    // One of the host that answers whoever reaches it, and a path that may be the sandbox's own.
+    let trap = cove.scratch().join("trap");
+    let listener = UnixListener::bind(&trap).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    for path in [trap.to_str().unwrap(), "/proc/1/fd/0"] {
+        let local = free_port();
+        let said = tempfile::NamedTempFile::new_in(cove.scratch()).unwrap();
+        let forward = format!("127.0.0.1:{local}:{path}");
+        let mut command = door.command("ssh");
+        command.args(["-o", "LogLevel=INFO", "-N", "-L", &forward, "box"]);
+        let _forward = Running(command.stderr(said.reopen().unwrap()).spawn().unwrap());
+        let mut stream = wait_for("the forwarded port listens", || {
+            TcpStream::connect(("127.0.0.1", local)).ok()
+        });
+        let patience = Some(super::harness::DEADLINE);
+        stream.set_read_timeout(patience).unwrap();
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => assert_eq!(answer, b"", "{path}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{path}"),
+        }
+        wait_for("the client says that it was refused", || {
+            let said = std::fs::read_to_string(said.path()).unwrap();
+            said.contains("open failed").then_some(())
+        });
+    }
+    let reached = listener.accept();
+    assert_eq!(reached.unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 fn free_port() -> u16 {
