@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,14 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>])
 
 /// The next packet; `None` when the other side is gone.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut packet = vec![0; PACKET_MAX];
+    // As long as the packet: clearing the longest one for each message takes longer than asking.
+    let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
+    let mut nothing: [u8; 0] = [];
+    let (_, length) = rustix::io::retry_on_intr(|| recv(&socket, &mut nothing[..], flags))?;
+    if length > PACKET_MAX {
+        return Err(io::Error::other("packet over the limit"));
+    }
+    let mut packet = vec![0; length];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
