@@ -53,7 +53,8 @@ impl Events {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         // Numbers in the ring have no gaps, so nobody has to look at those that were read before.
         let first = ring.front().map_or(1, |event| event.sequence);
-        let read = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let read =
+            usize::try_from(after.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
         let unread = ring.range(read.min(ring.len())..);
         let events: Vec<Event> = unread.take(BATCH).cloned().collect();
         // An empty ring of an engine that has just started stands for what its predecessor knew.

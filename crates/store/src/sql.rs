@@ -38,6 +38,9 @@ pub trait Tx: Send {
 /// nothing but the database.
 pub trait Op: Send + Sync + 'static {
     type Out: Send + 'static;
+    /// Reads a row or two by their keys. Handing such a question to another thread takes longer than
+    /// answering it.
+    const POINT: bool = false;
     fn run<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Out, StoreError>> + Send;
 }
 

@@ -70,6 +70,7 @@ pub struct Position;
 
 impl Op for Position {
     type Out = Option<u64>;
+    const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let text = Setting(POSITION.to_owned()).run(tx).await?;
         text.map(|text| {
@@ -141,6 +142,7 @@ pub struct Setting(pub String);
 
 impl Op for Setting {
     type Out = Option<String>;
+    const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let rows = tx
             .query(

@@ -96,6 +96,7 @@ pub struct ByHash(pub String);
 
 impl Op for ByHash {
     type Out = Option<Key>;
+    const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE hash = ?1");
         let rows = tx.query(&sql, values![self.0.as_str()]).await?;
@@ -107,6 +108,7 @@ pub struct ById(pub KeyId);
 
 impl Op for ById {
     type Out = Option<Key>;
+    const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE id = ?1");
         let rows = tx.query(&sql, values![&self.0]).await?;

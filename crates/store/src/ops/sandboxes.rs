@@ -146,6 +146,7 @@ pub enum Get {
 
 impl Op for Get {
     type Out = Option<SandboxRecord>;
+    const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let select = format!("SELECT {COLUMNS} FROM sandboxes WHERE");
         let rows = match self {
