@@ -208,7 +208,7 @@ fn what_an_earlier_sandbox_left_open_does_not_reach_the_next_one() {
         .expect("a timeout can be set");
     let earlier = Namespace::new("box");
     place(&network, &earlier);
-    let caller = heard(&server, &earlier.udp_from(PORT));
+    let caller = heard(&server, &earlier.udp_from(PORT), b"earlier");
     // The engine dies, and then the sandbox, which nobody takes away any more.
     drop(network);
     drop(earlier);
@@ -223,7 +223,7 @@ fn what_an_earlier_sandbox_left_open_does_not_reach_the_next_one() {
     for _ in 0..3 {
         server.send_to(b"stale", caller).expect("it leaves");
     }
-    let caller = heard(&server, &socket);
+    let caller = heard(&server, &socket, b"next");
     let mut buffer = [0; 64];
     let deadline = std::time::Instant::now() + PATIENCE;
     socket
@@ -239,14 +239,21 @@ fn what_an_earlier_sandbox_left_open_does_not_reach_the_next_one() {
     assert_eq!(String::from_utf8_lossy(first), "honest");
 }
 
-/// Whom a server hears when a socket calls it; again, since a busy machine loses datagrams.
-fn heard(server: &std::net::UdpSocket, socket: &std::net::UdpSocket) -> std::net::SocketAddr {
+/// Whom a server hears when a socket calls it; again, since a busy machine loses datagrams. Each caller has
+/// a word of its own, since one that called twice may still be in the server's queue.
+fn heard(
+    server: &std::net::UdpSocket,
+    socket: &std::net::UdpSocket,
+    word: &[u8],
+) -> std::net::SocketAddr {
     let to = server.local_addr().expect("it is bound");
     let deadline = std::time::Instant::now() + PATIENCE;
+    let mut buffer = [0; 64];
     loop {
-        socket.send_to(b"hello", to).expect("it leaves");
-        match server.recv_from(&mut [0; 64]) {
-            Ok((_, caller)) => return caller,
+        socket.send_to(word, to).expect("it leaves");
+        match server.recv_from(&mut buffer) {
+            Ok((read, caller)) if &buffer[..read] == word => return caller,
+            Ok(_) => {}
             Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
         }
     }
