@@ -22,6 +22,8 @@ pub const RANGE_IDS: u32 = 65_536;
 const FIRST_RANGE: u32 = 0x7000_0000 / RANGE_IDS;
 /// The last id of all means "none" to the kernel, so the last range is not used.
 const END_RANGE: u32 = u32::MAX / RANGE_IDS;
+/// How files end that living engines hold locked.
+const ALIVE: &str = ".alive";
 const BLOCK_RANGES: u32 = 256;
 const BLOCKS: u32 = (END_RANGE - FIRST_RANGE) / BLOCK_RANGES;
 
@@ -80,6 +82,7 @@ impl UidRanges {
     pub fn open(dir: &Path, instance: &str, data_dir: &Path) -> io::Result<Arc<Self>> {
         fs::create_dir_all(dir)?;
         let lock = lock(dir)?;
+        remove_dead(dir)?;
         let alive = open_to_lock(&alive_file(dir, instance))?;
         rustix::fs::flock(&alive, FlockOperation::LockShared)?;
         let ranges = Self {
@@ -160,11 +163,8 @@ impl UidRanges {
             if books.blocks.contains(&block) {
                 continue;
             }
-            if let Some(claim) = self.read(block) {
-                if self.holds(&claim) {
-                    continue;
-                }
-                let _ = fs::remove_file(alive_file(&self.dir, &claim.instance));
+            if self.read(block).is_some_and(|claim| self.holds(&claim)) {
+                continue;
             }
             let claim = Claim {
                 instance: self.instance.clone(),
@@ -200,13 +200,27 @@ fn lock(dir: &Path) -> io::Result<fs::File> {
 }
 
 fn alive_file(dir: &Path, instance: &str) -> PathBuf {
-    dir.join(format!("{instance}.alive"))
+    dir.join(format!("{instance}{ALIVE}"))
 }
 
 fn is_alive(dir: &Path, instance: &str) -> bool {
     fs::File::open(alive_file(dir, instance)).is_ok_and(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
     })
+}
+
+/// Removes what told of engines that ended; who claims a range is read from the claims.
+fn remove_dead(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let Some(instance) = name.to_str().and_then(|name| name.strip_suffix(ALIVE)) else {
+            continue;
+        };
+        if !is_alive(dir, instance) {
+            fs::remove_file(alive_file(dir, instance))?;
+        }
+    }
+    Ok(())
 }
 
 fn open_to_lock(path: &Path) -> io::Result<fs::File> {
