@@ -62,13 +62,20 @@ pub async fn measure<S: Subject>(
 
 /// Proportional: what several processes share counts once.
 fn server_memory(supervisor: i32) -> std::io::Result<u64> {
+    // One that cannot be looked at is an error, and not a server without memory.
+    std::fs::read_to_string(format!("/proc/{supervisor}/smaps_rollup"))?;
     let mut processes = vec![supervisor];
     let mut generation = vec![supervisor];
     for _ in 0..GENERATIONS {
         let mut next = Vec::new();
         for pid in generation {
-            for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-                let children = std::fs::read_to_string(task?.path().join("children"))?;
+            // Processes and threads may end at any time; what they held is gone with them.
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+                continue;
+            };
+            for task in tasks.flatten() {
+                let children = std::fs::read_to_string(task.path().join("children"));
+                let children = children.unwrap_or_default();
                 next.extend(
                     children
                         .split_whitespace()
