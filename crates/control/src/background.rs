@@ -14,6 +14,8 @@ use crate::meter::Rounds;
 
 /// How long the host is asked to wait for the next event.
 const EVENTS_WAIT_MS: u64 = 20_000;
+/// Pause between two looks at the host's events: those that come meanwhile are taken over together.
+const EVENTS_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a failure, so that a part that is down is not hammered.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How often last uses of sandboxes and keys are written down.
@@ -53,7 +55,9 @@ impl Control {
         }
         let rounds = std::sync::Arc::new(Rounds::default());
         self.on_and_on(&mut loops, "events", |control| async move {
-            control.take_events(EVENTS_WAIT_MS).await
+            control.take_events(EVENTS_WAIT_MS).await?;
+            tokio::time::sleep(EVENTS_PAUSE).await;
+            Ok(())
         });
         self.on_and_on(&mut loops, "settle", |control| async move {
             control.settle_marked().await

@@ -5,7 +5,7 @@
 //! Listeners read from the store and are only woken from here, so one that was away misses nothing
 //! that is still kept.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use cove_model::{EventKind, OrgId, SandboxId};
 use cove_store::{NewEvent, SandboxRecord, Scope, StoredEvent};
@@ -139,10 +139,18 @@ impl Control {
             self.0.stale.mark_all();
         }
         let mut events = Vec::new();
+        let mut owners = HashMap::new();
         for event in batch.events {
-            let Some(record) = self.store().any_sandbox(&event.sandbox).await? else {
-                continue;
+            let owner = match owners.get(&event.sandbox) {
+                Some(owner) => owner,
+                None => {
+                    let record = self.store().any_sandbox(&event.sandbox).await?;
+                    owners
+                        .entry(event.sandbox.clone())
+                        .or_insert(record.map(|record| record.org))
+                }
             };
+            let Some(org) = owner.clone() else { continue };
             match &event.kind {
                 EventKind::State { state, .. } => {
                     self.0.stale.told(&event.sandbox, *state, event.at)
@@ -160,7 +168,7 @@ impl Control {
                 | EventKind::CaptureFailed { .. } => {}
             }
             events.push(NewEvent {
-                org: record.org,
+                org,
                 sandbox: event.sandbox,
                 at: event.at,
                 kind: event.kind,

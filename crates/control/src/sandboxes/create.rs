@@ -190,11 +190,8 @@ impl Control {
             outcome => outcome,
         };
         match made {
-            Ok(view) => {
-                let kept = self.keep(record, &view).await?;
-                self.meter_soon(&kept);
-                Ok(kept)
-            }
+            // Its counters begin with it, so its first figures can wait for the next round.
+            Ok(view) => self.keep(record, &view).await,
             Err(error) => {
                 self.unmake(record, &error).await;
                 Err(image_hint(error, record))

@@ -28,6 +28,25 @@ async fn metered(plane: &Plane, id: &SandboxId, cpu_usec: u64) {
 }
 
 #[tokio::test]
+async fn a_life_between_two_rounds_is_charged_from_its_start() {
+    let plane = Plane::new().await;
+    let one = plane.sandbox("agent").await;
+    plane.runner.use_up(&one.id, |sample| {
+        sample.memory_bytes = 100 * MIB;
+        sample.disk_bytes = 10 * MIB;
+    });
+    plane.clock.advance(Duration::from_secs(5));
+    plane
+        .control
+        .delete_sandbox(&plane.root, "agent")
+        .await
+        .unwrap();
+    let used = usage(&plane, &one.id).await;
+    assert_eq!(used.memory_mib_ms, 100 * 5_000);
+    assert_eq!(used.disk_mib_ms, 10 * 5_000);
+}
+
+#[tokio::test]
 async fn charges_are_exact_across_crashes_and_only_while_they_cost() {
     let mut plane = Plane::new().await;
     plane.go();

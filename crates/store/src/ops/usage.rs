@@ -151,14 +151,22 @@ struct Figures<'a> {
     egress_bytes: u64,
 }
 
+/// When a sandbox started; nothing for anything else.
+async fn started<T: Tx>(tx: &mut T, id: &str) -> Result<Option<i64>, StoreError> {
+    let select = "SELECT started_at FROM sandboxes WHERE id = ?1 AND started_at IS NOT NULL";
+    let rows = tx.query(select, values![id]).await?;
+    rows.first().map(|row| row.int(0)).transpose()
+}
+
 async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError> {
     let at = sample.at;
     // A first sample starts from nothing: counters begin with the sandbox.
-    tx.execute(
-        "INSERT INTO usage_marks VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
-        values![sample.mark, at - 1],
-    )
-    .await?;
+    let inserted = tx
+        .execute(
+            "INSERT INTO usage_marks VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
+            values![sample.mark, at - 1],
+        )
+        .await?;
     // The update that changes nothing takes the row's lock.
     let rows = tx
         .query(
@@ -168,7 +176,7 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
         )
         .await?;
     let row = rows.first().ok_or(StoreError::Stale)?;
-    let mark = Mark {
+    let mut mark = Mark {
         at: row.int(0)?,
         running: row.int(1)? != 0,
         cpu_usec: row.count(2)?,
@@ -178,6 +186,15 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
         memory_rest: row.count(6)?,
         disk_rest: row.count(7)?,
     };
+    if inserted > 0
+        && let Some(started) = started(tx, sample.mark).await?
+    {
+        // What it held before anybody looked is not known: its first figures stand for that.
+        mark.at = started.min(at);
+        mark.running = sample.running;
+        mark.memory_bytes = sample.memory_bytes;
+        mark.disk_bytes = sample.disk_bytes;
+    }
     // Two at the same moment are both taken: no time lies between them, and the later one knows
     // better whether it runs.
     if at < mark.at {
