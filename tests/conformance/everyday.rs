@@ -324,6 +324,16 @@ assert calls > 10, calls
 "#,
     ),
     (
+        "everybody_can_ping",
+        r#"
+import socket
+icmp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+icmp.settimeout(10)
+icmp.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]) + b"cove", ("127.0.0.1", 0))
+assert icmp.recv(64).endswith(b"cove")
+"#,
+    ),
+    (
         "terminals_can_be_opened",
         r#"
 import os, pty, termios

@@ -71,6 +71,7 @@ impl Bare {
             .host
             .enter(|| self.network.attach(index, inside.fd()))
             .expect("a sandbox is attached");
+        cove_network::let_ping(inside.fd(), 0..=65_535).expect("a setting of the namespace");
         Sandbox {
             bare: self,
             index,

@@ -65,6 +65,41 @@ fn a_change_is_in_force_when_it_returns() {
 }
 
 #[test]
+fn an_interface_that_was_left_half_made_counts_for_none_and_is_made_anew() {
+    let bare = Bare::new();
+    let sandbox = bare.open_sandbox();
+    assert!(cove_network::is_attached(sandbox.inside.fd()).unwrap());
+    // As an engine leaves it that dies before its last step.
+    sandbox.inside.ip("route del default");
+    assert!(!cove_network::is_attached(sandbox.inside.fd()).unwrap());
+    let network = &bare.network;
+    bare.world
+        .host
+        .enter(|| network.attach(sandbox.index, sandbox.inside.fd()))
+        .expect("it is attached again");
+    assert!(cove_network::is_attached(sandbox.inside.fd()).unwrap());
+    assert!(sandbox.inside.connect(PUBLIC, ECHO).is_err());
+    sandbox.set(NetworkMode::Open, &[]);
+    sandbox.inside.connect(PUBLIC, ECHO).expect("it is open");
+}
+
+#[test]
+fn nothing_is_attached_where_no_rules_are() {
+    let world = World::new();
+    let inside = Namespace::new("box");
+    world.host.enter(|| {
+        let network = Bare::open();
+        let refused = network.attach(28_000, inside.fd()).unwrap_err();
+        assert!(refused.to_string().contains("rules"), "{refused}");
+        network.build().expect("the rules are made");
+        network.attach(28_000, inside.fd()).expect("it is attached");
+        network.release(28_000).expect("it is released");
+        network.close();
+        network.attach(28_000, inside.fd()).unwrap_err();
+    });
+}
+
+#[test]
 fn making_all_rules_again_neither_cuts_nor_opens_anything() {
     let bare = Bare::new();
     let (open, closed) = (bare.open_sandbox(), bare.sandbox());

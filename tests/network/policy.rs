@@ -160,8 +160,13 @@ async fn a_sandbox_has_the_network_it_was_created_with_and_it_changes_live() {
     let mut stage = Stage::new().await;
     let (id, guest) = stage.sandbox(mode(NetworkMode::Open)).await;
     assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
-    let (_, none) = stage.sandbox(mode(NetworkMode::None)).await;
-    assert!(ask(&none, PUBLIC).await.unwrap_err().contains("refused"));
+    // One that may reach nothing has no interface to try it with.
+    let (none_id, none) = stage.sandbox(mode(NetworkMode::None)).await;
+    let said = ask(&none, PUBLIC).await.unwrap_err();
+    assert!(said.contains("unreachable"), "{said}");
+    let interfaces = "ls /sys/class/net | tr '\\n' ' '";
+    assert_eq!(output(&none, interfaces).await.trim(), "lo");
+    assert_eq!(output(&guest, interfaces).await.trim(), "eth0 lo");
     assert_eq!(
         output(&guest, "cat /etc/resolv.conf | head -n1").await,
         "nameserver 198.19.0.1"
@@ -189,6 +194,17 @@ async fn a_sandbox_has_the_network_it_was_created_with_and_it_changes_live() {
     stage.engine.restart();
     assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
     assert!(ask(&none, PUBLIC).await.is_err());
+    stage
+        .engine
+        .client()
+        .set_network(&none_id, mode(NetworkMode::Open))
+        .await
+        .expect("a change");
+    assert_eq!(ask(&none, PUBLIC).await.unwrap(), format!("{HOST} hello"));
+    for guest in [&guest, &none] {
+        let groups = output(guest, "cat /proc/sys/net/ipv4/ping_group_range").await;
+        assert_eq!(groups, "0\t65535", "not everybody may ping");
+    }
     // What is metered grows over restarts of the engine and of the sandbox, and never begins again.
     let client = stage.engine.client();
     let after = client.sample(&id).await.expect("figures");

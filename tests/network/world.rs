@@ -48,11 +48,33 @@ pub struct Namespace {
     file: File,
 }
 
+/// Removes the namespaces of test programs that were killed.
+fn sweep() {
+    for entry in std::fs::read_dir("/run/netns")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let maker = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.rsplit('-').nth(1));
+        if maker.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists()) {
+            // Another program may sweep at the same time.
+            let _ = Command::new("ip").args(["netns", "del", &name]).output();
+        }
+    }
+}
+
+const PREFIX: &str = "covetest-";
+
 impl Namespace {
     pub fn new(role: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static SWEPT: std::sync::Once = std::sync::Once::new();
+        SWEPT.call_once(sweep);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("covetest-{role}-{}-{count}", std::process::id());
+        let name = format!("{PREFIX}{role}-{}-{count}", std::process::id());
         ip(&format!("netns add {name}"));
         let file = File::open(format!("/run/netns/{name}")).expect("it was just made");
         let namespace = Self { name, file };

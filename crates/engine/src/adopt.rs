@@ -134,6 +134,7 @@ impl Engine {
     /// Removes every leftover of this engine that no sandbox owns. Only safe before serving.
     pub(crate) async fn sweep(&self) -> Result<(), EngineError> {
         let groups = self.inner.container.sweep().await?;
+        self.inner.open_networks().await;
         let inner = Arc::clone(&self.inner);
         let volumes = spawn_blocking(move || {
             let known = inner

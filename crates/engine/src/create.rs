@@ -244,21 +244,15 @@ impl Inner {
         let inner = Arc::clone(self);
         let image_root = self.images.store.root(image);
         let quota_bytes = room(record.limits.disk_mb, record.inherited_bytes);
-        let root = async move {
-            spawn_blocking(move || {
-                inner
-                    .ready_volume(&volume, &disk, quota_bytes)
-                    .map(|volume| Root {
-                        image: image_root,
-                        volume,
-                    })
-            })
-            .await
-            .map_err(|error| {
-                IsolationError::failed("make the volume")(std::io::Error::other(error))
-            })?
-            .map_err(|error| {
-                IsolationError::failed("make the volume")(std::io::Error::other(error))
+        let root = move || {
+            let volume = inner
+                .ready_volume(&volume, &disk, quota_bytes)
+                .map_err(|error| {
+                    IsolationError::failed("make the volume")(std::io::Error::other(error))
+                })?;
+            Ok(Root {
+                image: image_root,
+                volume,
             })
         };
         let mut limits = record.limits.clone();
@@ -273,7 +267,7 @@ impl Inner {
             limits,
             no_new_privs: record.spec.no_new_privs,
             network: record.spec.network.clone(),
-            root: Box::pin(root),
+            root: Box::new(root),
         }
     }
 

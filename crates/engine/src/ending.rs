@@ -76,6 +76,9 @@ impl Engine {
                 return Ok(());
             }
             sandbox.advance(Step::Delete, None, Durability::Written, |_| {})?;
+            if let Some(machine) = sandbox.machine() {
+                machine.discard();
+            }
             sandbox.end_machine().await?;
             engine.inner.remove_traces(&sandbox).await?;
             sandbox.advance(Step::Deleted, None, Durability::Written, |_| {})?;

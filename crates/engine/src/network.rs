@@ -80,23 +80,37 @@ impl Inner {
     pub(crate) async fn catch_up_network(&self, record: &mut Record, machine: &Arc<dyn Machine>) {
         let placed = record.machine.as_ref().and_then(ContainerTier::placed);
         let wanted = record.spec.network.clone();
-        if placed.is_none_or(|(_, _, policy)| policy == wanted) {
+        // One that may reach nothing may have no interface either, and gets none before the rules
+        // are there.
+        let settled = |policy: NetworkPolicy| policy == wanted || policy.mode == NetworkMode::None;
+        if placed.is_none_or(|(_, _, policy)| settled(policy)) {
             return;
         }
-        let changed = Arc::clone(machine);
-        let set = spawn_blocking(move || {
-            changed.set_network(&wanted).or_else(|error| {
-                tracing::error!(
-                    error = chain(&error),
-                    "a policy cannot be put in force; the sandbox is cut off"
-                );
-                changed.set_network(&NetworkPolicy::default())
-            })
-        })
-        .await;
-        match set {
-            Ok(Ok(())) => record.machine = Some(machine.record()),
-            other => tracing::error!(?other, "a sandbox keeps the network policy it had"),
+        if put_in_force(machine, wanted).await {
+            record.machine = Some(machine.record());
+        }
+    }
+
+    /// The same for those that could reach nothing so far.
+    pub(crate) async fn open_networks(&self) {
+        for sandbox in self.all() {
+            let (record, machine) = sandbox.record_and_machine();
+            let placed = record.machine.as_ref().and_then(ContainerTier::placed);
+            let (Some(machine), Some((_, _, policy))) = (machine, placed) else {
+                continue;
+            };
+            let wanted = record.spec.network;
+            if policy != wanted && put_in_force(&machine, wanted).await {
+                let kept = sandbox.update(Durability::Written, |record| {
+                    // It may have ended meanwhile.
+                    if record.machine.is_some() {
+                        record.machine = Some(machine.record());
+                    }
+                });
+                if let Err(error) = kept {
+                    tracing::warn!(sandbox = %sandbox.id, %error, "a policy in force was not written down");
+                }
+            }
         }
     }
 
@@ -119,6 +133,26 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Whether the machine has another policy now than it had.
+async fn put_in_force(machine: &Arc<dyn Machine>, wanted: NetworkPolicy) -> bool {
+    let changed = Arc::clone(machine);
+    let set = spawn_blocking(move || {
+        changed.set_network(&wanted).or_else(|error| {
+            tracing::error!(
+                error = chain(&error),
+                "a policy cannot be put in force; the sandbox is cut off"
+            );
+            changed.set_network(&NetworkPolicy::default())
+        })
+    })
+    .await;
+    let put = matches!(set, Ok(Ok(())));
+    if !put {
+        tracing::error!(?set, "a sandbox keeps the network policy it had");
+    }
+    put
 }
 
 /// What of the host helps or hinders its sandboxes' network.

@@ -15,6 +15,7 @@ mod guest_program;
 mod machine;
 mod overlay;
 mod restore;
+mod retired;
 mod rootfs;
 mod seat;
 mod shared_memory;

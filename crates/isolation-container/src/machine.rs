@@ -1,7 +1,7 @@
 //! A running container: its PID 1, its cgroup, its uid range.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +24,7 @@ use crate::capture::{self, Subject};
 use crate::capturer::Capturer;
 use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
 use crate::cpus::CpuBook;
+use crate::retired::Retired;
 use crate::seat::{self, Link};
 
 pub const TIER: &str = "container";
@@ -67,6 +68,7 @@ pub struct Container {
     group: Group,
     cpus: Arc<CpuBook>,
     capturer: Arc<Capturer>,
+    retired: Arc<Retired>,
     /// Held while it is captured, frozen or thawed.
     turn: Arc<tokio::sync::Mutex<()>>,
     reach: Arc<Reach>,
@@ -124,7 +126,7 @@ impl Container {
         group: Group,
         (link, range): (Link, UidRange),
         cpus: Arc<CpuBook>,
-        capturer: Arc<Capturer>,
+        (capturer, retired): (Arc<Capturer>, Arc<Retired>),
     ) -> Self {
         Self {
             detail: Mutex::new(detail),
@@ -133,6 +135,7 @@ impl Container {
             group,
             cpus,
             capturer,
+            retired,
             turn: Arc::default(),
             reach: Arc::new(senses.reach),
             watch: tokio::sync::Mutex::new(Some(senses.watch)),
@@ -184,14 +187,18 @@ pub fn start_time(pid: i32) -> io::Result<Option<u64>> {
         .and_then(|field| field.parse().ok()))
 }
 
-/// Opens the one path of a guest's tree that the host ever resolves, following nothing.
-fn open_socket(pid: i32) -> io::Result<OwnedFd> {
-    let root = openat(
+fn open_root(pid: i32) -> io::Result<OwnedFd> {
+    Ok(openat(
         CWD,
         format!("/proc/{pid}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
-    )?;
+    )?)
+}
+
+/// Opens the one path of a guest's tree that the host ever resolves, following nothing.
+fn open_socket(pid: i32) -> io::Result<OwnedFd> {
+    let root = open_root(pid)?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(
         &root,
@@ -507,6 +514,15 @@ impl Machine for Container {
                 io::Error::other(error),
             ))
         })
+    }
+
+    fn discard(&self) {
+        // One that is gone already has nothing to keep.
+        if let Ok(root) = open_root(self.pid)
+            && seat::is_alive(self.pidfd.get_ref().as_fd())
+        {
+            self.retired.hold(root);
+        }
     }
 
     async fn dispose(&self) -> Result<(), IsolationError> {

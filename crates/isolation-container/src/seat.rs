@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use cove_isolation::IsolationError;
-use cove_isolation::claims::{UidRange, UidRanges};
+use cove_isolation::claims::{RANGE_IDS, UidRange, UidRanges};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::Network;
 use cove_spawner::message::{ChildReply, Prepare, Start};
@@ -61,7 +61,7 @@ impl Link {
     }
 
     /// Makes the interface, with nothing allowed.
-    pub fn attach(&self) -> Result<(), IsolationError> {
+    fn attach(&self) -> Result<(), IsolationError> {
         match &self.network {
             Some(network) => network
                 .attach(self.index, self.namespace.as_fd())
@@ -70,11 +70,29 @@ impl Link {
         }
     }
 
+    /// What a namespace needs that processes are about to be restored in. They may have sockets with
+    /// the sandbox's address, whatever its policy is now, so that it has an interface in any case.
+    pub fn furnish(&self, range: &UidRange) -> Result<(), IsolationError> {
+        let groups = range.base()..=range.base() + (RANGE_IDS - 1);
+        cove_network::let_ping(self.namespace.as_fd(), groups)
+            .map_err(IsolationError::failed("let everybody ping"))?;
+        self.attach()
+    }
+
+    /// An interface comes with the first policy that lets it reach something.
     pub fn set(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
         match &self.network {
-            Some(network) => network
-                .set(self.index, self.namespace.as_fd(), id, policy)
-                .map_err(|error| IsolationError::failed("set the network policy")(error.into())),
+            Some(network) => {
+                if !network.is_attached(self.index) {
+                    if policy.mode == NetworkMode::None {
+                        return Ok(());
+                    }
+                    self.attach()?;
+                }
+                network
+                    .set(self.index, self.namespace.as_fd(), id, policy)
+                    .map_err(|error| IsolationError::failed("set the network policy")(error.into()))
+            }
             None if policy.mode == NetworkMode::None => Ok(()),
             None => Err(IsolationError::Unsupported(
                 "this host has no network for sandboxes; see `cove doctor`".into(),
@@ -82,21 +100,30 @@ impl Link {
         }
     }
 
-    /// Takes note of a sandbox that an earlier engine attached.
+    /// Takes note of a sandbox that an earlier engine attached, if it did.
     pub fn adopt(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
-        match &self.network {
-            Some(network) => network
-                .adopt(self.index, id, policy)
-                .map_err(|error| IsolationError::failed("take over the network")(error.into())),
-            None => Ok(()),
+        let Some(network) = &self.network else {
+            return Ok(());
+        };
+        let attached = cove_network::is_attached(self.namespace.as_fd()).unwrap_or_else(|error| {
+            tracing::warn!(%error, sandbox = %id, "its interface cannot be looked at");
+            policy.mode != NetworkMode::None
+        });
+        if !attached {
+            return Ok(());
         }
+        network
+            .adopt(self.index, id, policy)
+            .map_err(|error| IsolationError::failed("take over the network")(error.into()))
     }
 
     /// Bytes sent and received so far.
     pub fn counters(&self) -> (u64, u64) {
+        // One of that name may still be there of somebody before it.
         let counted = self
             .network
             .as_ref()
+            .filter(|network| network.is_attached(self.index))
             .and_then(|network| network.counters(self.index).ok().flatten())
             .unwrap_or_default();
         (counted.sent, counted.received)
@@ -164,19 +191,15 @@ impl SeatMaker {
             Ok(child) => {
                 let network = self.network.as_ref();
                 match Link::of(child.pid, child.pidfd.as_fd(), &range, network) {
-                    Ok(link) => {
-                        let seat = Seat {
-                            parts: Some(Parts {
-                                link,
-                                range,
-                                group,
-                                child,
-                            }),
-                            parked: false,
-                        };
-                        // The child prepares itself at the same time.
-                        seat.parts().link.attach().map(|()| seat)
-                    }
+                    Ok(link) => Ok(Seat {
+                        parts: Some(Parts {
+                            link,
+                            range,
+                            group,
+                            child,
+                        }),
+                        parked: false,
+                    }),
                     Err(error) => {
                         let _ = rustix::process::pidfd_send_signal(
                             &child.pidfd,
@@ -313,7 +336,7 @@ impl Drop for Seat {
     }
 }
 
-fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
+pub fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
     let now = rustix::time::Timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use cove_criu::Program;
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{
-    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, Needs, Restore,
-    Root, Usage,
+    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, MakeRoot,
+    Needs, Restore, Root, Usage,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::{Counters, Network, NetworkError};
@@ -32,6 +32,7 @@ use crate::cpus::CpuBook;
 use crate::guest_program;
 use crate::machine::{self, Container, Detail, Senses, TIER};
 use crate::overlay::{Handing, Overlays};
+use crate::retired::Retired;
 use crate::rootfs;
 use crate::seat::{self, Link, Seat, SeatMaker};
 use crate::shown::{self, Cpuinfo};
@@ -73,12 +74,15 @@ struct Shared {
     overlays: Overlays,
     cpus: Arc<CpuBook>,
     capturer: Arc<Capturer>,
+    retired: Arc<Retired>,
     probed: probe::Probed,
     cpuinfo: Cpuinfo,
     warm: Mutex<VecDeque<Seat>>,
     /// Held while seats are made ahead; one refill at a time.
     refill: Mutex<()>,
     closed: AtomicBool,
+    /// Whether boots leave the pool as it is.
+    cool: AtomicBool,
 }
 
 impl ContainerTier {
@@ -126,11 +130,13 @@ impl ContainerTier {
             cgroups,
             cpus: Arc::new(CpuBook::new(cpus)),
             capturer,
+            retired: Arc::default(),
             probed: probe::Probed::default(),
             cpuinfo: Cpuinfo::read().map_err(IsolationError::failed("read cpuinfo"))?,
             warm: Mutex::default(),
             refill: Mutex::default(),
             closed: AtomicBool::new(false),
+            cool: AtomicBool::new(false),
             config,
         };
         Ok(Self {
@@ -160,6 +166,7 @@ impl ContainerTier {
     /// Fills the pool of seats; returns when it is full. Benchmarks tell warm from cold by it.
     pub async fn warm_up(&self) {
         let shared = Arc::clone(&self.shared);
+        shared.cool.store(false, Ordering::Release);
         let _ = spawn_blocking(move || {
             let turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             shared.refill(turn);
@@ -167,14 +174,16 @@ impl ContainerTier {
         .await;
     }
 
-    /// Gives the prepared seats back and waits out a refill; boots refill again by themselves.
+    /// Gives the prepared seats back, and the roots of deleted machines, and makes no other seats until [`ContainerTier::warm_up`].
     pub async fn cool_down(&self) {
         let shared = Arc::clone(&self.shared);
+        shared.cool.store(true, Ordering::Release);
         let _ = spawn_blocking(move || {
             // A seat under way comes to its end first; it would be missed otherwise.
             let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
             drop(seats);
+            shared.retired.flush();
         })
         .await;
     }
@@ -204,7 +213,8 @@ impl Shared {
     }
 
     fn refill(&self, _turn: MutexGuard<'_, ()>) {
-        while !self.closed.load(Ordering::Acquire) && self.warm().len() < self.config.warm {
+        let wanted = || !self.closed.load(Ordering::Acquire) && !self.cool.load(Ordering::Acquire);
+        while wanted() && self.warm().len() < self.config.warm {
             let made = self
                 .maker
                 .make()
@@ -221,7 +231,7 @@ impl Shared {
     }
 
     fn refill_in_background(self: &Arc<Self>) {
-        if self.config.warm == 0 {
+        if self.config.warm == 0 || self.cool.load(Ordering::Acquire) {
             return;
         }
         let shared = Arc::clone(self);
@@ -296,6 +306,15 @@ impl Shared {
         Ok(cpus)
     }
 
+    fn make_root(&self, make: MakeRoot, plan: &Plan) -> Result<Root, IsolationError> {
+        let root = make()?;
+        let network = self.config.network.as_ref();
+        let resolver = network.map(|network| network.addresses().gateway());
+        rootfs::prepare_volume(&root.volume, &plan.hostname, resolver)
+            .map_err(IsolationError::failed("prepare the volume"))?;
+        Ok(root)
+    }
+
     fn finish(
         &self,
         seat: Seat,
@@ -358,7 +377,7 @@ impl Shared {
             clean_up.group.clone(),
             held,
             Arc::clone(&self.cpus),
-            Arc::clone(&self.capturer),
+            (Arc::clone(&self.capturer), Arc::clone(&self.retired)),
         ))
     }
 }
@@ -481,37 +500,29 @@ impl Isolation for ContainerTier {
         });
         let ready = shared.take_ready();
         let runtime = tokio::runtime::Handle::current();
-        let seat = async {
-            let (shared, plan, runtime) = (Arc::clone(&shared), Arc::clone(&plan), runtime.clone());
+        let (made, root) = std::sync::mpsc::sync_channel(1);
+        // While the child prepares itself the volume is made. Begun first: the other waits for it.
+        let rooting = {
+            let (shared, plan) = (Arc::clone(&shared), Arc::clone(&plan));
+            spawn_blocking(move || {
+                let _ = made.send(shared.make_root(boot.root, &plan));
+            })
+        };
+        let seating = {
+            let shared = Arc::clone(&shared);
             blocking(move || {
                 let _entered = runtime.enter();
                 let seat = ready.map_or_else(|| shared.maker.make(), Ok)?;
                 let cpus = shared.furnish(&seat, &plan)?;
-                Ok((seat, cpus))
+                let root = root.recv().map_err(|error| {
+                    IsolationError::failed("make the root")(io::Error::other(error))
+                })??;
+                shared.finish(seat, cpus, &root, &plan)
             })
-            .await
         };
-        let root = async {
-            let root = boot.root.await?;
-            let network = shared.config.network.as_ref();
-            let resolver = network.map(|network| network.addresses().gateway());
-            let plan = Arc::clone(&plan);
-            blocking(move || {
-                rootfs::prepare_volume(&root.volume, &plan.hostname, resolver)
-                    .map_err(IsolationError::failed("prepare the volume"))?;
-                Ok(root)
-            })
-            .await
-        };
-        // While the child prepares itself the volume is made.
-        let (seat, root) = tokio::join!(seat, root);
-        let ((seat, cpus), root) = (seat?, root?);
-        let worker = Arc::clone(&shared);
-        let container = blocking(move || {
-            let _entered = runtime.enter();
-            worker.finish(seat, cpus, &root, &plan)
-        })
-        .await?;
+        // Nobody may clear a failed boot away while its volume is still being made.
+        let (container, _) = tokio::join!(seating, rooting);
+        let container = container?;
         shared.refill_in_background();
         Ok(Box::new(container))
     }
@@ -541,9 +552,14 @@ impl Isolation for ContainerTier {
                 return Ok(with_traffic(remove_remains(group, range).await?, traffic));
             }
         };
-        if let Some(sandbox) = &detail.sandbox {
-            link.adopt(sandbox, &detail.network)?;
-        }
+        let adopting = detail.clone();
+        let link = blocking(move || {
+            if let Some(sandbox) = &adopting.sandbox {
+                link.adopt(sandbox, &adopting.network)?;
+            }
+            Ok(link)
+        })
+        .await?;
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again, and whether what
         // stands still was frozen, is to end, or only was in the middle of a capture and goes on.
@@ -554,7 +570,7 @@ impl Isolation for ContainerTier {
             group,
             (link, range),
             Arc::clone(&shared.cpus),
-            Arc::clone(&shared.capturer),
+            (Arc::clone(&shared.capturer), Arc::clone(&shared.retired)),
         );
         container.wake();
         Ok(Adopted::Running(Box::new(container)))
@@ -573,6 +589,7 @@ impl Isolation for ContainerTier {
             let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
             let seats: Vec<Seat> = shared.warm().drain(..).collect();
             drop(seats);
+            shared.retired.flush();
             if let Some(network) = &shared.config.network {
                 network.close();
             }

@@ -85,7 +85,7 @@ async fn boot(handing: Handing) {
         },
         no_new_privs: false,
         network: Default::default(),
-        root: Box::pin(async move { Ok(Root { image, volume }) }),
+        root: Box::new(move || Ok(Root { image, volume })),
     };
     let machine: Arc<dyn Machine> = Arc::from(tier.boot(boot).await.unwrap());
     let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use cove_model::{NetworkPolicy, Resources, SandboxId};
-use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
@@ -52,7 +51,10 @@ pub struct Root {
     pub volume: PathBuf,
 }
 
-/// What to boot. The root comes as a future, so that a tier can prepare while it is being made.
+/// Makes a root; may block.
+pub type MakeRoot = Box<dyn FnOnce() -> Result<Root, IsolationError> + Send>;
+
+/// What to boot. The root is made by the tier, which prepares the rest at the same time.
 pub struct Boot {
     pub id: SandboxId,
     pub hostname: String,
@@ -60,7 +62,7 @@ pub struct Boot {
     pub no_new_privs: bool,
     /// In force before the first instruction of the guest.
     pub network: NetworkPolicy,
-    pub root: BoxFuture<'static, Result<Root, IsolationError>>,
+    pub root: MakeRoot,
 }
 
 /// A machine to bring back from captured memory, under an identity of its own.
@@ -253,6 +255,10 @@ pub trait Machine: Send + Sync {
         at_rest: AtRest,
         afterwards: Afterwards,
     ) -> Result<Captured, IsolationError>;
+
+    /// Says before its end that nobody will want its disk any more: what it has not put there yet need
+    /// not be.
+    fn discard(&self) {}
 
     /// Removes what it held on the host. Only after [`Machine::exited`]. May be repeated.
     async fn dispose(&self) -> Result<(), IsolationError>;

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::address::INSIDE;
 use crate::netlink::Socket;
 
 /// Runs `work` in the namespace.
@@ -14,11 +16,11 @@ pub fn run<T: Send>(
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
     std::thread::scope(|scope| {
-        scope
-            .spawn(|| {
+        std::thread::Builder::new()
+            .spawn_scoped(scope, || {
                 move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
                 work()
-            })
+            })?
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a thread in the namespace panicked")))
     })
@@ -29,9 +31,24 @@ pub fn prepare(namespace: BorrowedFd<'_>) -> io::Result<Socket> {
     run(namespace, || {
         // New interfaces get no IPv6 at all; loopback, which is there already, keeps its own.
         write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
-        // Everybody may ping; the policy decides what becomes of it.
-        write("/proc/sys/net/ipv4/ping_group_range", "0 65535")?;
         Socket::route()
+    })
+}
+
+/// Lets these groups, by the host's numbers, ping; the policy decides what becomes of it.
+pub fn let_ping(namespace: BorrowedFd<'_>, groups: RangeInclusive<u32>) -> io::Result<()> {
+    let groups = format!("{} {}", groups.start(), groups.end());
+    run(namespace, || {
+        write("/proc/sys/net/ipv4/ping_group_range", &groups)
+    })
+}
+
+/// Whether the interface of a sandbox is all set up: its route comes last.
+pub fn is_attached(namespace: BorrowedFd<'_>) -> io::Result<bool> {
+    let everywhere = format!("{INSIDE}\t00000000\t");
+    run(namespace, || {
+        let routes = fs::read_to_string("/proc/thread-self/net/route")?;
+        Ok(routes.lines().any(|route| route.starts_with(&everywhere)))
     })
 }
 

@@ -269,21 +269,21 @@ pub fn local_addresses(host: &mut Socket) -> Result<Vec<(Ipv4Addr, u32)>, Netlin
 }
 
 /// The index of an interface, if there is one of that name.
-pub fn find(socket: &mut Socket, name: &str) -> Result<Option<u32>, NetlinkError> {
-    Ok(get(socket, name)?.map(|(index, _)| index))
+pub fn find(socket: &Socket, name: &str) -> Result<Option<u32>, NetlinkError> {
+    match rustix::net::netdevice::name_to_index(socket.fd(), name) {
+        Ok(index) => Ok(Some(index)),
+        Err(rustix::io::Errno::NODEV) => Ok(None),
+        Err(errno) => Err(NetlinkError {
+            step: "look for an interface",
+            source: errno.into(),
+        }),
+    }
 }
 
 /// What went over a sandbox's interface; `None` when it is gone.
 pub fn counters(host: &mut Socket, index: u32) -> Result<Option<Counters>, NetlinkError> {
-    let Some((_, counters)) = get(host, &interface(index))? else {
-        return Ok(None);
-    };
-    Ok(Some(counters))
-}
-
-fn get(socket: &mut Socket, name: &str) -> Result<Option<(u32, Counters)>, NetlinkError> {
     let mut wanted = Attributes::default();
-    wanted.put_str(IFLA_IFNAME, name);
+    wanted.put_str(IFLA_IFNAME, &interface(index));
     let mut batch = Batch::default();
     batch.message(
         "look for an interface",
@@ -294,11 +294,9 @@ fn get(socket: &mut Socket, name: &str) -> Result<Option<(u32, Counters)>, Netli
     );
     batch.acknowledge();
     let mut found = None;
-    let asked = socket.ask("look for an interface", batch, |kind, body| {
-        if kind == NEW_LINK
-            && let Some(index) = body.get(4..8).and_then(read_u32)
-        {
-            found = Some((index, body.get(16..).map(read_counters).unwrap_or_default()));
+    let asked = host.ask("look for an interface", batch, |kind, body| {
+        if kind == NEW_LINK {
+            found = Some(body.get(16..).map(read_counters).unwrap_or_default());
         }
     });
     match asked {

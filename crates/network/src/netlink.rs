@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::buffer::spare_capacity;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 pub const REQUEST: u16 = 0x1;
@@ -253,14 +254,15 @@ impl Socket {
         self.drain();
         rustix::net::send(&self.fd, &batch.bytes, SendFlags::empty())
             .map_err(|errno| failed(errno.into()))?;
-        let mut buffer = vec![0; READ_MAX];
+        let mut buffer = Vec::with_capacity(READ_MAX);
         loop {
-            let (read, _) = rustix::io::retry_on_intr(|| {
-                rustix::net::recv(&self.fd, &mut buffer[..], RecvFlags::empty())
+            buffer.clear();
+            rustix::io::retry_on_intr(|| {
+                rustix::net::recv(&self.fd, spare_capacity(&mut buffer), RecvFlags::empty())
             })
             .map_err(|errno| failed(errno.into()))?;
             let mut end = None;
-            messages(&buffer[..read], |kind, sequence, body| {
+            messages(&buffer, |kind, sequence, body| {
                 if sequence != first || end.is_some() {
                     return;
                 }
@@ -288,11 +290,12 @@ impl Socket {
 
     /// Reads what is there without waiting.
     pub fn read_available(&self, mut each: impl FnMut(u16, u32, &[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; READ_MAX];
+        let mut buffer = Vec::with_capacity(READ_MAX);
         loop {
-            match rustix::net::recv(&self.fd, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Ok(()),
-                Ok((read, _)) => messages(&buffer[..read], &mut each),
+            buffer.clear();
+            match rustix::net::recv(&self.fd, spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
+                Ok(_) if buffer.is_empty() => return Ok(()),
+                Ok(_) => messages(&buffer, &mut each),
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),

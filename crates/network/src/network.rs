@@ -43,6 +43,8 @@ pub enum NetworkError {
     Overlap { range: Addresses, route: String },
     #[error("a sandbox has no network to set a policy for")]
     NotAttached,
+    #[error("the rules of the network are not in force, so that nothing may be attached to it")]
+    NoRules,
     #[error("the policy makes no sense")]
     Policy(#[from] SpecError),
     #[error("the gateway does not take the policy")]
@@ -101,6 +103,8 @@ struct State {
     layout: Layout,
     built: bool,
     sandboxes: BTreeMap<u32, Rules>,
+    /// Those with an interface that is all set up.
+    attached: BTreeSet<u32>,
     /// Those the gateway was told of.
     placed: BTreeSet<u32>,
     owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
@@ -145,6 +149,7 @@ impl Network {
                 layout,
                 built: false,
                 sandboxes: BTreeMap::new(),
+                attached: BTreeSet::new(),
                 placed: BTreeSet::new(),
                 owners: BTreeMap::new(),
                 haunted: BTreeSet::new(),
@@ -206,6 +211,7 @@ impl Network {
             .owners
             .insert(index, (sandbox.clone(), policy.clone()));
         state.sandboxes.insert(index, rules);
+        state.attached.insert(index);
         // Its engine may have died while it changed the policy.
         state.haunted.insert(index);
         Ok(())
@@ -232,16 +238,26 @@ impl Network {
         }
     }
 
+    /// Whether a sandbox has an interface. One that may reach nothing needs none.
+    pub fn is_attached(&self, index: u32) -> bool {
+        self.state().attached.contains(&index)
+    }
+
     /// Gives a namespace its interface, with nothing allowed. The rules are there before the interface.
     pub fn attach(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        if !self.state().built {
+            return Err(NetworkError::NoRules);
+        }
         self.look_for_connections(index)?;
         self.state().set(index, Some(Rules::default()))?;
-        let attached = self.connect(index, namespace);
-        if attached.is_err() {
+        let connected = self.connect(index, namespace);
+        if connected.is_err() {
             let _ = self.route_delete(index);
             let _ = self.state().set(index, None);
+        } else {
+            self.state().attached.insert(index);
         }
-        attached
+        connected
     }
 
     fn connect(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
@@ -398,6 +414,7 @@ impl Network {
         let placed = {
             let mut state = self.state();
             state.owners.remove(&index);
+            state.attached.remove(&index);
             state.placed.remove(&index)
         };
         if let Some(gate) = self.gate.get().filter(|_| placed) {

@@ -148,6 +148,12 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
     let semaphores = ipc_setting("sem").step("open the limit of semaphores")?;
     limit(semaphores.as_ref(), SEMAPHORES).step("limit semaphores")?;
     let segments = ipc_setting("shmall").step("open the limit of shared segments")?;
+    // Everybody may ping; the policy decides what becomes of it.
+    match fs::write("/proc/sys/net/ipv4/ping_group_range", "0 65535") {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+    .step("let everybody ping")?;
     for path in READ_ONLY {
         mounts::freeze(path).step("make a tree read-only")?;
     }

@@ -80,7 +80,7 @@ impl ContainerTier {
                 },
                 no_new_privs: false,
                 network: NetworkPolicy::default(),
-                root: Box::pin(async move { Ok(root) }),
+                root: Box::new(move || Ok(root)),
             }
         };
         let memory = scratch.0.join("memory");

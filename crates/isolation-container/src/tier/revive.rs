@@ -30,11 +30,11 @@ impl ContainerTier {
         let Restore { boot, memory } = restore;
         self.shared.check(&boot.limits)?;
         self.shared.capturer.program()?;
-        let root = boot.root.await?;
         let shared = Arc::clone(&self.shared);
         let runtime = tokio::runtime::Handle::current();
         blocking(move || {
             let _entered = runtime.enter();
+            let root = (boot.root)()?;
             let plan = Copy {
                 id: &boot.id,
                 hostname: &boot.hostname,
@@ -162,7 +162,7 @@ impl Shared {
         let attach = |first: &restore::Restored| {
             let made = Link::of(first.pid, first.pidfd.as_fd(), &range, network)
                 .map_err(IsolationError::failed("open the network namespace"))?;
-            let attached = made.attach();
+            let attached = made.furnish(&range);
             link.0.replace(Some(made));
             attached
         };
@@ -212,7 +212,7 @@ impl Shared {
             group,
             (link, range),
             Arc::clone(&self.cpus),
-            Arc::clone(&self.capturer),
+            (Arc::clone(&self.capturer), Arc::clone(&self.retired)),
         )))
     }
 

@@ -194,7 +194,7 @@ impl Host {
             limits,
             no_new_privs: false,
             network: Default::default(),
-            root: Box::pin(async move { Ok(root) }),
+            root: Box::new(move || Ok(root)),
         }
     }
 

@@ -1,0 +1,133 @@
+//! Roots of machines that are deleted, kept mounted a little past their end.
+//!
+//! Whoever lets go of an overlay last waits while the kernel puts everything on disk that anybody
+//! has written to the filesystem below it. For a disk that nobody wants any more that is wasted, and
+//! it makes a delete as slow as the busiest neighbour. So these roots are held here until their
+//! volumes are gone, and then let go of together: those that wait at the same time share one commit.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long roots are gathered; each is held between once and twice as long.
+const GATHER: Duration = Duration::from_millis(500);
+/// How many are gathered at once; beyond that a root goes with its machine.
+const GATHERED_MAX: usize = 256;
+/// How many are let go of at the same time.
+const AT_ONCE: usize = 16;
+
+#[derive(Debug, Default)]
+pub struct Retired {
+    gathered: Mutex<Gathered>,
+    /// Held while roots are let go of.
+    turn: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    fresh: Vec<OwnedFd>,
+    /// Those that have been here for a while.
+    older: Vec<OwnedFd>,
+    /// Whether a thread is there that will come for them.
+    awaited: bool,
+}
+
+impl Retired {
+    /// Keeps a root for a moment longer than its machine.
+    pub fn hold(self: &Arc<Self>, root: OwnedFd) {
+        let mut gathered = self.gathered();
+        if gathered.fresh.len() + gathered.older.len() >= GATHERED_MAX {
+            return;
+        }
+        if !gathered.awaited {
+            let retired = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("cove-roots".into());
+            // Without a thread it goes with its machine.
+            if thread.spawn(move || retired.come_for_them()).is_err() {
+                return;
+            }
+            gathered.awaited = true;
+        }
+        gathered.fresh.push(root);
+    }
+
+    /// Lets go of all of them now; returns when they are gone.
+    pub fn flush(&self) {
+        let _turn = self.turn();
+        let mut gathered = self.gathered();
+        let mut all = std::mem::take(&mut gathered.older);
+        all.append(&mut gathered.fresh);
+        drop(gathered);
+        let_go(all);
+    }
+
+    fn come_for_them(&self) {
+        loop {
+            std::thread::sleep(GATHER);
+            let _turn = self.turn();
+            let mut gathered = self.gathered();
+            let fresh = std::mem::take(&mut gathered.fresh);
+            let due = std::mem::replace(&mut gathered.older, fresh);
+            if due.is_empty() && gathered.older.is_empty() {
+                gathered.awaited = false;
+                return;
+            }
+            drop(gathered);
+            let_go(due);
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Each waits for the commit that is under way or for the next one, so together they wait for few.
+fn let_go(roots: Vec<OwnedFd>) {
+    let share = roots.len().div_ceil(AT_ONCE).max(1);
+    let mut roots = roots.into_iter();
+    std::thread::scope(|scope| {
+        loop {
+            let part: Vec<OwnedFd> = roots.by_ref().take(share).collect();
+            if part.is_empty() {
+                return;
+            }
+            // Without a thread for them they go here, one after the other.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_files() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    #[test]
+    fn what_is_held_goes_by_itself_and_at_once_when_asked() {
+        let retired = Arc::new(Retired::default());
+        let open = |retired: &Arc<Retired>| {
+            for _ in 0..40 {
+                retired.hold(std::fs::File::open("/").unwrap().into());
+            }
+        };
+        open(&retired);
+        assert_eq!(retired.gathered().fresh.len(), 40);
+        retired.flush();
+        assert!(retired.gathered().fresh.is_empty());
+        open(&retired);
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while retired.gathered().awaited {
+            assert!(std::time::Instant::now() < until, "nobody came for them");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(open_files() < 40, "{} are still open", open_files());
+    }
+}
