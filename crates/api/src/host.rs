@@ -52,6 +52,8 @@ pub struct Runner {
     pub promised_disk_bytes: u64,
     pub sandboxes: u64,
     pub running: u64,
+    /// How many sandboxes are prepared ahead of need; 0: every create begins from nothing.
+    pub warm: u64,
     pub tiers: Vec<Tier>,
     pub findings: Vec<Finding>,
 }

@@ -35,6 +35,7 @@ pub(crate) fn report(
             .filter(|sandbox| sandbox.machine().is_some())
             .count() as u64,
         sandboxes: sandboxes.len() as u64,
+        warm: inner.config.warm as u64,
         tiers: vec![TierReport {
             name: tier.name().into(),
             usable: true,

@@ -247,6 +247,9 @@ pub struct HostReport {
     pub promised_disk_bytes: u64,
     pub sandboxes: u64,
     pub running: u64,
+    /// How many are prepared ahead of need.
+    #[serde(default)]
+    pub warm: u64,
     pub tiers: Vec<TierReport>,
     pub findings: Vec<Finding>,
 }

@@ -232,6 +232,7 @@ pub fn runner(host: control::HostReport) -> Runner {
         promised_disk_bytes: host.promised_disk_bytes,
         sandboxes: host.sandboxes,
         running: host.running,
+        warm: host.warm,
         tiers: host
             .tiers
             .into_iter()

@@ -671,6 +671,7 @@ impl RunnerApi for MemoryRunner {
             promised_disk_bytes: 0,
             sandboxes: count,
             running: count,
+            warm: 0,
             tiers: vec![TierReport {
                 name: "container".into(),
                 usable: true,

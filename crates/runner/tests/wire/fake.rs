@@ -368,6 +368,7 @@ impl RunnerApi for Fake {
             promised_disk_bytes: 5,
             sandboxes: 6,
             running: 7,
+            warm: 8,
             tiers: vec![TierReport {
                 name: "container".into(),
                 usable: true,
