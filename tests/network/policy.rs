@@ -215,3 +215,53 @@ async fn a_sandbox_has_the_network_it_was_created_with_and_it_changes_live() {
     assert!(stopped.network_received_bytes >= after.network_received_bytes);
     stage.finish();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_was_written_down_is_put_in_force_by_the_next_engine() {
+    let mut stage = Stage::new().await;
+    let (id, guest) = stage.sandbox(mode(NetworkMode::None)).await;
+    stage.engine.kill();
+    // As an engine leaves it that dies between the two.
+    let data = stage.engine.setup.data_dir();
+    let path = data.join("records").join(format!("{id}.json"));
+    let text = std::fs::read(&path).expect("its record");
+    let mut record: serde_json::Value = serde_json::from_slice(&text).expect("its record");
+    record["spec"]["network"]["mode"] = "open".into();
+    std::fs::write(&path, record.to_string()).expect("its record");
+    stage.engine.launch();
+    assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
+    // And found in force by the one after it.
+    stage.engine.restart();
+    assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
+    stage.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_fails_half_way_opens_nothing() {
+    let stage = Stage::new().await;
+    let (id, _guest) = stage.sandbox(listed(&[])).await;
+    let (_, links) = stage.world.host.program("ip -o link show");
+    let link = links
+        .split_whitespace()
+        .find(|word| word.starts_with("cv"))
+        .and_then(|word| word.split(['@', ':']).next())
+        .expect("its interface");
+    // Rules come first and limits after them, which need the interface.
+    stage.world.host.ip(&format!("link del {link}"));
+    let wide = NetworkPolicy {
+        bandwidth_down_mbit: Some(10),
+        ..mode(NetworkMode::Open)
+    };
+    let client = stage.engine.client();
+    client.set_network(&id, wide).await.unwrap_err();
+    let table = format!("inet cove-{}", stage.engine.instance());
+    let (_, open) = stage
+        .world
+        .host
+        .program(&format!("nft list set {table} open"));
+    assert!(open.contains("set open"), "{open}");
+    assert!(!open.contains("elements"), "{open}");
+    let view = client.get(&id).await.expect("it is there");
+    assert_eq!(view.spec.network, listed(&[]));
+    stage.finish();
+}

@@ -53,6 +53,7 @@ pub struct Runner {
     pub sandboxes: u64,
     pub running: u64,
     /// How many sandboxes are prepared ahead of need; 0: every create begins from nothing.
+    #[serde(default)]
     pub warm: u64,
     pub tiers: Vec<Tier>,
     pub findings: Vec<Finding>,

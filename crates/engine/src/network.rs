@@ -31,12 +31,22 @@ impl Engine {
                 record.spec.network = policy.clone();
             })?;
             if let Some(machine) = sandbox.machine() {
-                let (changed, wanted) = (Arc::clone(&machine), policy.clone());
-                let set = spawn_blocking(move || changed.set_network(&wanted))
-                    .await
-                    .map_err(internal)?;
+                let (changed, wanted, before) = (Arc::clone(&machine), policy.clone(), old.clone());
+                let set = spawn_blocking(move || {
+                    changed.set_network(&wanted).inspect_err(|_| {
+                        // A part of it may be in force.
+                        put_back(changed.as_ref(), &before);
+                    })
+                })
+                .await
+                .map_err(internal)?;
                 if let Err(error) = set {
-                    sandbox.update(Durability::Flushed, |record| record.spec.network = old)?;
+                    sandbox.update(Durability::Flushed, |record| {
+                        record.spec.network = old;
+                        if record.machine.is_some() {
+                            record.machine = Some(machine.record());
+                        }
+                    })?;
                     return Err(from_isolation(error));
                 }
                 sandbox.update(Durability::Written, |record| {
@@ -138,21 +148,24 @@ impl Inner {
 /// Whether the machine has another policy now than it had.
 async fn put_in_force(machine: &Arc<dyn Machine>, wanted: NetworkPolicy) -> bool {
     let changed = Arc::clone(machine);
-    let set = spawn_blocking(move || {
-        changed.set_network(&wanted).or_else(|error| {
-            tracing::error!(
-                error = chain(&error),
-                "a policy cannot be put in force; the sandbox is cut off"
-            );
-            changed.set_network(&NetworkPolicy::default())
-        })
-    })
-    .await;
-    let put = matches!(set, Ok(Ok(())));
-    if !put {
-        tracing::error!(?set, "a sandbox keeps the network policy it had");
+    let set = spawn_blocking(move || put_back(changed.as_ref(), &wanted)).await;
+    set.unwrap_or(false)
+}
+
+/// Puts a policy in force, or cuts the machine off.
+fn put_back(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
+    let set = machine.set_network(policy).or_else(|error| {
+        tracing::error!(
+            error = chain(&error),
+            "a policy cannot be put in force; the sandbox is cut off"
+        );
+        machine.set_network(&NetworkPolicy::default())
+    });
+    if let Err(error) = &set {
+        let error = chain(error);
+        tracing::error!(error, "a sandbox keeps the network policy it had");
     }
-    put
+    set.is_ok()
 }
 
 /// What of the host helps or hinders its sandboxes' network.

@@ -76,7 +76,7 @@ pub struct Container {
     /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
     mark: tokio::sync::watch::Sender<u64>,
     /// What goes back when it is cleared away.
-    held: Mutex<Option<Held>>,
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 struct Held {
@@ -140,7 +140,7 @@ impl Container {
             reach: Arc::new(senses.reach),
             watch: tokio::sync::Mutex::new(Some(senses.watch)),
             mark: senses.mark,
-            held: Mutex::new(Some(Held { link, range })),
+            held: Arc::new(Mutex::new(Some(Held { link, range }))),
         }
     }
 
@@ -527,22 +527,23 @@ impl Machine for Container {
 
     async fn dispose(&self) -> Result<(), IsolationError> {
         let group = self.group.clone();
-        tokio::task::spawn_blocking(move || seat::remove_when_empty(&group))
-            .await
-            .map_err(|error| IsolationError::failed("remove the cgroup")(io::Error::other(error)))?
-            .map_err(IsolationError::failed("remove the cgroup"))?;
-        let held = self.held().take();
-        if let Some(held) = held {
-            {
-                let detail = self.detail();
-                self.cpus.give_back(&detail.cpus, detail.cpu);
-            }
-            let _ = tokio::task::spawn_blocking(move || {
+        let held = Arc::clone(&self.held);
+        let released = tokio::task::spawn_blocking(move || {
+            seat::remove_when_empty(&group)?;
+            let held = held.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(held.map(|held| {
                 // Rules must be gone before the range is another's.
                 held.link.release();
                 drop(held.range);
-            })
-            .await;
+            }))
+        });
+        let released = released
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+            .map_err(IsolationError::failed("remove the cgroup"))?;
+        if released.is_some() {
+            let detail = self.detail();
+            self.cpus.give_back(&detail.cpus, detail.cpu);
         }
         Ok(())
     }

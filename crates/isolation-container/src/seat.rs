@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_isolation::IsolationError;
 use cove_isolation::claims::{RANGE_IDS, UidRange, UidRanges};
@@ -34,6 +35,8 @@ pub struct Link {
     namespace: OwnedFd,
     network: Option<Arc<Network>>,
     index: u32,
+    /// Whether the interface is there, all set up. One that may reach nothing needs none.
+    attached: AtomicBool,
 }
 
 impl Link {
@@ -57,15 +60,20 @@ impl Link {
             namespace,
             network: network.cloned(),
             index: range.index(),
+            attached: AtomicBool::new(false),
         })
     }
 
     /// Makes the interface, with nothing allowed.
     fn attach(&self) -> Result<(), IsolationError> {
         match &self.network {
-            Some(network) => network
-                .attach(self.index, self.namespace.as_fd())
-                .map_err(|error| IsolationError::failed("attach the network")(error.into())),
+            Some(network) => {
+                network
+                    .attach(self.index, self.namespace.as_fd())
+                    .map_err(|error| IsolationError::failed("attach the network")(error.into()))?;
+                self.attached.store(true, Ordering::Release);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -74,8 +82,10 @@ impl Link {
     /// the sandbox's address, whatever its policy is now, so that it has an interface in any case.
     pub fn furnish(&self, range: &UidRange) -> Result<(), IsolationError> {
         let groups = range.base()..=range.base() + (RANGE_IDS - 1);
-        cove_network::let_ping(self.namespace.as_fd(), groups)
-            .map_err(IsolationError::failed("let everybody ping"))?;
+        // Older kernels take no group numbers as high as some ranges have.
+        if let Err(error) = cove_network::let_ping(self.namespace.as_fd(), groups) {
+            tracing::warn!(%error, index = self.index, "nobody can ping in a restored sandbox");
+        }
         self.attach()
     }
 
@@ -83,7 +93,7 @@ impl Link {
     pub fn set(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
         match &self.network {
             Some(network) => {
-                if !network.is_attached(self.index) {
+                if !self.attached.load(Ordering::Acquire) {
                     if policy.mode == NetworkMode::None {
                         return Ok(());
                     }
@@ -114,7 +124,9 @@ impl Link {
         }
         network
             .adopt(self.index, id, policy)
-            .map_err(|error| IsolationError::failed("take over the network")(error.into()))
+            .map_err(|error| IsolationError::failed("take over the network")(error.into()))?;
+        self.attached.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Bytes sent and received so far.
@@ -123,7 +135,7 @@ impl Link {
         let counted = self
             .network
             .as_ref()
-            .filter(|network| network.is_attached(self.index))
+            .filter(|_| self.attached.load(Ordering::Acquire))
             .and_then(|network| network.counters(self.index).ok().flatten())
             .unwrap_or_default();
         (counted.sent, counted.received)

@@ -563,7 +563,14 @@ impl Isolation for ContainerTier {
         shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again, and whether what
         // stands still was frozen, is to end, or only was in the middle of a capture and goes on.
-        let senses = Senses::open(detail.pid, pidfd, &group, MemoryLimit::NO_MARK)?;
+        let senses = match Senses::open(detail.pid, pidfd, &group, MemoryLimit::NO_MARK) {
+            Ok(senses) => senses,
+            Err(error) => {
+                // The sweep ends it, and its index may be another's next.
+                link.release();
+                return Err(error);
+            }
+        };
         let container = Container::new(
             detail,
             senses,

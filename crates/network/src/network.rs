@@ -103,8 +103,6 @@ struct State {
     layout: Layout,
     built: bool,
     sandboxes: BTreeMap<u32, Rules>,
-    /// Those with an interface that is all set up.
-    attached: BTreeSet<u32>,
     /// Those the gateway was told of.
     placed: BTreeSet<u32>,
     owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
@@ -149,7 +147,6 @@ impl Network {
                 layout,
                 built: false,
                 sandboxes: BTreeMap::new(),
-                attached: BTreeSet::new(),
                 placed: BTreeSet::new(),
                 owners: BTreeMap::new(),
                 haunted: BTreeSet::new(),
@@ -211,7 +208,6 @@ impl Network {
             .owners
             .insert(index, (sandbox.clone(), policy.clone()));
         state.sandboxes.insert(index, rules);
-        state.attached.insert(index);
         // Its engine may have died while it changed the policy.
         state.haunted.insert(index);
         Ok(())
@@ -238,26 +234,22 @@ impl Network {
         }
     }
 
-    /// Whether a sandbox has an interface. One that may reach nothing needs none.
-    pub fn is_attached(&self, index: u32) -> bool {
-        self.state().attached.contains(&index)
-    }
-
     /// Gives a namespace its interface, with nothing allowed. The rules are there before the interface.
     pub fn attach(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
-        if !self.state().built {
-            return Err(NetworkError::NoRules);
-        }
         self.look_for_connections(index)?;
-        self.state().set(index, Some(Rules::default()))?;
-        let connected = self.connect(index, namespace);
-        if connected.is_err() {
+        {
+            let mut state = self.state();
+            if !state.built {
+                return Err(NetworkError::NoRules);
+            }
+            state.set(index, Some(Rules::default()))?;
+        }
+        let attached = self.connect(index, namespace);
+        if attached.is_err() {
             let _ = self.route_delete(index);
             let _ = self.state().set(index, None);
-        } else {
-            self.state().attached.insert(index);
         }
-        connected
+        attached
     }
 
     fn connect(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
@@ -410,16 +402,16 @@ impl Network {
 
     /// Takes a sandbox's rules away. Its interface goes with its namespace.
     pub fn release(&self, index: u32) -> Result<(), NetworkError> {
-        let old = self.state().set(index, None)?;
+        // Also where the rules stay: the index may be another's next.
         let placed = {
             let mut state = self.state();
             state.owners.remove(&index);
-            state.attached.remove(&index);
             state.placed.remove(&index)
         };
         if let Some(gate) = self.gate.get().filter(|_| placed) {
             gate.remove(self.config.addresses.outer(index));
         }
+        let old = self.state().set(index, None)?;
         // One that could reach nothing has no connections.
         match old {
             Some(old) if old.mode != Mode::None => self.cut(index, &Rules::default()),

@@ -206,6 +206,8 @@ impl Control {
             .store()
             .change_sandbox(&record.id, &intent, self.now())
             .await?;
+        // Afterwards its memory is on its disk.
+        self.meter_now(&record, None).await;
         let paused = match self.runner().pause(&record.id).await {
             Err(RunnerError::Conflict {
                 state: State::Paused,

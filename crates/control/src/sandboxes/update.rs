@@ -141,6 +141,8 @@ impl Control {
             .store()
             .change_sandbox(&record.id, &intent, self.now())
             .await?;
+        // Afterwards nobody knows what memory it had.
+        self.meter_now(&record, None).await;
         let stopped = match self.runner().stop(&record.id, grace_ms).await {
             Err(RunnerError::Conflict {
                 state: State::Stopped,

@@ -80,6 +80,8 @@ impl Control {
             keep: row.id.clone(),
             memory,
         };
+        // Afterwards it has started anew.
+        self.meter_now(&intended, None).await;
         match self.runner().rollback(request).await {
             Ok(done) => {
                 let kept = self.keep_snapshot(&row, &done.kept).await?;

@@ -30,20 +30,23 @@ async fn metered(plane: &Plane, id: &SandboxId, cpu_usec: u64) {
 #[tokio::test]
 async fn a_life_between_two_rounds_is_charged_from_its_start() {
     let plane = Plane::new().await;
-    let one = plane.sandbox("agent").await;
-    plane.runner.use_up(&one.id, |sample| {
-        sample.memory_bytes = 100 * MIB;
-        sample.disk_bytes = 10 * MIB;
-    });
-    plane.clock.advance(Duration::from_secs(5));
-    plane
-        .control
-        .delete_sandbox(&plane.root, "agent")
-        .await
-        .unwrap();
-    let used = usage(&plane, &one.id).await;
-    assert_eq!(used.memory_mib_ms, 100 * 5_000);
-    assert_eq!(used.disk_mib_ms, 10 * 5_000);
+    for end in ["delete", "stop", "pause"] {
+        let one = plane.sandbox(end).await;
+        plane.runner.use_up(&one.id, |sample| {
+            sample.memory_bytes = 100 * MIB;
+            sample.disk_bytes = 10 * MIB;
+        });
+        plane.clock.advance(Duration::from_secs(5));
+        let (control, root) = (&plane.control, &plane.root);
+        match end {
+            "stop" => drop(control.stop_sandbox(root, end, None).await.unwrap()),
+            "pause" => drop(control.pause_sandbox(root, end).await.unwrap()),
+            _ => control.delete_sandbox(root, end).await.unwrap(),
+        }
+        let used = usage(&plane, &one.id).await;
+        assert_eq!(used.memory_mib_ms, 100 * 5_000, "{end}");
+        assert_eq!(used.disk_mib_ms, 10 * 5_000, "{end}");
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,8 @@ const HOUR_MICROS: i64 = 3_600_000_000;
 /// When nobody saw it end, memory is charged for at most this long after the last sample: what is
 /// not known to have been used is not charged.
 const UNSEEN_END_MICROS: i64 = 60_000_000;
+/// Likewise the first figures are charged for at most this long before they were taken.
+const UNSEEN_START_MICROS: i64 = 60_000_000;
 /// Byte-microseconds in one MiB-millisecond.
 const UNIT: u128 = (1 << 20) * 1000;
 
@@ -187,11 +189,13 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
         disk_rest: row.count(7)?,
     };
     if inserted > 0
+        && sample.running
         && let Some(started) = started(tx, sample.mark).await?
     {
-        // What it held before anybody looked is not known: its first figures stand for that.
-        mark.at = started.min(at);
-        mark.running = sample.running;
+        // What it held before anybody looked is not known: its first figures stand for that, as far
+        // as they can.
+        mark.at = started.max(at - UNSEEN_START_MICROS).min(at);
+        mark.running = true;
         mark.memory_bytes = sample.memory_bytes;
         mark.disk_bytes = sample.disk_bytes;
     }

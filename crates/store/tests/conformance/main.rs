@@ -71,6 +71,7 @@ suite!(
     idempotency::concurrent_requests_with_one_key_make_one_sandbox,
     idempotency::a_key_is_bound_to_its_request,
     usage::charges_are_exact_for_any_series_of_samples,
+    usage::first_figures_count_from_the_start_for_a_while,
     usage::periods_count_whole_hours,
     snapshots::their_disk_is_charged_from_beginning_to_end,
     events::readers_never_miss_what_commits_concurrently,

@@ -8,7 +8,7 @@ use cove_store::{PageRequest, Period, Store, Usage, UsageSample};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use crate::rows::{at, org};
+use crate::rows::{at, org, sandbox};
 
 fn ever() -> Period {
     Period {
@@ -163,4 +163,37 @@ pub async fn periods_count_whole_hours(store: Arc<dyn Store>) {
     store.apply_samples(&[stopped]).await.unwrap();
     let usage = store.usage_of(&sandbox).await.unwrap();
     assert_eq!((usage.cpu_usec, usage.memory_mib_ms), (67, 2000));
+}
+
+pub async fn first_figures_count_from_the_start_for_a_while(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    for (seconds, charged) in [(5, 5), (3600, 60)] {
+        let mut record = sandbox(&ours, None);
+        record.started_at = Some(at(100));
+        store.create_sandbox(&record, None).await.unwrap();
+        let first = UsageSample {
+            cpu_usec: 7,
+            memory_bytes: 3 << 20,
+            disk_bytes: 2 << 20,
+            ..sample(&record.id, &ours, 100 + seconds)
+        };
+        store.apply_samples(&[first]).await.unwrap();
+        let usage = store.usage_of(&record.id).await.unwrap();
+        assert_eq!(usage.cpu_usec, 7);
+        assert_eq!(usage.memory_mib_ms, 3 * charged * 1000);
+        assert_eq!(usage.disk_mib_ms, 2 * charged * 1000);
+    }
+    // What is seen only after its end has no memory to tell of.
+    let mut record = sandbox(&ours, None);
+    record.started_at = Some(at(100));
+    store.create_sandbox(&record, None).await.unwrap();
+    let ended = UsageSample {
+        running: false,
+        ran_until: Some(at(110)),
+        disk_bytes: 2 << 20,
+        ..sample(&record.id, &ours, 120)
+    };
+    store.apply_samples(&[ended]).await.unwrap();
+    let usage = store.usage_of(&record.id).await.unwrap();
+    assert_eq!((usage.memory_mib_ms, usage.disk_mib_ms), (0, 0));
 }
