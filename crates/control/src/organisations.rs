@@ -5,9 +5,12 @@ use cove_model::spec::check_name;
 use cove_store::{Holding, Organisation, Page, PageRequest, Quota, Scope, StoreError};
 
 use crate::audit::Deed;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::{Control, HOME_ORGANISATION};
+
+/// How often a change of a quota begins again when another came first.
+const QUOTA_TRIES: u32 = 10;
 
 impl Control {
     /// Finds or makes the organisation that runs the installation.
@@ -103,7 +106,7 @@ impl Control {
         id: &OrgId,
         quota: Quota,
     ) -> Result<Organisation, ControlError> {
-        let outcome = self.try_set_quota(principal, id, quota).await;
+        let outcome = self.try_set_quota(principal, id, None, quota).await;
         let deed = Deed::new("organisation.quota", id.as_str());
         self.record(principal, deed, &outcome).await;
         outcome
@@ -114,12 +117,21 @@ impl Control {
         &self,
         principal: &Principal,
         id: &OrgId,
-        change: impl FnOnce(Quota) -> Result<Quota, String> + Send,
+        change: impl Fn(Quota) -> Result<Quota, String> + Send,
     ) -> Result<Organisation, ControlError> {
         let changed = async {
-            let now = self.organisation(principal, Some(id)).await?;
-            let quota = change(now.quota).map_err(ControlError::invalid)?;
-            self.try_set_quota(principal, id, quota).await
+            let mut tries = 0;
+            loop {
+                let from = self.organisation(principal, Some(id)).await?.quota;
+                let to = change(from).map_err(ControlError::invalid)?;
+                match self.try_set_quota(principal, id, Some(from), to).await {
+                    // Somebody changed another part of it meanwhile.
+                    Err(error) if error.code == ErrorCode::Stale && tries < QUOTA_TRIES => {
+                        tries += 1;
+                    }
+                    outcome => return outcome,
+                }
+            }
         };
         let outcome = changed.await;
         let deed = Deed::new("organisation.quota", id.as_str());
@@ -131,11 +143,12 @@ impl Control {
         &self,
         principal: &Principal,
         id: &OrgId,
-        quota: Quota,
+        from: Option<Quota>,
+        to: Quota,
     ) -> Result<Organisation, ControlError> {
         principal.require_operator()?;
         self.store()
-            .set_quota(id, quota)
+            .set_quota(id, from, to)
             .await
             .map_err(|error| match error {
                 StoreError::NotFound { .. } => ControlError::not_found("organisation", id.as_str()),

@@ -76,7 +76,13 @@ pub trait Store: Send + Sync + 'static {
     async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError>;
     async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError>;
     /// What is held already stays, also above the new quota.
-    async fn set_quota(&self, id: &OrgId, quota: Quota) -> Result<Organisation, StoreError>;
+    /// `Stale` when it is not `from` any more, where that is given.
+    async fn set_quota(
+        &self,
+        id: &OrgId,
+        from: Option<Quota>,
+        to: Quota,
+    ) -> Result<Organisation, StoreError>;
 
     /// `hash` is the lowercase hexadecimal SHA-256 of the token.
     async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError>;

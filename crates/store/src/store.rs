@@ -49,9 +49,14 @@ impl<B: Backend> Store for SqlStore<B> {
         self.0.read(organisations::List(page.clone())).await
     }
 
-    async fn set_quota(&self, id: &OrgId, quota: Quota) -> Result<Organisation, StoreError> {
-        let set = organisations::SetQuota(id.clone(), quota);
-        self.flushed(set).await
+    async fn set_quota(
+        &self,
+        id: &OrgId,
+        from: Option<Quota>,
+        to: Quota,
+    ) -> Result<Organisation, StoreError> {
+        let id = id.clone();
+        self.flushed(organisations::SetQuota { id, from, to }).await
     }
 
     async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError> {

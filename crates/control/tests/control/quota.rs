@@ -170,3 +170,32 @@ async fn refusals_of_the_quota_name_it_and_say_when_to_try_again() {
     assert!(refused.message.contains("sandboxes"), "{}", refused.message);
     assert!(refused.retry_after_s.is_some() && refused.hint.is_some());
 }
+
+#[tokio::test]
+async fn two_changes_of_a_quota_at_once_both_hold() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("org", None).await;
+    for value in 1..20 {
+        let one = plane
+            .control
+            .change_quota(&plane.root, &tenant.org, |quota| {
+                Ok(Quota {
+                    sandboxes: value,
+                    ..quota
+                })
+            });
+        let other = plane
+            .control
+            .change_quota(&plane.root, &tenant.org, |quota| {
+                Ok(Quota {
+                    memory_mb: value,
+                    ..quota
+                })
+            });
+        let (one, other) = tokio::join!(one, other);
+        (one.unwrap(), other.unwrap());
+        let org = plane.control.organisation(&plane.root, Some(&tenant.org));
+        let quota = org.await.unwrap().quota;
+        assert_eq!((quota.sandboxes, quota.memory_mb), (value, value));
+    }
+}

@@ -97,7 +97,7 @@ pub async fn create_org(
 ) -> Answer {
     let quota = body
         .quota
-        .map(|asked| quota(asked, Quota::default()))
+        .map(|asked| quota(&asked, Quota::default()))
         .transpose()?;
     let org = app
         .control
@@ -114,12 +114,12 @@ pub async fn patch_org(
     Json(body): Json<PatchOrg>,
 ) -> Answer {
     let id = org_id(&org)?;
-    let change = |now| quota(body.quota, now).map_err(|failure| failure.message);
+    let change = |now| quota(&body.quota, now).map_err(|failure| failure.message);
     let changed = app.control.change_quota(&caller.principal, &id, change);
     ok(convert::org(changed.await?))
 }
 
-fn quota(asked: QuotaRequest, base: Quota) -> Result<Quota, Failure> {
+fn quota(asked: &QuotaRequest, base: Quota) -> Result<Quota, Failure> {
     let cpu_milli = match asked.cpu {
         None => base.cpu_milli,
         Some(cpu) if cpu.is_finite() && (0.0..=QUOTA_CPU_MAX).contains(&cpu) => {

@@ -98,12 +98,27 @@ impl Op for List {
     }
 }
 
-pub struct SetQuota(pub OrgId, pub Quota);
+pub struct SetQuota {
+    pub id: OrgId,
+    /// What it must be now; whatever it is when absent.
+    pub from: Option<Quota>,
+    pub to: Quota,
+}
 
 impl Op for SetQuota {
     type Out = Organisation;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Organisation, StoreError> {
-        let quota = &self.1;
+        if let Some(from) = &self.from {
+            // The update that changes nothing takes the row's lock.
+            let sql = format!(
+                "UPDATE organisations SET max_disk_mb = max_disk_mb WHERE id = ?1 RETURNING {COLUMNS}"
+            );
+            let rows = tx.query(&sql, values![&self.id]).await?;
+            if organisation(rows.first().ok_or(NO_ORGANISATION)?)?.quota != *from {
+                return Err(StoreError::Stale);
+            }
+        }
+        let quota = &self.to;
         let sql = format!(
             "UPDATE organisations SET max_sandboxes = ?2, max_cpu_milli = ?3, max_memory_mb = ?4, \
              max_disk_mb = ?5 WHERE id = ?1 RETURNING {COLUMNS}"
@@ -112,7 +127,7 @@ impl Op for SetQuota {
             .query(
                 &sql,
                 values![
-                    &self.0,
+                    &self.id,
                     quota.sandboxes,
                     quota.cpu_milli,
                     quota.memory_mb,

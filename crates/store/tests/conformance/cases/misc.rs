@@ -57,7 +57,7 @@ pub async fn images_of_their_own_count_to_organisations_disk_quotas_once(store: 
         disk_mb: 100,
         ..Quota::default()
     };
-    store.set_quota(&ours, quota).await.unwrap();
+    store.set_quota(&ours, None, quota).await.unwrap();
     let used = async |org: &OrgId| {
         let found = store.organisation(org).await.unwrap();
         found.unwrap().used.disk_mb

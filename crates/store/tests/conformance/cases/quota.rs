@@ -110,7 +110,7 @@ pub async fn stopping_gives_back_and_starting_takes_again(store: Arc<dyn Store>)
         memory_mb: 0,
         disk_mb: 0,
     };
-    store.set_quota(&ours, none).await.unwrap();
+    store.set_quota(&ours, None, none).await.unwrap();
     let gone = SandboxChange {
         deleted_at: Some(at(9)),
         ..hold(Holding::nothing())

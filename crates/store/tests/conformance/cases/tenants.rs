@@ -44,13 +44,16 @@ pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
         sandboxes: 3,
         ..found.quota
     };
-    let changed = store.set_quota(&found.id, quota).await.unwrap();
+    let changed = store.set_quota(&found.id, None, quota).await.unwrap();
     assert_eq!(changed.quota, quota);
     assert_eq!(
         store.organisation(&found.id).await.unwrap().unwrap(),
         changed
     );
-    let missing = store.set_quota(&OrgId::random(), quota).await.unwrap_err();
+    let missing = store
+        .set_quota(&OrgId::random(), None, quota)
+        .await
+        .unwrap_err();
     assert!(matches!(missing, StoreError::NotFound { .. }));
 }
 
