@@ -55,7 +55,7 @@ impl Control {
         }
         let rounds = std::sync::Arc::new(Rounds::default());
         self.on_and_on(&mut loops, "events", |control| async move {
-            control.take_events(EVENTS_WAIT_MS).await?;
+            control.await_events(EVENTS_WAIT_MS).await?;
             tokio::time::sleep(EVENTS_PAUSE).await;
             Ok(())
         });

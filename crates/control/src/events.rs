@@ -122,6 +122,10 @@ impl Control {
             Some(which) => Some(self.find(principal, which).await?.id),
             None => None,
         };
+        // Whoever has just been answered finds what came of it.
+        if let Err(error) = self.take_events().await {
+            tracing::debug!(%error, "events are listed as far as they are known");
+        }
         let limit = limit.clamp(1, LIST_MAX);
         let found = self
             .store()
@@ -130,10 +134,19 @@ impl Control {
         Ok(found)
     }
 
-    /// Takes over what the host has to tell, waiting up to `wait_ms` for something.
-    pub(crate) async fn take_events(&self, wait_ms: u64) -> Result<(), ControlError> {
+    /// Waits up to `wait_ms` for the host to have something to tell, and takes it over.
+    pub(crate) async fn await_events(&self, wait_ms: u64) -> Result<(), ControlError> {
         let after = self.store().host_position().await?.unwrap_or(0);
-        let batch = self.runner().events(after, wait_ms).await?;
+        self.runner().events(after, wait_ms).await?;
+        self.take_events().await
+    }
+
+    /// Takes over what the host has to tell by now.
+    async fn take_events(&self) -> Result<(), ControlError> {
+        // Two at once would keep the same events twice.
+        let _turn = self.0.taking_events.lock().await;
+        let after = self.store().host_position().await?.unwrap_or(0);
+        let batch = self.runner().events(after, 0).await?;
         if batch.lost || batch.next < after {
             // The host forgot some, or began to count anew: look at everything.
             self.0.stale.mark_all();

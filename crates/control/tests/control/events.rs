@@ -25,6 +25,25 @@ async fn next_state(events: &mut EventSubscription) -> (u64, State) {
 }
 
 #[tokio::test]
+async fn whoever_was_answered_finds_what_came_of_it_once() {
+    let mut plane = Plane::new().await;
+    plane.go();
+    for round in 1..=20 {
+        plane.sandbox(&format!("agent-{round}")).await;
+        let lists = || plane.control.list_events(&plane.root, None, 0, 1000);
+        let (first, second) = tokio::join!(lists(), lists());
+        for listed in [first.unwrap(), second.unwrap()] {
+            let running = |kind: &EventKind| {
+                let state = State::Running;
+                matches!(kind, EventKind::State { state: told, .. } if *told == state)
+            };
+            let found = listed.iter().filter(|event| running(&event.kind)).count();
+            assert_eq!(found, round);
+        }
+    }
+}
+
+#[tokio::test]
 async fn listeners_hear_live_and_resume_where_they_were() {
     let mut plane = Plane::new().await;
     plane.go();
