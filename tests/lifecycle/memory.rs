@@ -6,10 +6,10 @@ use cove_tests::engine_host::{World, exec, succeed};
 
 use crate::PROGRAM;
 
-/// Touches about `mb` megabytes from user space and says so.
+/// Touches about `mb` megabytes from user space and holds them until whoever watches has seen it.
 fn touch(mb: u64) -> String {
     format!(
-        "awk 'BEGIN{{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<{mb};i++) a[i]=s i; print \"survived\"}}'"
+        "awk 'BEGIN{{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<{mb};i++) a[i]=s i; system(\"sleep 2\")}}'"
     )
 }
 
