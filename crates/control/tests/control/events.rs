@@ -34,8 +34,13 @@ async fn whoever_was_answered_finds_what_came_of_it_once() {
         let (first, second) = tokio::join!(lists(), lists());
         for listed in [first.unwrap(), second.unwrap()] {
             let running = |kind: &EventKind| {
-                let state = State::Running;
-                matches!(kind, EventKind::State { state: told, .. } if *told == state)
+                matches!(
+                    kind,
+                    EventKind::State {
+                        state: State::Running,
+                        ..
+                    }
+                )
             };
             let found = listed.iter().filter(|event| running(&event.kind)).count();
             assert_eq!(found, round);
