@@ -193,7 +193,8 @@ async fn two_changes_of_a_quota_at_once_both_hold() {
                 })
             });
         let (one, other) = tokio::join!(one, other);
-        (one.unwrap(), other.unwrap());
+        one.unwrap();
+        other.unwrap();
         let org = plane.control.organisation(&plane.root, Some(&tenant.org));
         let quota = org.await.unwrap().quota;
         assert_eq!((quota.sandboxes, quota.memory_mb), (value, value));
