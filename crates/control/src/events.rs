@@ -6,10 +6,13 @@
 //! that is still kept.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
 use cove_model::{EventKind, OrgId, SandboxId};
 use cove_store::{NewEvent, SandboxRecord, Scope, StoredEvent};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::Control;
 use crate::error::ControlError;
@@ -17,6 +20,8 @@ use crate::principal::Principal;
 
 /// Events a listener takes from the store at once.
 const READ_AT_ONCE: u32 = 256;
+/// How long a list waits for a host that is slow to say what is new.
+const TAKE_WAIT: Duration = Duration::from_secs(1);
 /// The most events one list answers.
 pub const LIST_MAX: u32 = 1000;
 
@@ -123,8 +128,12 @@ impl Control {
             None => None,
         };
         // Whoever has just been answered finds what came of it.
-        if let Err(error) = self.take_events().await {
-            tracing::debug!(%error, "events are listed as far as they are known");
+        match timeout(TAKE_WAIT, self.take_events()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "events are listed as far as they are known");
+            }
+            Err(_) => tracing::debug!("the host is slow; events are listed as far as known"),
         }
         let limit = limit.clamp(1, LIST_MAX);
         let found = self
@@ -144,7 +153,18 @@ impl Control {
     /// Takes over what the host has to tell by now.
     async fn take_events(&self) -> Result<(), ControlError> {
         // Two at once would keep the same events twice.
-        let _turn = self.0.taking_events.lock().await;
+        let turn = Arc::clone(&self.0.taking_events).lock_owned().await;
+        let control = self.clone();
+        // To its end, whoever still waits: what was kept and not announced would wake nobody.
+        let taking = async move {
+            let _turn = turn;
+            control.take_over().await
+        };
+        let taken = self.0.changes.spawn(taking).await;
+        taken.map_err(|error| ControlError::internal("the work broke off").because(error))?
+    }
+
+    async fn take_over(&self) -> Result<(), ControlError> {
         let after = self.store().host_position().await?.unwrap_or(0);
         let batch = self.runner().events(after, 0).await?;
         if batch.lost || batch.next < after {

@@ -101,7 +101,7 @@ struct Inner {
     /// The last event's sequence, for everybody who waits for the next.
     latest_event: watch::Sender<u64>,
     /// Held while events of the host are taken over.
-    taking_events: tokio::sync::Mutex<()>,
+    taking_events: Arc<tokio::sync::Mutex<()>>,
     stale: reconcile::Stale,
     idleness: lifecycle::Idleness,
     wakes: sandboxes::Wakes,
@@ -135,7 +135,7 @@ impl Control {
             taken_back: admission::TakenBack::default(),
             activity: activity::Activity::default(),
             latest_event: watch::Sender::new(0),
-            taking_events: tokio::sync::Mutex::default(),
+            taking_events: Arc::default(),
             stale: reconcile::Stale::default(),
             idleness: lifecycle::Idleness::default(),
             wakes: sandboxes::Wakes::default(),

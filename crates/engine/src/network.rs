@@ -35,7 +35,7 @@ impl Engine {
                 let set = spawn_blocking(move || {
                     changed.set_network(&wanted).inspect_err(|_| {
                         // A part of it may be in force.
-                        put_back(changed.as_ref(), &before);
+                        set_or_cut_off(changed.as_ref(), &before);
                     })
                 })
                 .await
@@ -148,12 +148,12 @@ impl Inner {
 /// Whether the machine has another policy now than it had.
 async fn put_in_force(machine: &Arc<dyn Machine>, wanted: NetworkPolicy) -> bool {
     let changed = Arc::clone(machine);
-    let set = spawn_blocking(move || put_back(changed.as_ref(), &wanted)).await;
+    let set = spawn_blocking(move || set_or_cut_off(changed.as_ref(), &wanted)).await;
     set.unwrap_or(false)
 }
 
 /// Puts a policy in force, or cuts the machine off.
-fn put_back(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
+fn set_or_cut_off(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
     let set = machine.set_network(policy).or_else(|error| {
         tracing::error!(
             error = chain(&error),

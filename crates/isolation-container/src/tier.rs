@@ -174,7 +174,8 @@ impl ContainerTier {
         .await;
     }
 
-    /// Gives the prepared seats back, and the roots of deleted machines, and makes no other seats until [`ContainerTier::warm_up`].
+    /// Gives the prepared seats back, and the roots of deleted machines, and makes no other seats
+    /// until [`ContainerTier::warm_up`].
     pub async fn cool_down(&self) {
         let shared = Arc::clone(&self.shared);
         shared.cool.store(true, Ordering::Release);

@@ -1,7 +1,11 @@
 //! Events: live, replayed, never doubled.
 
+use std::sync::Arc;
+
+use cove_control::testing::{Call, Fault};
 use cove_control::{EventItem, EventSubscription};
 use cove_model::{EventKind, State};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::support::{DEADLINE, Plane, named};
@@ -46,6 +50,24 @@ async fn whoever_was_answered_finds_what_came_of_it_once() {
             assert_eq!(found, round);
         }
     }
+}
+
+#[tokio::test]
+async fn a_host_that_is_stuck_does_not_keep_lists_from_being_answered() {
+    let plane = Plane::new().await;
+    plane.sandbox("agent").await;
+    let gate = Arc::new(Semaphore::new(0));
+    plane
+        .runner
+        .inject(Call::Events, Fault::Hold(Arc::clone(&gate)));
+    let list = || plane.control.list_events(&plane.root, None, 0, 10);
+    // The second one waits for its turn behind the first, which is still held.
+    for _ in 0..2 {
+        let listed = timeout(DEADLINE, list()).await.expect("an answer").unwrap();
+        assert!(listed.is_empty());
+    }
+    gate.add_permits(1);
+    assert_eq!(list().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
