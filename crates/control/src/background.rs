@@ -22,6 +22,8 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 const ACTIVITY_EVERY: Duration = Duration::from_secs(30);
 /// How long changes under way may take after a shutdown was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How long a readiness check waits for the host; the database's answer is bounded by itself.
+const READY_WAIT: Duration = Duration::from_secs(1);
 /// Transactions of one sweep at most; the rest waits for the next.
 const SWEEPS_MAX: u32 = 1000;
 /// Background work is never repeated faster than this, whatever was configured.
@@ -108,9 +110,19 @@ impl Control {
     /// Whether the store and the runner answer, for readiness checks.
     pub async fn ready(&self) -> Result<(), ControlError> {
         self.home()?;
-        let after = self.store().host_position().await?.unwrap_or(0);
-        self.runner().events(after, 0).await?;
-        Ok(())
+        self.store().check().await?;
+        let asking = async {
+            let after = self.store().host_position().await?.unwrap_or(0);
+            self.runner().events(after, 0).await?;
+            Ok(())
+        };
+        match timeout(READY_WAIT, asking).await {
+            Ok(ready) => ready,
+            Err(_) => Err(ControlError::new(
+                ErrorCode::RunnerUnreachable,
+                "the host's runner does not answer",
+            )),
+        }
     }
 
     async fn keep_uses(&self) -> Result<(), ControlError> {

@@ -42,11 +42,13 @@ pub enum ErrorCode {
     GuestUnreachable,
     RunnerUnreachable,
     TimedOut,
+    /// The database does not answer or takes no writes.
+    Unavailable,
     Internal,
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 22] = [
+    pub const ALL: [ErrorCode; 23] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -68,6 +70,7 @@ impl ErrorCode {
         Self::GuestUnreachable,
         Self::RunnerUnreachable,
         Self::TimedOut,
+        Self::Unavailable,
         Self::Internal,
     ];
 
@@ -94,6 +97,7 @@ impl ErrorCode {
             Self::GuestUnreachable => "guest_unreachable",
             Self::RunnerUnreachable => "runner_unreachable",
             Self::TimedOut => "timed_out",
+            Self::Unavailable => "unavailable",
             Self::Internal => "internal",
         }
     }
@@ -207,10 +211,22 @@ impl From<StoreError> for ControlError {
             StoreError::TooMany { .. } => Self::new(ErrorCode::LimitReached, error.to_string()),
             StoreError::BadCursor => Self::invalid(error.to_string())
                 .hint("pass next_cursor of an earlier page unchanged"),
+            StoreError::Unavailable(_) | StoreError::Refused(_) => Self::new(
+                ErrorCode::Unavailable,
+                "the control plane's database does not answer",
+            )
+            .hint("sandboxes live on; try again, and see /readyz")
+            .retry_after(UNREACHABLE_RETRY_S)
+            .because(error),
+            StoreError::ReadOnly => Self::new(
+                ErrorCode::Unavailable,
+                "the control plane's database is read-only",
+            )
+            .hint("sandboxes live on; the operator has to make the database writable")
+            .retry_after(UNREACHABLE_RETRY_S)
+            .because(error),
             StoreError::Newer { .. }
             | StoreError::Address(_)
-            | StoreError::Refused(_)
-            | StoreError::Unavailable(_)
             | StoreError::Database(_)
             | StoreError::Corrupt { .. } => Self::internal("the control plane's database failed")
                 .retry_after(UNREACHABLE_RETRY_S)

@@ -160,8 +160,7 @@ impl Control {
             };
             let outcome = control.try_add_image(&principal, source, &name).await;
             let deed = Deed::new("image.add", name);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -240,8 +239,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.try_remove_image(&principal, &which).await;
             let deed = Deed::new("image.remove", which);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }

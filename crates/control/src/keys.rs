@@ -262,9 +262,12 @@ impl Control {
         request: CreateKey,
     ) -> Result<NewKey, ControlError> {
         let deed = Deed::new("key.create", request.name.as_str());
-        let outcome = self.try_create_key(principal, request).await;
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal) = (self.clone(), principal.clone());
+        self.to_the_end(async move {
+            let outcome = control.try_create_key(&principal, request).await;
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     async fn try_create_key(
@@ -326,9 +329,11 @@ impl Control {
         let revoked = self.to_the_end(async move {
             let outcome = control.try_revoke_key(&principal, &id).await;
             let deed = Deed::new("key.revoke", id.as_str());
-            control.record(&principal, deed, &outcome).await;
-            let key = outcome?;
-            Ok((key, control.telling(Taken::Key(id))))
+            let revoked = outcome.is_ok();
+            let concluded = control.conclude(&principal, deed, outcome).await;
+            // Whoever uses the key has to go, also where the record could not be written.
+            let telling = revoked.then(|| control.telling(Taken::Key(id)));
+            Ok((concluded?, telling))
         });
         let (key, _telling) = revoked.await?;
         Ok(key)

@@ -50,10 +50,15 @@ impl Control {
         name: &str,
         quota: Option<Quota>,
     ) -> Result<Organisation, ControlError> {
-        let outcome = self.try_create_organisation(principal, name, quota).await;
-        let deed = Deed::new("organisation.create", name);
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal) = (self.clone(), principal.clone());
+        let name = name.to_owned();
+        self.to_the_end(async move {
+            let made = control.try_create_organisation(&principal, &name, quota);
+            let outcome = made.await;
+            let deed = Deed::new("organisation.create", name);
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     async fn try_create_organisation(
@@ -106,10 +111,13 @@ impl Control {
         id: &OrgId,
         quota: Quota,
     ) -> Result<Organisation, ControlError> {
-        let outcome = self.try_set_quota(principal, id, None, quota).await;
-        let deed = Deed::new("organisation.quota", id.as_str());
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        self.to_the_end(async move {
+            let outcome = control.try_set_quota(&principal, &id, None, quota).await;
+            let deed = Deed::new("organisation.quota", id.as_str());
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     /// The same for what is asked as a change of the present quota; a change that makes no sense says why.
@@ -135,8 +143,7 @@ impl Control {
         };
         let outcome = changed.await;
         let deed = Deed::new("organisation.quota", id.as_str());
-        self.record(principal, deed, &outcome).await;
-        outcome
+        self.conclude(principal, deed, outcome).await
     }
 
     async fn try_set_quota(

@@ -153,14 +153,19 @@ impl Control {
         port: u16,
         request: ShareRequest,
     ) -> Result<Share, ControlError> {
-        let outcome = self.try_share_port(principal, which, port, request).await;
         let action = match request.public {
             true => "port.publish",
             false => "port.share",
         };
         let deed = Deed::new(action, port_target(which, port));
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let shared = control.try_share_port(&principal, &which, port, request);
+            let outcome = shared.await;
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     async fn try_share_port(
@@ -222,10 +227,14 @@ impl Control {
         which: &str,
         port: u16,
     ) -> Result<(), ControlError> {
-        let outcome = self.try_unshare_port(principal, which, port).await;
         let deed = Deed::new("port.unshare", port_target(which, port));
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.try_unshare_port(&principal, &which, port).await;
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     async fn try_unshare_port(

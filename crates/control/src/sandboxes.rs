@@ -233,8 +233,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.update(&principal, &which, patch).await;
             let deed = Deed::new("sandbox.update", named(&which, &outcome));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -262,8 +261,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.start(&principal, &which).await;
             let deed = Deed::new("sandbox.start", named(&which, &outcome));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -281,8 +279,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.stop(&principal, &which, grace_ms).await;
             let deed = Deed::new("sandbox.stop", named(&which, &outcome));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }

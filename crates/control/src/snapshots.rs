@@ -251,8 +251,7 @@ impl Control {
                 Err(_) => which,
             };
             let deed = Deed::new("snapshot.create", target);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -287,8 +286,7 @@ impl Control {
             }
             .await;
             let deed = Deed::new("snapshot.delete", target);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -306,8 +304,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.fork(&principal, &which, request).await;
             let deed = Deed::new("sandbox.fork", which);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -324,8 +321,7 @@ impl Control {
         self.to_the_end(async move {
             let outcome = control.fork_from(&principal, &which, request).await;
             let deed = Deed::new("snapshot.fork", which);
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -348,8 +344,7 @@ impl Control {
             };
             let mut deed = Deed::new("sandbox.rollback", target);
             deed.detail = Some(format!("to {}", to.chars().take(80).collect::<String>()));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }

@@ -140,9 +140,8 @@ impl Control {
         request: SshTokenRequest,
     ) -> Result<SshToken, ControlError> {
         let outcome = self.try_ssh_token(principal, which, request).await;
-        self.record(principal, Deed::new("ssh.token", which), &outcome)
-            .await;
-        outcome
+        let deed = Deed::new("ssh.token", which);
+        self.conclude(principal, deed, outcome).await
     }
 
     async fn try_ssh_token(
@@ -201,17 +200,21 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<(), ControlError> {
-        let outcome = async {
-            principal.require(Scope::Use)?;
-            let sandbox = self.find(principal, which).await?;
-            self.store().unshare_port(&sandbox.id, NO_PORT).await?;
-            self.0.taken_back.tell(Taken::SshTokens(sandbox.id));
-            Ok(())
-        }
-        .await;
-        self.record(principal, Deed::new("ssh.revoke", which), &outcome)
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = async {
+                principal.require(Scope::Use)?;
+                let sandbox = control.find(&principal, &which).await?;
+                control.store().unshare_port(&sandbox.id, NO_PORT).await?;
+                control.0.taken_back.tell(Taken::SshTokens(sandbox.id));
+                Ok(())
+            }
             .await;
-        outcome
+            let deed = Deed::new("ssh.revoke", which);
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     /// Needs `admin`: a registered key opens every sandbox of the organisation.
@@ -221,9 +224,12 @@ impl Control {
         request: AddSshKey,
     ) -> Result<SshKey, ControlError> {
         let deed = Deed::new("ssh_key.add", request.name.as_str());
-        let outcome = self.try_add_ssh_key(principal, request).await;
-        self.record(principal, deed, &outcome).await;
-        outcome
+        let (control, principal) = (self.clone(), principal.clone());
+        self.to_the_end(async move {
+            let outcome = control.try_add_ssh_key(&principal, request).await;
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     async fn try_add_ssh_key(
@@ -267,20 +273,19 @@ impl Control {
         principal: &Principal,
         id: &KeyId,
     ) -> Result<(), ControlError> {
-        let outcome = async {
-            principal.require(Scope::Admin)?;
-            self.store().remove_ssh_key(&principal.org, id).await?;
-            self.0.taken_back.tell(Taken::SshKey(id.clone()));
-            Ok(())
-        }
-        .await;
-        self.record(
-            principal,
-            Deed::new("ssh_key.remove", id.as_str()),
-            &outcome,
-        )
-        .await;
-        outcome
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        self.to_the_end(async move {
+            let outcome = async {
+                principal.require(Scope::Admin)?;
+                control.store().remove_ssh_key(&principal.org, &id).await?;
+                control.0.taken_back.tell(Taken::SshKey(id.clone()));
+                Ok(())
+            }
+            .await;
+            let deed = Deed::new("ssh_key.remove", id.as_str());
+            control.conclude(&principal, deed, outcome).await
+        })
+        .await
     }
 
     /// Whether it is worth proving that a key is held: some organisation has registered it.
@@ -354,9 +359,11 @@ impl Control {
             }),
             false => Err(refused()),
         };
-        self.record_login(&principal, &id, "token", &outcome).await;
+        let login = self
+            .conclude_login(&principal, &id, "token", outcome)
+            .await?;
         let by = By::SshToken { sandbox: id, token };
-        Ok((outcome?, self.admission(by, told)))
+        Ok((login, self.admission(by, told)))
     }
 
     /// Who logs in with a key that was proven to be held.
@@ -395,9 +402,10 @@ impl Control {
                 sandbox: sandbox.id.clone(),
                 user: user.map(str::to_owned),
             });
-            self.record_login(&principal, &sandbox.id, fingerprint, &login)
-                .await;
-            return Ok((login?, self.admission(by, told)));
+            let login = self
+                .conclude_login(&principal, &sandbox.id, fingerprint, login)
+                .await?;
+            return Ok((login, self.admission(by, told)));
         }
         Err(refused())
     }
@@ -422,16 +430,16 @@ impl Control {
         }
     }
 
-    async fn record_login(
+    async fn conclude_login(
         &self,
         principal: &Principal,
         sandbox: &SandboxId,
         by: &str,
-        outcome: &Result<SshLogin, ControlError>,
-    ) {
+        outcome: Result<SshLogin, ControlError>,
+    ) -> Result<SshLogin, ControlError> {
         let mut deed = Deed::new("ssh.login", sandbox.as_str());
         deed.detail = Some(format!("by {by}"));
-        self.record(principal, deed, outcome).await;
+        self.conclude(principal, deed, outcome).await
     }
 }
 

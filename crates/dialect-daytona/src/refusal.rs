@@ -165,6 +165,7 @@ impl From<ControlError> for Refusal {
             ErrorCode::DiskFull => (507, "DISK_FULL"),
             ErrorCode::GuestUnreachable | ErrorCode::RunnerUnreachable => (502, "BAD_GATEWAY"),
             ErrorCode::TimedOut => (504, "TIMED_OUT"),
+            ErrorCode::Unavailable => (503, "UNAVAILABLE"),
             ErrorCode::Internal => (500, "INTERNAL"),
         };
         let message = match &error.hint {

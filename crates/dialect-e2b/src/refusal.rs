@@ -172,9 +172,10 @@ impl From<ControlError> for Refusal {
             }
             ErrorCode::Unsupported => Kind::Unsupported,
             ErrorCode::DiskFull => Kind::DiskFull,
-            ErrorCode::NoCapacity | ErrorCode::GuestUnreachable | ErrorCode::RunnerUnreachable => {
-                Kind::Unavailable
-            }
+            ErrorCode::NoCapacity
+            | ErrorCode::GuestUnreachable
+            | ErrorCode::RunnerUnreachable
+            | ErrorCode::Unavailable => Kind::Unavailable,
             ErrorCode::TimedOut => Kind::TimedOut,
             ErrorCode::Internal => Kind::Internal,
         };

@@ -148,6 +148,7 @@ impl From<ControlError> for Failure {
             Control::GuestUnreachable => ErrorCode::GuestUnreachable,
             Control::RunnerUnreachable => ErrorCode::RunnerUnreachable,
             Control::TimedOut => ErrorCode::TimedOut,
+            Control::Unavailable => ErrorCode::Unavailable,
             Control::Internal => ErrorCode::Internal,
         };
         let cause = error.source.as_deref().map(|source| chain(source));

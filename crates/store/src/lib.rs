@@ -63,6 +63,8 @@ pub enum StoreError {
     Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the database cannot be reached")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the database is read-only")]
+    ReadOnly,
     #[error("the database failed")]
     Database(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a stored {what} cannot be read back")]
@@ -71,6 +73,10 @@ pub enum StoreError {
 
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// Whether the database answers and takes writes. Every method here ends within a few seconds; one
+    /// that finds the database down answers `Unavailable` or `ReadOnly` at once.
+    async fn check(&self) -> Result<(), StoreError>;
+
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
     async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError>;

@@ -1,87 +1,151 @@
 //! PostgreSQL: a few connections, each with one transaction at a time.
 //!
 //! Checks and changes are single statements or happen under a row lock, so the default isolation is
-//! enough; a deadlock or serialisation failure is tried again a few times.
+//! enough; a deadlock or serialisation failure is tried again a few times. So is an operation whose
+//! connection broke before it was asked to commit: nothing of it can have been kept.
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, Statement};
+use tokio_postgres::{Client, Statement};
 
 use crate::StoreError;
 use crate::migrate::migrate;
 use crate::sql::{Backend, Durability, Op, Row, Tx, Value};
+use health::{Health, Trouble};
+use hosts::Hosts;
 
+mod health;
+mod hosts;
 mod tls;
 
 /// Connections held at most.
 const CONNECTIONS_MAX: usize = 8;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one operation may take in all, waiting for locks included.
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often an operation is tried that lost to another one.
+/// How long one operation may take in all: waiting for a connection and for locks included.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long bringing a database up to date may take. Rows may have to be copied.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How often an operation is tried that lost to another one or lost its connection.
 const TRIES_MAX: u32 = 5;
 /// Prepared statements each connection keeps; filters make a few shapes of the same list.
 const STATEMENTS_MAX: usize = 256;
 /// Any number nobody else uses in this database: holds off other migrations.
 const MIGRATION_LOCK: i64 = 0x636f_7665;
 
-pub struct Postgres {
-    config: Config,
-    tls: tls::Tls,
+pub struct Postgres(Arc<Inner>);
+
+struct Inner {
+    hosts: Hosts,
     idle: Mutex<Vec<PgTx>>,
     permits: Semaphore,
+    health: Health,
+}
+
+/// How an attempt failed, and whether something of it may have been kept.
+struct Broken {
+    error: StoreError,
+    committing: bool,
 }
 
 impl Postgres {
     /// Connects once and brings the database up to date.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let (mut config, tls) = tls::parse(url)?;
-        config.connect_timeout(CONNECT_TIMEOUT);
-        config.application_name("cove");
-        let store = Self {
-            config,
-            tls,
+        let (config, tls) = tls::parse(url)?;
+        let inner = Inner {
+            hosts: Hosts::new(&config, tls)?,
             idle: Mutex::new(Vec::new()),
             permits: Semaphore::new(CONNECTIONS_MAX),
+            health: Health::up(),
         };
-        let mut connection = store.connect().await?;
-        connection.batch("BEGIN").await?;
-        connection
-            .batch(&format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-            .await?;
-        match migrate(&mut connection).await {
-            Ok(()) => connection.batch("COMMIT").await?,
-            Err(error) => {
-                let _ = connection.batch("ROLLBACK").await;
-                return Err(error);
+        let late = |_| StoreError::Unavailable("the database does not answer".into());
+        let mut connection = timeout(OPERATION_TIMEOUT, inner.connect())
+            .await
+            .map_err(late)??;
+        // Whoever migrates now is waited for only as long as any operation; the caller tries again.
+        let locking = async {
+            connection.batch("BEGIN").await?;
+            connection
+                .batch(&format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
+                .await?;
+            connection.batch("SET LOCAL statement_timeout = 0").await
+        };
+        timeout(OPERATION_TIMEOUT, locking).await.map_err(late)??;
+        let migrating = async {
+            match migrate(&mut connection).await {
+                Ok(()) => connection.batch("COMMIT").await,
+                Err(error) => {
+                    let _ = connection.batch("ROLLBACK").await;
+                    Err(error)
+                }
             }
-        }
-        store.give_back(connection);
-        Ok(store)
+        };
+        timeout(MIGRATION_TIMEOUT, migrating)
+            .await
+            .map_err(late)??;
+        inner.give_back(connection);
+        Ok(Self(Arc::new(inner)))
     }
 
+    async fn run<O: Op>(&self, op: O, transaction: bool) -> Result<O::Out, StoreError> {
+        let inner = &self.0;
+        inner.health.check()?;
+        let work = async {
+            let _permit = inner.permit().await?;
+            let mut tries = 1;
+            loop {
+                let Broken { error, committing } = match inner.once(&op, transaction).await {
+                    Ok(out) => return Ok(out),
+                    Err(broken) => broken,
+                };
+                if matches!(error, StoreError::ReadOnly) {
+                    inner.note_down(Trouble::ReadOnly);
+                    return Err(error);
+                }
+                let lost_connection = matches!(error, StoreError::Unavailable(_));
+                if lost_connection {
+                    // The others of its time have probably ended too.
+                    inner.close_idle();
+                }
+                let again = lost_to_another(&error) || (lost_connection && !committing);
+                if !again || tries >= TRIES_MAX {
+                    return Err(error);
+                }
+                inner.health.check()?;
+                tries += 1;
+            }
+        };
+        match timeout(OPERATION_TIMEOUT, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let why = format!("no answer within {} s", OPERATION_TIMEOUT.as_secs());
+                let trouble = Trouble::Unreachable(why);
+                // A database that is only slow is found up again at once.
+                inner.note_down(trouble.clone());
+                Err(trouble.into())
+            }
+        }
+    }
+}
+
+impl Inner {
     async fn connect(&self) -> Result<PgTx, StoreError> {
-        let (client, connection) = self
-            .config
-            .connect(self.tls.clone())
-            .await
-            .map_err(unreachable)?;
-        // Ends by itself when the client is dropped or the server goes away.
-        tokio::spawn(async move {
+        let (client, connection) = self.hosts.connect().await?;
+        let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::warn!(%error, "a database connection ended");
             }
         });
         let mut connection = PgTx {
             client,
+            driver,
             statements: HashMap::new(),
         };
         let limit = OPERATION_TIMEOUT.as_millis();
@@ -96,7 +160,20 @@ impl Postgres {
         Ok(connection)
     }
 
-    async fn take(&self) -> Result<PgTx, StoreError> {
+    /// Everybody who waits in line hears at once that the database is down.
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Ok(permit);
+        }
+        tokio::select! {
+            permit = self.permits.acquire() => {
+                permit.map_err(|error| StoreError::Unavailable(error.into()))
+            }
+            error = self.health.down() => Err(error),
+        }
+    }
+
+    async fn take(self: &Arc<Self>) -> Result<PgTx, StoreError> {
         loop {
             let idle = self
                 .idle
@@ -106,7 +183,10 @@ impl Postgres {
             match idle {
                 Some(connection) if connection.client.is_closed() => continue,
                 Some(connection) => return Ok(connection),
-                None => return self.connect().await,
+                None => {
+                    let connected = self.connect().await;
+                    return connected.inspect_err(|error| self.note_failed_connect(error));
+                }
             }
         }
     }
@@ -120,48 +200,51 @@ impl Postgres {
 
     /// A connection goes back only after its transaction has ended; one that was cut off in the
     /// middle (an error, a timeout, a caller that went away) is closed, which rolls it back.
-    async fn once<O: Op>(&self, op: &O, transaction: bool) -> Result<O::Out, StoreError> {
-        let mut connection = self.take().await?;
+    async fn once<O: Op>(self: &Arc<Self>, op: &O, transaction: bool) -> Result<O::Out, Broken> {
+        let before = |error| Broken {
+            error,
+            committing: false,
+        };
+        let mut connection = self.take().await.map_err(before)?;
         if transaction {
-            connection.batch("BEGIN").await?;
+            connection.batch("BEGIN").await.map_err(before)?;
         }
         match op.run(&mut connection).await {
             Ok(out) => {
                 if transaction {
-                    connection.batch("COMMIT").await?;
+                    let committed = connection.batch("COMMIT").await;
+                    committed.map_err(|error| Broken {
+                        error,
+                        committing: true,
+                    })?;
                 }
                 self.give_back(connection);
                 Ok(out)
             }
             Err(error) => {
-                if !transaction || connection.batch("ROLLBACK").await.is_ok() {
+                let usable = !matches!(error, StoreError::Unavailable(_) | StoreError::ReadOnly);
+                if usable && (!transaction || connection.batch("ROLLBACK").await.is_ok()) {
                     self.give_back(connection);
                 }
-                Err(error)
+                Err(before(error))
             }
         }
     }
+}
 
-    async fn run<O: Op>(&self, op: O, transaction: bool) -> Result<O::Out, StoreError> {
-        let work = async {
-            let _permit = self
-                .permits
-                .acquire()
-                .await
-                .map_err(|error| StoreError::Unavailable(error.into()))?;
-            let mut tries = 1;
-            loop {
-                match self.once(&op, transaction).await {
-                    Err(error) if tries < TRIES_MAX && lost_to_another(&error) => tries += 1,
-                    outcome => return outcome,
-                }
-            }
-        };
-        timeout(OPERATION_TIMEOUT, work).await.map_err(|_| {
-            StoreError::Unavailable(
-                format!("no answer within {} s", OPERATION_TIMEOUT.as_secs()).into(),
-            )
-        })?
+/// Whether this session may write; a setting may have been changed since it connected.
+struct TakesWrites;
+
+impl Op for TakesWrites {
+    type Out = bool;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<bool, StoreError> {
+        let rows = tx
+            .query("SELECT current_setting('transaction_read_only')", &[])
+            .await?;
+        let row = rows
+            .first()
+            .ok_or(StoreError::Corrupt { what: "setting" })?;
+        Ok(row.text(0)? == "off")
     }
 }
 
@@ -175,12 +258,28 @@ impl Backend for Postgres {
     async fn read<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
         self.run(op, false).await
     }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        if self.run(TakesWrites, false).await? {
+            return Ok(());
+        }
+        self.0.note_down(Trouble::ReadOnly);
+        Err(StoreError::ReadOnly)
+    }
 }
 
 /// A connection, with a transaction open on it while an operation writes.
 pub struct PgTx {
     client: Client,
+    driver: JoinHandle<()>,
     statements: HashMap<String, Statement>,
+}
+
+impl Drop for PgTx {
+    /// The driver would wait for answers that a hung server still owes.
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 impl PgTx {
@@ -291,17 +390,38 @@ fn unreachable(error: tokio_postgres::Error) -> StoreError {
     if refused || untrusted.iter().any(|part| text.contains(part)) {
         return StoreError::Refused(error.into());
     }
+    if text.contains("does not allow writes") {
+        return StoreError::ReadOnly;
+    }
     StoreError::Unavailable(error.into())
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {
-    if error.code() == Some(&SqlState::UNIQUE_VIOLATION) {
+    let Some(code) = error.code() else {
+        // Not the database's own words: the connection is gone, or what came over it made no sense.
+        return match error.is_closed() || is_io(&error) {
+            true => StoreError::Unavailable(error.into()),
+            false => StoreError::Database(error.into()),
+        };
+    };
+    if *code == SqlState::UNIQUE_VIOLATION {
         return StoreError::Exists { what: "the row" };
     }
-    if error.is_closed() {
+    if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        return StoreError::ReadOnly;
+    }
+    // Connections (08), resources (53), the operator's doing (57), the system below (58).
+    let passes = ["08", "53", "57", "58"];
+    if passes.iter().any(|class| code.code().starts_with(class)) {
         return StoreError::Unavailable(error.into());
     }
     StoreError::Database(error.into())
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    error
+        .source()
+        .is_some_and(|source| source.is::<std::io::Error>())
 }
 
 fn full_text(error: &dyn Error) -> String {

@@ -65,6 +65,8 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
     /// An operation that changes nothing.
     fn read<O: Op>(&self, op: O) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
+    /// Whether it answers and takes writes.
+    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// A row of an answer, by position.

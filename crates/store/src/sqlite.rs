@@ -11,18 +11,20 @@ use std::future::{Future, ready};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::StoreError;
 use crate::migrate::migrate;
-use crate::ops::events::reserve;
+use crate::ops::events::{Setting, reserve};
 use crate::sql::{Backend, Durability, Op, Row, Tx, Value, values};
 
 /// Operations that wait for the writer; more callers wait in their own tasks.
@@ -40,13 +42,18 @@ const HOST_BOOT: &str = "host_boot";
 /// How the process ends when its disk fails it; whoever started it starts it again.
 const EXIT_UNFLUSHED: i32 = 74;
 /// How long a statement waits for another process that has the file locked.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one operation may take in all. A disk that hangs holds up the writer, not its callers.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Prepared statements each connection keeps.
 const STATEMENTS_MAX: usize = 128;
 
 pub struct Sqlite {
     writer: mpsc::Sender<Job>,
     readers: Arc<Readers>,
+    /// Set when an operation was not done in time, and cleared by the next one that is. There always is
+    /// one: what was given up is still in the writer's queue.
+    stalled: Arc<AtomicBool>,
 }
 
 struct Readers {
@@ -117,13 +124,16 @@ impl Sqlite {
                 idle: Mutex::new(Vec::new()),
                 permits: Semaphore::new(READERS_MAX),
             }),
+            stalled: Arc::default(),
         })
     }
 }
 
 impl Backend for Sqlite {
     async fn write<O: Op>(&self, op: O, durability: Durability) -> Result<O::Out, StoreError> {
+        self.moving()?;
         let (sender, receiver) = oneshot::channel();
+        let stalled = Arc::clone(&self.stalled);
         let job: Job = Box::new(move |tx| {
             let outcome = tx.in_savepoint(&op);
             // What changed nothing has nothing to wait for.
@@ -132,9 +142,10 @@ impl Backend for Sqlite {
                 Err(_) => Durability::Written,
             };
             let answer = Box::new(move |kept: Result<(), String>| {
+                stalled.store(false, Ordering::Relaxed);
                 let answer = match kept {
                     Ok(()) => outcome,
-                    Err(why) => Err(StoreError::Database(why.into())),
+                    Err(why) => Err(StoreError::Unavailable(why.into())),
                 };
                 // A caller that went away does not undo what it asked for.
                 let _ = sender.send(answer);
@@ -142,8 +153,11 @@ impl Backend for Sqlite {
             Outcome { answer, durability }
         });
         let gone = || StoreError::Unavailable("the writer did not take it".into());
-        self.writer.send(job).await.map_err(|_| gone())?;
-        receiver.await.map_err(|_| gone())?
+        self.in_time(async {
+            self.writer.send(job).await.map_err(|_| gone())?;
+            receiver.await.map_err(|_| gone())?
+        })
+        .await
     }
 
     async fn read<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
@@ -169,10 +183,47 @@ impl Backend for Sqlite {
         if O::POINT {
             return work();
         }
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| StoreError::Database(error.into()))?
+        let reading = tokio::task::spawn_blocking(work);
+        match timeout(OPERATION_TIMEOUT, reading).await {
+            Ok(done) => done.map_err(|error| StoreError::Database(error.into()))?,
+            Err(_) => Err(late()),
+        }
     }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.moving()?;
+        self.read(Setting(HOST_BOOT.to_owned())).await.map(drop)
+    }
+}
+
+impl Sqlite {
+    fn moving(&self) -> Result<(), StoreError> {
+        match self.stalled.load(Ordering::Relaxed) {
+            true => Err(late()),
+            false => Ok(()),
+        }
+    }
+
+    async fn in_time<R>(
+        &self,
+        work: impl Future<Output = Result<R, StoreError>>,
+    ) -> Result<R, StoreError> {
+        match timeout(OPERATION_TIMEOUT, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.stalled.store(true, Ordering::Relaxed);
+                tracing::error!(
+                    "the database's disk does not answer; requests are refused until it does"
+                );
+                Err(late())
+            }
+        }
+    }
+}
+
+fn late() -> StoreError {
+    let seconds = OPERATION_TIMEOUT.as_secs();
+    StoreError::Unavailable(format!("no answer within {seconds} s").into())
 }
 
 impl Readers {
@@ -398,7 +449,18 @@ fn failed(error: rusqlite::Error) -> StoreError {
     {
         return StoreError::Exists { what: "the row" };
     }
-    StoreError::Database(error.into())
+    match error.sqlite_error_code() {
+        Some(ErrorCode::ReadOnly) => StoreError::ReadOnly,
+        // Another process holds it, or the disk below fails it or is full: that may pass.
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen,
+        ) => StoreError::Unavailable(error.into()),
+        _ => StoreError::Database(error.into()),
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,10 @@ impl<B: Backend> SqlStore<B> {
 
 #[async_trait]
 impl<B: Backend> Store for SqlStore<B> {
+    async fn check(&self) -> Result<(), StoreError> {
+        self.0.check().await
+    }
+
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
         self.flushed(organisations::Create(org.clone())).await
     }

@@ -95,8 +95,7 @@ impl Control {
             }
             .await;
             let deed = Deed::new("sandbox.resume", super::named(&which, &outcome));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -159,8 +158,7 @@ impl Control {
             }
             .await;
             let deed = Deed::new(rest.action(), super::named(&which, &outcome));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }

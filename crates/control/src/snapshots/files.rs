@@ -39,14 +39,12 @@ impl Control {
         match outcome {
             Ok(found) => {
                 let deed = Deed::new("snapshot.export", found.0.id.as_str());
-                self.record(principal, deed, &Ok(())).await;
+                self.conclude(principal, deed, Ok(())).await?;
                 Ok(found)
             }
             Err(error) => {
                 let deed = Deed::new("snapshot.export", which);
-                let told = Err::<(), _>(error.again());
-                self.record(principal, deed, &told).await;
-                Err(error)
+                self.conclude(principal, deed, Err(error)).await
             }
         }
     }
@@ -63,8 +61,7 @@ impl Control {
             let id = SnapshotId::random();
             let outcome = control.import(&principal, &id, name, file).await;
             let deed = Deed::new("snapshot.import", id.as_str());
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }
@@ -155,8 +152,7 @@ impl Control {
             let outcome = control.try_image_from(&principal, &which, &name).await;
             let mut deed = Deed::new("image.add", name);
             deed.detail = Some(format!("from {which}"));
-            control.record(&principal, deed, &outcome).await;
-            outcome
+            control.conclude(&principal, deed, outcome).await
         })
         .await
     }

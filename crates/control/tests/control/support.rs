@@ -180,6 +180,16 @@ impl Plane {
         .await;
     }
 
+    /// No audit record can be written from now on.
+    pub fn break_audit(&self) {
+        let raw = rusqlite::Connection::open(self.folder.path().join("store.db")).unwrap();
+        raw.execute_batch(
+            "CREATE TRIGGER broken BEFORE INSERT ON audit \
+             BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END",
+        )
+        .unwrap();
+    }
+
     pub async fn audit(&self, principal: &Principal) -> Vec<(String, String)> {
         let page = PageRequest {
             limit: 1000,

@@ -126,7 +126,108 @@ impl Cluster {
         self.server = serve(&self.programs, self.folder.path(), self.owner, self.port);
     }
 
-    fn address(&self, database: &str) -> String {
+    /// Ends every process of it at once, as a crash of its host does.
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub fn kill(&mut self) {
+        self.signal_all(Signal::KILL);
+        let _ = self.server.wait();
+        // The postmaster refuses to start while one of its children lives on.
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while !self.processes().is_empty() && Instant::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub fn start_again(&mut self) {
+        self.server = serve(&self.programs, self.folder.path(), self.owner, self.port);
+    }
+
+    /// SIGSTOP hangs it, SIGCONT lets it go on.
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub fn signal_all(&self, signal: Signal) {
+        for pid in self.processes() {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Those that have this cluster's folder as their own: the postmaster and its children.
+    fn processes(&self) -> Vec<Pid> {
+        let data = self.folder.path().join("data");
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| {
+                let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
+                cwd.is_ok_and(|cwd| cwd == data)
+            })
+            .filter_map(Pid::from_raw)
+            .collect()
+    }
+
+    /// Where its socket is.
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A second cluster that follows this one; the first one's commits wait for it from now on.
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub async fn standby(&self) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("cove-pg-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        if let Some((uid, gid)) = self.owner {
+            chown(folder.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let passable = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(folder.path(), passable).unwrap();
+        let copied = command(&self.programs.join("pg_basebackup"), self.owner)
+            .args([
+                "--username=postgres",
+                "--checkpoint=fast",
+                "--write-recovery-conf",
+                "-h",
+            ])
+            .arg(self.folder.path())
+            .arg("-D")
+            .arg(folder.path().join("data"))
+            .output()
+            .unwrap();
+        assert!(
+            copied.status.success(),
+            "pg_basebackup: {}",
+            String::from_utf8_lossy(&copied.stderr)
+        );
+        let server = serve(&self.programs, folder.path(), self.owner, None);
+        self.run_sql(
+            "postgres",
+            "ALTER SYSTEM SET synchronous_standby_names = '*'",
+        )
+        .await;
+        self.run_sql("postgres", "SELECT pg_reload_conf()").await;
+        Self {
+            folder,
+            programs: self.programs.clone(),
+            owner: self.owner,
+            port: None,
+            server,
+        }
+    }
+
+    /// The address of one database, on this cluster or on the other one.
+    #[allow(dead_code, reason = "this file serves several test programs")]
+    pub fn address_with(&self, other: &Self, database: &str) -> String {
+        let host = |cluster: &Self| cluster.folder.path().to_str().unwrap().replace('/', "%2F");
+        format!(
+            "postgres://postgres@{}:{DEFAULT_PORT},{}:{DEFAULT_PORT}/{database}",
+            host(self),
+            host(other)
+        )
+    }
+
+    pub fn address(&self, database: &str) -> String {
         let host = self.folder.path().to_str().unwrap().replace('/', "%2F");
         let port = self.port.unwrap_or(DEFAULT_PORT);
         format!("postgres://postgres@{host}:{port}/{database}")
@@ -135,6 +236,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // One that a test left hanging hears no request to end.
+        self.signal_all(Signal::CONT);
         stop(&mut self.server);
     }
 }
