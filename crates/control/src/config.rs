@@ -24,6 +24,8 @@ pub struct ControlConfig {
     /// How long a snapshot that the host does not know may be somebody's request on its way. After that it
     /// is taken for given up.
     pub snapshot_grace: Duration,
+    /// How long a caller waits for an earlier change of the same sandbox or snapshot.
+    pub change_wait: Duration,
     /// How often old rows are removed.
     pub sweep_every: Duration,
     /// Below this share of one CPU over a lifecycle period a sandbox counts as idle.
@@ -60,6 +62,7 @@ impl Default for ControlConfig {
             lifecycle_every: Duration::from_secs(5),
             reconcile_every: Duration::from_secs(60),
             snapshot_grace: Duration::from_secs(30),
+            change_wait: Duration::from_secs(30),
             sweep_every: Duration::from_secs(600),
             idle_cpu: 0.02,
             idle_network_bytes: 1024,

@@ -417,7 +417,10 @@ impl Control {
         let mut record = self.find(principal, which).await?;
         // Present before the state is looked at, so that nobody puts it to rest from here on.
         let presence = self.0.activity.enter(&record.id, Arc::clone(&self.0.clock));
-        if is_at_rest(record.state) && !is_doomed(&record) {
+        if is_doomed(&record) || matches!(record.state, State::Creating | State::Stopping) {
+            record = self.await_settled(&record, which).await?;
+        }
+        if is_at_rest(record.state) {
             require_auto_resume(&record)?;
             self.wake(&record.id).await?;
             record = self.find(principal, record.id.as_str()).await?;

@@ -36,6 +36,8 @@ pub(crate) type Told = (State, OffsetDateTime);
 #[derive(Default)]
 struct Waiting {
     ids: HashMap<SandboxId, Option<Told>>,
+    /// Those whose create was answered as failed after the host had made them; they are deleted.
+    retracted: HashSet<SandboxId>,
     all: bool,
 }
 
@@ -53,6 +55,12 @@ impl Stale {
             .and_modify(|told| *told = told.and(Some((state, at))))
             .or_insert(Some((state, at)));
         self.wake.notify_one();
+    }
+
+    /// Its create was answered as failed: it is deleted as soon as that can be written down.
+    pub fn retract(&self, id: &SandboxId) {
+        self.waiting().retracted.insert(id.clone());
+        self.mark(id);
     }
 
     pub fn mark_all(&self) {
@@ -159,12 +167,18 @@ impl Control {
         let _turn = self.0.locks.lock(id).await;
         let record = self.store().any_sandbox(id).await?;
         let Some(record) = record.filter(|record| record.deleted_at.is_none()) else {
+            self.0.stale.waiting().retracted.remove(id);
             // The host is told only where it may not know yet that nobody wants this one.
             if !matches!(told, Some((State::Gone | State::Deleting, _))) {
                 self.remove_unwanted(id).await?;
             }
             return Ok(());
         };
+        if self.0.stale.waiting().retracted.contains(id) {
+            self.delete_now(&record, None).await?;
+            self.0.stale.waiting().retracted.remove(id);
+            return Ok(());
+        }
         let said = told.map(|(state, _)| state);
         if said == Some(record.state) && record.desired != Desired::Deleted {
             return Ok(());

@@ -13,12 +13,13 @@ use cove_store::{
     Page, PageRequest, SandboxRecord, Scope, SnapshotFilter, SnapshotRecord, SnapshotRef,
     SnapshotState,
 };
+use tokio::time::{Instant, sleep};
 
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-use crate::sandboxes::{Sandbox, being_deleted, is_doomed};
+use crate::sandboxes::{LOOK_EVERY, Sandbox, being_deleted, is_doomed, still_busy};
 
 mod checkpoint;
 mod files;
@@ -183,19 +184,19 @@ impl Control {
         let reference = id
             .as_ref()
             .map_or(SnapshotRef::Name(which), SnapshotRef::Id);
-        let found = self.store().snapshot(&principal.org, reference).await?;
-        let found = found.ok_or_else(|| no_snapshot(which))?;
-        match found.state {
-            SnapshotState::Ready => Ok(found),
-            SnapshotState::Making => Err(ControlError::new(
-                ErrorCode::Conflict,
-                "the snapshot is still being made",
-            )
-            .retry_after(1)),
-            SnapshotState::Deleting => Err(ControlError::new(
-                ErrorCode::Conflict,
-                "the snapshot is being deleted",
-            )),
+        let deadline = Instant::now() + self.config().change_wait;
+        loop {
+            let found = self.store().snapshot(&principal.org, reference).await?;
+            let found = found.ok_or_else(|| no_snapshot(which))?;
+            let passing = match found.state {
+                SnapshotState::Ready => return Ok(found),
+                SnapshotState::Making => "the snapshot is being made",
+                SnapshotState::Deleting => "the snapshot is being deleted",
+            };
+            if Instant::now() >= deadline {
+                return Err(still_busy(passing));
+            }
+            sleep(LOOK_EVERY).await;
         }
     }
 
@@ -275,12 +276,12 @@ impl Control {
                 let found = control.store().snapshot(&principal.org, reference).await?;
                 let found = found.ok_or_else(|| no_snapshot(&which))?;
                 target = found.id.to_string();
-                if control.0.snapshots_under_way.has(&found.id) {
-                    return Err(ControlError::new(
-                        ErrorCode::Conflict,
-                        "the snapshot is in use right now",
-                    )
-                    .retry_after(1));
+                let deadline = Instant::now() + control.config().change_wait;
+                while control.0.snapshots_under_way.has(&found.id) {
+                    if Instant::now() >= deadline {
+                        return Err(still_busy("the snapshot is in use"));
+                    }
+                    sleep(LOOK_EVERY).await;
                 }
                 control.delete_snapshot_now(&found).await
             }
@@ -365,8 +366,9 @@ impl Control {
                 crate::sandboxes::claim(key, &asked)
             })
             .transpose()?;
-        let _turn = self.0.locks.lock(&found.id).await;
+        let _turn = self.take_turn(&found.id).await?;
         let record = self.reread_any(&found.id, which).await?;
+        let record = self.settled(&record).await?;
         require_settled(&record, "take a snapshot of")?;
         let wish = Wish {
             name: request.name,

@@ -10,7 +10,7 @@ use cove_store::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{CreateSandbox, Created, observed};
+use super::{CreateSandbox, Created, is_doomed, observed};
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
@@ -19,7 +19,7 @@ use crate::principal::Principal;
 
 pub const IDEMPOTENCY_KEY_MAX: usize = 255;
 /// How often a create looks again when the one it would repeat has just failed.
-const REPLAYS_MAX: u32 = 3;
+const REPLAYS_MAX: u32 = 4;
 /// How long a repeated create waits for one that the host goes on with after its caller's end.
 const CUT_OFF_WAIT: Duration = Duration::from_secs(10);
 const CUT_OFF_LOOK: Duration = Duration::from_millis(20);
@@ -57,12 +57,28 @@ impl Control {
             self.begin(principal, beginning, &id).await
         }
         .await;
+        self.conclude_create(principal, &id, outcome).await
+    }
+
+    /// Writes down how a create ended. One that cannot be written down is answered as failed, so nothing
+    /// of it may stay.
+    pub(crate) async fn conclude_create(
+        &self,
+        principal: &Principal,
+        id: &SandboxId,
+        outcome: Result<Created, ControlError>,
+    ) -> Result<Created, ControlError> {
         let target = match &outcome {
             Ok(created) => created.sandbox.id.as_str(),
             Err(_) => id.as_str(),
         };
+        let made = matches!(&outcome, Ok(created) if !created.replayed);
         let deed = Deed::new("sandbox.create", target);
-        self.conclude(principal, deed, outcome).await
+        let concluded = self.conclude(principal, deed, outcome).await;
+        if concluded.is_err() && made {
+            self.0.stale.retract(id);
+        }
+        concluded
     }
 
     /// What it writes is durable once the caller has concluded.
@@ -112,11 +128,33 @@ impl Control {
             .map(|(snapshot, memory)| FromSnapshot { snapshot, memory });
         // Held until the end, so that a repeated request waits for this one.
         let _turn = self.0.locks.lock(id).await;
+        let mut waited = false;
         for _ in 0..REPLAYS_MAX {
             let inserted = self
                 .store()
                 .create_sandbox(&record, idempotency.as_ref())
                 .await;
+            let inserted = match inserted {
+                Err(error) if !waited => {
+                    // A sandbox that is still to be deleted may hold the name or the quota.
+                    waited = true;
+                    let freed = match &error {
+                        StoreError::Exists { .. } => {
+                            let name = record.spec.name.as_deref();
+                            self.finish_deletions(&record.org, name).await?
+                        }
+                        StoreError::Quota { .. } => {
+                            self.finish_deletions(&record.org, None).await?
+                        }
+                        _ => false,
+                    };
+                    match freed {
+                        true => continue,
+                        false => Err(error),
+                    }
+                }
+                outcome => outcome,
+            };
             match inserted.map_err(|error| name_taken(error, &record))? {
                 Inserted::New => {
                     let sandbox = self.make(&record, image, from).await?.into();
@@ -145,9 +183,21 @@ impl Control {
         let deadline = tokio::time::Instant::now() + CUT_OFF_WAIT;
         loop {
             let found = self.store().any_sandbox(first).await?;
-            let Some(record) = found.filter(|record| record.deleted_at.is_none()) else {
+            let Some(record) = found else {
                 return Ok(None);
             };
+            let is_gone = record.deleted_at.is_some();
+            if record.started_at.is_none() && (is_gone || is_doomed(&record)) {
+                // The first request failed and its key was not freed: a crash came between.
+                if !is_gone {
+                    self.finish_delete(&record).await?;
+                }
+                self.store().forget_idempotency(&record.org, first).await?;
+                return Ok(None);
+            }
+            if is_gone {
+                return Ok(None);
+            }
             if record.state != State::Creating {
                 return Ok(Some(Created {
                     sandbox: record.into(),
@@ -191,7 +241,17 @@ impl Control {
         };
         match made {
             // Its counters begin with it, so its first figures can wait for the next round.
-            Ok(view) => self.keep(record, &view).await,
+            Ok(view) => match self.keep(record, &view).await {
+                Ok(kept) => Ok(kept),
+                Err(error) => {
+                    // The caller hears that it failed, so the host must not keep it.
+                    let failed = RunnerError::Internal {
+                        message: error.to_string(),
+                    };
+                    self.unmake(record, &failed).await;
+                    Err(error)
+                }
+            },
             Err(error) => {
                 self.unmake(record, &error).await;
                 Err(image_hint(error, record))

@@ -22,7 +22,7 @@ impl Control {
             principal.require(Scope::Manage)?;
             let found = self.find(principal, which).await?;
             target = found.id.to_string();
-            let _turn = self.0.locks.lock(&found.id).await;
+            let _turn = self.take_turn(&found.id).await?;
             let record = self.reread(&found, which).await?;
             self.delete_now(&record, None).await
         }

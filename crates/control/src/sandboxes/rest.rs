@@ -11,7 +11,7 @@ use cove_runner::{RunnerError, SandboxView};
 use cove_store::{SandboxChange, SandboxRecord, Scope, StoreError};
 use tokio::sync::OnceCell;
 
-use super::{Sandbox, being_deleted, holding, is_doomed};
+use super::{Sandbox, holding};
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::ControlError;
@@ -89,7 +89,7 @@ impl Control {
             let outcome = async {
                 principal.require(Scope::Use)?;
                 let found = control.find(&principal, &which).await?;
-                let _turn = control.0.locks.lock(&found.id).await;
+                let _turn = control.take_turn(&found.id).await?;
                 let record = control.reread(&found, &which).await?;
                 control.resume_or_refuse(&record).await
             }
@@ -107,9 +107,7 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         let record = self.settled(record).await?;
         match record.state {
-            State::Frozen | State::Paused if !is_doomed(&record) => {
-                Ok(self.resume_now(&record).await?.into())
-            }
+            State::Frozen | State::Paused => Ok(self.resume_now(&record).await?.into()),
             _ => {
                 require_running(&record)?;
                 self.0.activity.note(&record.id, self.now());
@@ -130,11 +128,8 @@ impl Control {
             let outcome = async {
                 principal.require(Scope::Manage)?;
                 let found = control.find(&principal, &which).await?;
-                let _turn = control.0.locks.lock(&found.id).await;
+                let _turn = control.take_turn(&found.id).await?;
                 let record = control.reread(&found, &which).await?;
-                if is_doomed(&record) {
-                    return Err(being_deleted());
-                }
                 let record = control.settled(&record).await?;
                 let rested = match (rest, record.state) {
                     (Rest::Freeze, State::Frozen) | (Rest::Pause, State::Paused) => record,
@@ -161,17 +156,6 @@ impl Control {
             control.conclude(&principal, deed, outcome).await
         })
         .await
-    }
-
-    /// A state on the way to another is old news for whoever holds the lock: asks the host anew.
-    async fn settled(&self, record: &SandboxRecord) -> Result<SandboxRecord, ControlError> {
-        match record.state {
-            State::Pausing | State::Resuming | State::Restoring => {
-                let view = self.runner().get(&record.id).await?;
-                self.write_observed(record, &view).await
-            }
-            _ => Ok(record.clone()),
-        }
     }
 
     /// For whoever holds the sandbox's lock.
@@ -301,19 +285,18 @@ impl Control {
     }
 
     async fn wake_once(&self, id: &SandboxId) -> Result<(), ControlError> {
-        let _turn = self.0.locks.lock(id).await;
+        let _turn = self.take_turn(id).await?;
         let record = self.store().any_sandbox(id).await?;
         let record = record.filter(|record| record.deleted_at.is_none());
         let record = record.ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
-        if is_doomed(&record) {
-            return Err(being_deleted());
-        }
+        let record = self.settled(&record).await?;
         // The row may be behind: whoever asks here was told by somebody that it does not run.
         let view = self.runner().get(id).await?;
         let record = match view.state == record.state {
             true => record,
             false => self.write_observed(&record, &view).await?,
         };
+        let record = self.settled(&record).await?;
         match record.state {
             State::Frozen | State::Paused => {
                 require_auto_resume(&record)?;

@@ -4,7 +4,7 @@ use cove_model::{Resources, SandboxSpec, State};
 use cove_runner::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope, StoreError};
 
-use super::{Sandbox, SandboxPatch, being_deleted, holding, is_doomed, observed};
+use super::{Sandbox, SandboxPatch, holding, observed};
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
@@ -22,13 +22,11 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         principal.require(Scope::Use)?;
         let found = self.find(principal, which).await?;
-        let _turn = self.0.locks.lock(&found.id).await;
+        let _turn = self.take_turn(&found.id).await?;
         let record = self.reread(&found, which).await?;
-        if is_doomed(&record) {
-            return Err(being_deleted());
-        }
+        let record = self.settled(&record).await?;
         match record.state {
-            State::Stopped | State::Failed | State::Creating | State::Stopping => {}
+            State::Stopped | State::Failed => {}
             _ => return self.resume_or_refuse(&record).await,
         }
         let intent = SandboxChange {
@@ -108,14 +106,12 @@ impl Control {
             )));
         }
         let found = self.find(principal, which).await?;
-        let _turn = self.0.locks.lock(&found.id).await;
+        let _turn = self.take_turn(&found.id).await?;
         let record = self.reread(&found, which).await?;
-        if is_doomed(&record) {
-            return Err(being_deleted());
-        }
+        let record = self.settled(&record).await?;
         match record.state {
             State::Stopped => Ok(record.into()),
-            State::Running | State::Frozen | State::Paused | State::Creating | State::Stopping => {
+            State::Running | State::Frozen | State::Paused => {
                 Ok(self.stop_now(&record, grace_ms, None).await?.into())
             }
             state => Err(ControlError::new(
@@ -189,11 +185,9 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         principal.require(Scope::Manage)?;
         let found = self.find(principal, which).await?;
-        let _turn = self.0.locks.lock(&found.id).await;
+        let _turn = self.take_turn(&found.id).await?;
         let record = self.reread(&found, which).await?;
-        if is_doomed(&record) {
-            return Err(being_deleted());
-        }
+        let record = self.settled(&record).await?;
         let new = patched(&record.spec, &patch)?;
         new.check()?;
         if new.network != record.spec.network {

@@ -133,7 +133,7 @@ impl Control {
         };
         let (control, id, auto) = (self.clone(), record.id.clone(), auto.clone());
         self.to_the_end(async move {
-            let _turn = control.0.locks.lock(&id).await;
+            let _turn = control.take_turn(&id).await?;
             let record = control.reread_any(&id, id.as_str()).await?;
             control.checkpoint_now(&record, &auto).await
         })

@@ -9,8 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{Children, Wish, require_settled};
 use crate::Control;
-use crate::audit::Deed;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{Beginning, Sandbox, claim};
 
@@ -81,6 +80,15 @@ impl ForkRequest {
     }
 }
 
+/// Whether the same request may succeed later.
+fn may_be_repeated(child: &Result<Sandbox, ControlError>) -> bool {
+    let code = child.as_ref().err().map(|error| error.code);
+    matches!(
+        code,
+        Some(ErrorCode::RunnerUnreachable | ErrorCode::Internal | ErrorCode::TimedOut)
+    )
+}
+
 impl Control {
     pub(super) async fn fork(
         &self,
@@ -92,8 +100,9 @@ impl Control {
         request.check()?;
         let found = self.find(principal, which).await?;
         let key = self.fork_key(&request, found.id.as_str())?;
-        let turn = self.0.locks.lock(&found.id).await;
+        let turn = self.take_turn(&found.id).await?;
         let parent = self.reread_any(&found.id, which).await?;
+        let parent = self.settled(&parent).await?;
         require_settled(&parent, "fork")?;
         let wish = Wish {
             kind: SnapshotKind::Fork,
@@ -108,7 +117,11 @@ impl Control {
             .make_children(principal, &from, &parent.spec, &request)
             .await;
         drop(held);
-        self.drop_fork_point(taken.snapshot);
+        // Whoever repeats the request gets the children that are missing from the same state.
+        let repeatable = request.idempotency_key.is_some() && children.iter().any(may_be_repeated);
+        if !repeatable {
+            self.drop_fork_point(taken.snapshot);
+        }
         Ok(children)
     }
 
@@ -158,6 +171,7 @@ impl Control {
     ) -> Vec<Result<Sandbox, ControlError>> {
         let mut made: Vec<Option<Result<Sandbox, ControlError>>> = Vec::new();
         made.resize_with(request.count as usize, || None);
+        let mut unfinished = BTreeMap::new();
         let mut running = JoinSet::new();
         let mut waiting = 0..request.count;
         loop {
@@ -170,24 +184,26 @@ impl Control {
                     from: Some((from.clone(), request.memory)),
                     idempotency_key: request.key(index),
                 };
+                let id = SandboxId::random();
+                unfinished.insert(index as usize, id.clone());
                 running.spawn(async move {
-                    let id = SandboxId::random();
                     let outcome = control.begin(&principal, beginning, &id).await;
-                    let outcome = outcome.map(|created| created.sandbox);
-                    let target = match &outcome {
-                        Ok(sandbox) => sandbox.id.to_string(),
-                        Err(_) => id.to_string(),
-                    };
-                    let deed = Deed::new("sandbox.create", target);
-                    let outcome = control.conclude(&principal, deed, outcome).await;
-                    (index as usize, outcome)
+                    let outcome = control.conclude_create(&principal, &id, outcome).await;
+                    (index as usize, outcome.map(|created| created.sandbox))
                 });
             }
             match running.join_next().await {
                 None => break,
-                Some(Ok((index, outcome))) => made[index] = Some(outcome),
+                Some(Ok((index, outcome))) => {
+                    unfinished.remove(&index);
+                    made[index] = Some(outcome);
+                }
                 Some(Err(error)) => tracing::error!(%error, "a child was cut off"),
             }
+        }
+        // A child that was cut off is answered as failed, so nothing of it may stay.
+        for id in unfinished.values() {
+            self.0.stale.retract(id);
         }
         let cut_off = || Err(ControlError::internal("the child could not be finished"));
         made.into_iter()

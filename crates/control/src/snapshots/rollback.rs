@@ -32,8 +32,9 @@ impl Control {
     ) -> Result<RolledBack, ControlError> {
         principal.require(Scope::Manage)?;
         let found = self.find(principal, which).await?;
-        let _turn = self.0.locks.lock(&found.id).await;
+        let _turn = self.take_turn(&found.id).await?;
         let record = self.reread_any(&found.id, which).await?;
+        let record = self.settled(&record).await?;
         require_settled(&record, "roll back")?;
         let to = self.find_snapshot(principal, to).await?;
         require_memory(&to, memory)?;

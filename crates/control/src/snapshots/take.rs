@@ -6,11 +6,12 @@ use cove_store::{
     IdempotencyKey, SandboxChange, SandboxRecord, SnapshotChange, SnapshotCreated, SnapshotFacts,
     SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
 };
+use tokio::time::{Instant, sleep};
 
 use super::Taken;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
-use crate::sandboxes::key_reused;
+use crate::sandboxes::{LOOK_EVERY, key_reused};
 
 /// What a snapshot that is not measured yet holds of the disk quota. Whoever is beyond it gets no more.
 pub(super) const FIRST_HOLD_MB: u64 = 1;
@@ -103,8 +104,14 @@ impl Control {
                 }
                 SnapshotCreated::KeyReused => return Err(key_reused("for another request")),
                 SnapshotCreated::Replayed(first) => {
-                    // Its maker is gone: the sandbox's lock is ours.
-                    self.settle_snapshot(&first).await?;
+                    // Its maker is gone: the sandbox's lock is ours. The host may still be at it.
+                    let deadline = Instant::now() + self.config().change_wait;
+                    while let Err(error) = self.settle_snapshot(&first).await {
+                        if error.code != ErrorCode::Conflict || Instant::now() >= deadline {
+                            return Err(error);
+                        }
+                        sleep(LOOK_EVERY).await;
+                    }
                     let found = self.store().any_snapshot(&first).await?;
                     if let Some(snapshot) = found {
                         return Ok(Taken {

@@ -195,7 +195,8 @@ impl MemoryRunner {
         }
     }
 
-    pub(super) fn set_state(&self, id: &SandboxId, state: State, reason: Option<String>) {
+    /// The host says it is in this state from now on.
+    pub fn set_state(&self, id: &SandboxId, state: State, reason: Option<String>) {
         let now = self.clock.now();
         let mut world = self.world();
         if let Some(one) = world.sandboxes.get_mut(id) {

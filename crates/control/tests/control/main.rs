@@ -14,6 +14,7 @@ mod logins;
 mod metering;
 mod quota;
 mod resting;
+mod retrying;
 mod snapshots;
 mod support;
 mod tenancy;

@@ -32,6 +32,7 @@ pub struct Plane {
 pub fn quick() -> ControlConfig {
     ControlConfig {
         snapshot_grace: Duration::ZERO,
+        change_wait: Duration::from_secs(2),
         meter_every: Duration::from_millis(20),
         lifecycle_every: Duration::from_millis(20),
         reconcile_every: Duration::from_millis(50),
@@ -70,6 +71,11 @@ impl Plane {
             folder,
             background: None,
         }
+    }
+
+    /// The file of its database.
+    pub fn database(&self) -> std::path::PathBuf {
+        self.folder.path().join("store.db")
     }
 
     /// Starts the background work.
