@@ -73,6 +73,10 @@ pub fn cases() -> Vec<Case> {
         an_image_of_links_in_the_wrong_places_leads_nowhere,
         a_sandbox_that_wrecked_its_own_places_harms_nobody_when_started_again,
         the_pool_is_closed_to_the_hosts_users,
+        every_file_of_the_kernel_that_can_be_read_is_on_the_list,
+        what_tells_of_the_host_is_covered,
+        a_boot_id_is_new_at_each_start,
+        lowered_oom_scores_do_not_last,
     ]);
     all
 }
@@ -287,6 +291,140 @@ async fn sandboxes_have_uid_ranges_of_their_own(world: Arc<World>) {
         .await
         .ok();
     assert!(!seen.contains("sleep 1000"), "{seen}");
+}
+
+/// Whether a path is one that a line of the list describes: `*` stands for anything within a name, and
+/// `**` as the last name for everything below.
+fn described(path: &str, line: &str) -> bool {
+    let (mut names, mut wanted) = (path.split('/'), line.split('/'));
+    loop {
+        match (names.next(), wanted.next()) {
+            (None, None) => return true,
+            (Some(_), Some("**")) => return true,
+            (Some(name), Some(pattern)) if name_matches(name, pattern) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn name_matches(name: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        None => name == pattern,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && name_matches(&rest[at..], after))
+        }),
+    }
+}
+
+/// What a new kernel adds fails here until somebody has decided whether guests may read it.
+async fn every_file_of_the_kernel_that_can_be_read_is_on_the_list(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let allowed: Vec<&str> = include_str!("readable.txt")
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
+    let mut unknown = std::collections::BTreeSet::new();
+    for user in ["", "user"] {
+        let found = sandbox
+            .python(user, include_str!("programs/readable.py"))
+            .await
+            .ok();
+        let found: Vec<&str> = found.lines().collect();
+        assert!(
+            found.contains(&"/proc/self/status"),
+            "nothing was looked at: {found:?}"
+        );
+        let listed = |path: &&&str| allowed.iter().any(|line| described(path, line));
+        unknown.extend(
+            found
+                .iter()
+                .filter(|path| !listed(path))
+                .map(|path| (*path).to_owned()),
+        );
+    }
+    let unknown: Vec<String> = unknown.into_iter().collect();
+    assert!(
+        unknown.is_empty(),
+        "not in tests/conformance/readable.txt; cover them in crates/spawner/src/kernel_files.rs or list them:\n{}",
+        unknown.join("\n")
+    );
+}
+
+async fn what_tells_of_the_host_is_covered(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    for user in ["", "user"] {
+        // The pool of this very host is a loop file; its path is nobody's business inside.
+        let tells = "cat /sys/block/*/loop/backing_file /sys/devices/virtual/block/*/loop/backing_file \
+            /proc/cmdline /proc/diskstats /proc/partitions /proc/swaps /proc/modules /proc/interrupts \
+            /proc/config.gz /proc/kallsyms /proc/fs/*/*/* /proc/pressure/* /proc/sys/kernel/core_pattern \
+            /sys/kernel/vmcoreinfo /sys/kernel/boot_params/* /sys/fs/ext4/*/* /sys/fs/btrfs/*/* \
+            /sys/firmware/*/* /sys/class/dmi/id/* /sys/class/block/* /sys/module/*/* 2>/dev/null | head -c 200";
+        let seen = sandbox.sh(user, tells).await;
+        assert_eq!(seen.stdout, "", "as {user:?}");
+    }
+    // The number of the host's groups would tell how many others there are.
+    let groups = "awk '!/^#/ && $3 != 1' /proc/cgroups";
+    assert_eq!(sandbox.sh("", groups).await.ok(), "");
+    // What ordinary programs look for is there.
+    let there = "cat /sys/class/net/lo/address /sys/devices/system/cpu/online >/dev/null && \
+        test -d /sys/fs/cgroup && grep -q ^cpu /proc/stat && grep -q Linux /proc/version && nproc >/dev/null && echo there";
+    assert_eq!(sandbox.sh("user", there).await.ok(), "there\n");
+}
+
+async fn a_boot_id_is_new_at_each_start(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    let look = "cat /proc/sys/kernel/random/boot_id";
+    let before = sandbox.sh("user", look).await.ok();
+    assert_eq!(before.trim().len(), 36, "{before:?}");
+    let hosts = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    assert_ne!(hosts.expect("the host has one"), before);
+    assert_ne!(world.neighbour.sh("user", look).await.ok(), before);
+    assert_eq!(sandbox.sh("", look).await.ok(), before);
+    let engine = &world.host.engine;
+    engine
+        .stop(&sandbox.id, 500)
+        .await
+        .expect("it can be stopped");
+    engine.start(&sandbox.id).await.expect("it can be started");
+    assert_ne!(
+        sandbox.sh("user", look).await.ok(),
+        before,
+        "after a cold start"
+    );
+}
+
+async fn lowered_oom_scores_do_not_last(world: Arc<World>) {
+    let sandbox = world.sandbox().await;
+    // In a loop, by root and by a user, in processes that fork: whichever way this host keeps the order,
+    // none stays below PID 1.
+    let lower = "import os, sys, time
+deadline = time.monotonic() + 60
+def score():
+    return int(open('/proc/self/oom_score_adj').read())
+try:
+    open('/proc/self/oom_score_adj', 'w').write('-500' if os.getuid() == 0 else '0')
+except PermissionError:
+    pass
+try:
+    open('/proc/self/oom_score_adj', 'w').write('0')
+except PermissionError:
+    pass
+pid = os.fork()
+while score() < 300:
+    if time.monotonic() > deadline:
+        sys.exit(f'still {score()}')
+    time.sleep(0.01)
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    for user in ["", "user"] {
+        sandbox.python(user, lower).await.ok();
+    }
+    assert_eq!(
+        sandbox.sh("", "cat /proc/1/oom_score_adj").await.ok(),
+        "300\n"
+    );
 }
 
 async fn no_new_privileges_stops_sudo(world: Arc<World>) {

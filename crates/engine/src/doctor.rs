@@ -3,6 +3,7 @@
 use std::fs;
 
 use cove_isolation::Isolation;
+use cove_isolation_container::OomOrder;
 use cove_pool::Pool;
 use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
 
@@ -111,7 +112,41 @@ fn host_findings(cgroup_version: u8) -> Vec<Finding> {
         user_namespaces(),
         bootstrap_tool(),
         open_files(),
+        oom_order(OomOrder::of_this_host()),
     ]
+}
+
+fn oom_order(order: OomOrder) -> Finding {
+    const NAME: &str = "out-of-memory order";
+    let OomOrder {
+        pinned,
+        own,
+        sandboxes,
+    } = order;
+    if own >= sandboxes {
+        return bad(
+            NAME,
+            format!(
+                "the server's OOM score is {own} and sandboxes begin at {sandboxes}: the kernel may end the server before them"
+            ),
+            "set OOMScoreAdjust of the service to 0 or less, as packaging/cove.service does".into(),
+        );
+    }
+    match pinned {
+        true => good(
+            NAME,
+            format!(
+                "sandboxes end before the host's own processes (scores from {sandboxes}, pinned)"
+            ),
+        ),
+        false => warning(
+            NAME,
+            format!(
+                "this root lacks CAP_SYS_RESOURCE: guests can lower their OOM scores below {sandboxes} for up to a second, until the runner raises them again"
+            ),
+            "give the service CAP_SYS_RESOURCE, so that the kernel pins the scores".into(),
+        ),
+    }
 }
 
 fn kernel() -> Finding {

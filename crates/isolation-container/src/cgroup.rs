@@ -115,6 +115,30 @@ impl Cgroups {
         Ok(names.into_iter().collect())
     }
 
+    /// Groups of sandboxes, by the one hierarchy that lists their processes.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let parent = match self {
+            Self::V1(hierarchy) => hierarchy.parent("memory"),
+            Self::V2(hierarchy) => hierarchy.parent(),
+        };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(parent)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("sandbox-") {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// CPU time of everything in this engine's groups, in a unit of the version's own.
+    pub fn cpu_used(&self) -> io::Result<u64> {
+        match self {
+            Self::V1(hierarchy) => v1::cpu_used(hierarchy.parent("cpuacct")),
+            Self::V2(hierarchy) => v2::cpu_used(hierarchy.parent()),
+        }
+    }
+
     fn parents(&self) -> Vec<PathBuf> {
         match self {
             Self::V1(hierarchy) => hierarchy.parents(),
@@ -196,6 +220,14 @@ impl Group {
         match self {
             Self::V1(group) => group.set_io_read(device, read, pid),
             Self::V2(group) => group.set_io(device, read, write),
+        }
+    }
+
+    /// CPU time, in a unit of the version's own: only to tell whether anything ran.
+    pub fn cpu_used(&self) -> io::Result<u64> {
+        match self {
+            Self::V1(group) => v1::cpu_used(&group.cpuacct),
+            Self::V2(group) => v2::cpu_used(&group.dir),
         }
     }
 

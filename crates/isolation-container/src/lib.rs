@@ -5,6 +5,7 @@
 //! namespaces and cgroup — from a small pool or makes one, mounts the root for the seat's uid range,
 //! and tells the child to become the guest.
 
+mod boot_id;
 mod capture;
 mod capturer;
 mod cgroup;
@@ -13,7 +14,9 @@ mod cpus;
 mod external;
 mod guest_program;
 mod machine;
+mod oom;
 mod overlay;
+mod own_tmpfs;
 mod restore;
 mod retired;
 mod rootfs;
@@ -24,5 +27,6 @@ mod spawner;
 mod tier;
 mod watched;
 
+pub use oom::OomOrder;
 pub use overlay::Handing;
 pub use tier::{ContainerConfig, ContainerTier};

@@ -5,35 +5,16 @@ use std::io;
 use std::os::fd::AsFd;
 
 use cove_spawner::shared;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstatfs, openat, openat2};
+use rustix::fs::fstatfs;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 
-/// Our own tmpfs inside, which /dev/shm is a part of.
-const INSIDE: &str = ".cove";
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+use crate::own_tmpfs;
 
 /// Sets what may be kept in it, while no process of the sandbox runs. What is there already stays, also
 /// beyond the limit; nothing can be added then.
 pub fn limit(pid: i32, bytes: u64) -> io::Result<()> {
-    let root = openat(
-        CWD,
-        format!("/proc/{pid}/root"),
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let place = openat2(
-        &root,
-        INSIDE,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )?;
+    let place = own_tmpfs::open(pid)?;
     let now = fstatfs(&place)?;
-    if now.f_type as i64 != TMPFS_MAGIC {
-        return Err(io::Error::other(
-            "the sandbox's own tmpfs is not in its place",
-        ));
-    }
     let used_bytes = (now.f_blocks - now.f_bfree) * now.f_bsize as u64;
     let used_inodes = now.f_files - now.f_ffree;
     let size = bytes.max(used_bytes);

@@ -23,7 +23,7 @@ use cove_isolation::{
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::{Counters, Network, NetworkError};
 use cove_spawner::message::Start;
-use cove_spawner::shared;
+use cove_spawner::{boot_id, shared};
 use tokio::task::spawn_blocking;
 
 use crate::capturer::Capturer;
@@ -31,6 +31,7 @@ use crate::cgroup::{Cgroups, MemoryLimit};
 use crate::cpus::CpuBook;
 use crate::guest_program;
 use crate::machine::{self, Container, Detail, Senses, TIER};
+use crate::oom::{self, OomOrder, Watch};
 use crate::overlay::{Handing, Overlays};
 use crate::retired::Retired;
 use crate::rootfs;
@@ -38,6 +39,8 @@ use crate::seat::{self, Link, Seat, SeatMaker};
 use crate::shown::{self, Cpuinfo};
 use crate::spawner::Spawner;
 
+/// Of the thread that watches OOM scores.
+const WATCH_NICENESS: i32 = -20;
 /// How long a used seat waits to be replaced.
 const REFILL_PAUSE: Duration = Duration::from_millis(20);
 
@@ -139,9 +142,11 @@ impl ContainerTier {
             cool: AtomicBool::new(false),
             config,
         };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        let shared = Arc::new(shared);
+        if !OomOrder::of_this_host().pinned {
+            watch_scores(&shared).map_err(IsolationError::failed("watch OOM scores"))?;
+        }
+        Ok(Self { shared })
     }
 
     /// Which version of cgroups limits the sandboxes.
@@ -335,6 +340,8 @@ impl Shared {
         let visible = limits.visible_cpus();
         let start = Start {
             hostname: boot.hostname.clone(),
+            sandbox: boot.id.to_string(),
+            boot_id: boot_id::random().map_err(IsolationError::failed("make a boot id"))?,
             cpuinfo: self.cpuinfo.for_cpus(visible),
             cpu_online: shown::cpu_online(visible),
             meminfo: shown::meminfo(limits.memory_ceiling_mb() << 20),
@@ -554,7 +561,12 @@ impl Isolation for ContainerTier {
             }
         };
         let adopting = detail.clone();
+        let scored = group.clone();
         let link = blocking(move || {
+            // An engine of before may have given it others.
+            if let Err(error) = oom::settle(&scored, adopting.pid) {
+                tracing::warn!(%error, "the OOM scores of an adopted sandbox are not in order");
+            }
             if let Some(sandbox) = &adopting.sandbox {
                 link.adopt(sandbox, &adopting.network)?;
             }
@@ -703,6 +715,31 @@ async fn blocking<T: Send + 'static>(
             io::Error::other(error),
         ))
     })
+}
+
+/// Raises scores that guests lower, for as long as the tier is open.
+fn watch_scores(shared: &Arc<Shared>) -> io::Result<()> {
+    let (weak, mut watch) = (
+        Arc::downgrade(shared),
+        Watch::new(Arc::clone(&shared.cgroups)),
+    );
+    let run = move || {
+        // Sandboxes that take all of the CPU must not keep it from looking.
+        let thread = rustix::thread::gettid();
+        let _ = rustix::process::setpriority_process(Some(thread), WATCH_NICENESS);
+        let open = || {
+            let shared = weak.upgrade();
+            shared.is_some_and(|shared| !shared.closed.load(Ordering::Acquire))
+        };
+        while open() {
+            if let Err(error) = watch.look() {
+                tracing::debug!(%error, "OOM scores could not be read");
+            }
+            std::thread::sleep(oom::LOOK_EVERY);
+        }
+    };
+    let thread = std::thread::Builder::new().name("cove-oom".into());
+    thread.spawn(run).map(drop)
 }
 
 /// A directory that any uid may enter, to attach mounts to inside a child's own namespace.

@@ -1,7 +1,7 @@
 //! From a fresh clone to PID 1 of a sandbox.
 //!
 //! Two halves. *Park*: everything that does not depend on the image — ids, proc, sysfs, terminals, a
-//! small tmpfs for our own files, covers over what nobody inside should see — so that a parked child
+//! small tmpfs for our own files, covers over what nobody inside should see (`kernel_files`) — so that a parked child
 //! can wait in a pool. *Become*: the root arrives as a detached mount, the prepared trees move into
 //! it, the process pivots, gives up its rights and turns into the guest.
 
@@ -12,11 +12,12 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use cove_spawner::message::{ChildReply, Failure, Start, Step};
-use cove_spawner::{shared, socket};
+use cove_spawner::{boot_id, shared, socket};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
+use crate::kernel_files::KernelFiles;
 use crate::{lockdown, mounts};
 
 pub struct Inherited<'a> {
@@ -28,25 +29,17 @@ pub struct Inherited<'a> {
     pub unshare_cgroup: bool,
     pub staging: &'a str,
     pub filter: &'a [libc::sock_filter],
+    pub kernel_files: &'a KernelFiles,
 }
 
-/// Files of /proc that tell about the host or reach it; each is covered by an empty file.
-const COVERED_FILES: [&str; 4] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/timer_list",
-    "/proc/sysrq-trigger",
-];
-/// Directories likewise. The counters of btrfs tell what each neighbour has on its disk.
-const COVERED_DIRS: [&str; 4] = ["/proc/acpi", "/proc/scsi", "/sys/firmware", "/sys/fs/btrfs"];
-/// Trees that may be read but not written.
-const READ_ONLY: [&str; 5] = [
-    "/proc/sys",
-    "/proc/irq",
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/pressure",
-];
+/// What a parked child keeps open for its start.
+struct Parked {
+    /// Moved by its descriptor: at its place something else lies over it.
+    sys: OwnedFd,
+    /// The setting that limits shared segments, which cannot be opened any more afterwards.
+    segments: Option<fs::File>,
+}
+
 /// Terminals a sandbox may have. The kernel has a few thousand for the whole host, so that without a
 /// share of its own one sandbox could take every other's.
 const TERMINALS_MAX: &str = "256";
@@ -64,7 +57,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         if rustix::io::read(&inherited.gate, &mut byte).step("wait for the go-ahead")? == 0 {
             std::process::exit(0);
         }
-        let segments = park(&inherited)?;
+        let parked = park(&inherited)?;
         socket::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
         let Some((start, mut fds)) =
             socket::receive::<Start>(&inherited.socket).step("wait for the start")?
@@ -75,7 +68,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         let root = fds
             .pop()
             .ok_or_else(|| Failure::new("receive the root", Errno::BADF))?;
-        become_guest(&inherited, &start, root, segments.as_ref())
+        become_guest(&inherited, &start, root, &parked)
     })();
     let Err(failure) = outcome;
     let _ = socket::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
@@ -84,8 +77,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
 
 enum Never {}
 
-/// Returns the setting that limits shared segments, which cannot be opened any more afterwards.
-fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
+fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
     lockdown::take_mapped_root().step("become root of the namespace")?;
     // A session of another pid namespace could not be captured with the sandbox.
     rustix::process::setsid().step("begin a session")?;
@@ -116,7 +108,7 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
         .step("make /sys")?;
     mounts::attach(&sys, "/sys").step("attach /sys")?;
 
-    for dir in ["bin", "proc", "empty.d"] {
+    for dir in ["bin", "proc"] {
         fs::DirBuilder::new()
             .mode(0o755)
             .create(format!("{own}/{dir}"))
@@ -127,7 +119,8 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
         .step("open shm to everybody")?;
     mounts::attach(&inherited.guest_dir, &format!("{own}/bin"))
         .step("attach the guest's directory")?;
-    for file in ["empty", "proc/meminfo", "proc/cpuinfo", "proc/online"] {
+    inherited.kernel_files.narrow(own)?;
+    for file in ["proc/meminfo", "proc/cpuinfo", "proc/online"] {
         fs::write(format!("{own}/{file}"), "").step("make our files")?;
     }
     for (file, at) in [
@@ -136,12 +129,6 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
         ("online", "/sys/devices/system/cpu/online"),
     ] {
         mounts::bind(&format!("{own}/proc/{file}"), at).step("show the sandbox's own figures")?;
-    }
-    for path in COVERED_FILES {
-        mounts::cover(&format!("{own}/empty"), path).step("cover a file of the host")?;
-    }
-    for path in COVERED_DIRS {
-        mounts::cover(&format!("{own}/empty.d"), path).step("cover a directory of the host")?;
     }
     let queues = ipc_setting("msgmni").step("open the limit of message queues")?;
     limit(queues.as_ref(), MESSAGE_QUEUES).step("limit message queues")?;
@@ -154,9 +141,7 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
         _ => Ok(()),
     }
     .step("let everybody ping")?;
-    for path in READ_ONLY {
-        mounts::freeze(path).step("make a tree read-only")?;
-    }
+    inherited.kernel_files.close_settings(own)?;
     for (name, mount) in &inherited.shown {
         let at = if name.is_empty() {
             "/sys/fs/cgroup".to_owned()
@@ -167,14 +152,14 @@ fn park(inherited: &Inherited<'_>) -> Result<Option<fs::File>, Failure> {
         };
         mounts::attach(mount, &at).step("show the sandbox's cgroup")?;
     }
-    Ok(segments)
+    Ok(Parked { sys, segments })
 }
 
 fn become_guest(
     inherited: &Inherited<'_>,
     start: &Start,
     root: OwnedFd,
-    segments: Option<&fs::File>,
+    parked: &Parked,
 ) -> Result<Never, Failure> {
     let own = inherited.staging;
     for (file, text) in [
@@ -184,9 +169,15 @@ fn become_guest(
     ] {
         fs::write(format!("{own}/proc/{file}"), text).step("write the sandbox's own figures")?;
     }
+    for (file, text) in [
+        (boot_id::FILE, &start.boot_id),
+        (boot_id::OWNER_FILE, &start.sandbox),
+    ] {
+        fs::write(format!("{own}/{file}"), text).step("write the sandbox's boot id")?;
+    }
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
     let pages = shared::segment_pages(start.shm_bytes);
-    limit(segments, &pages.to_string()).step("limit shared segments")?;
+    limit(parked.segments.as_ref(), &pages.to_string()).step("limit shared segments")?;
     let pts = mounts::new_filesystem(
         "devpts",
         &[
@@ -213,7 +204,7 @@ fn become_guest(
     let inside = root.as_fd();
     mounts::attach_inside(&pts, inside, "dev/pts").step("attach /dev/pts")?;
     mounts::bind_inside(&format!("{own}/shm"), inside, "dev/shm").step("attach /dev/shm")?;
-    mounts::move_inside("/sys", inside, "sys").step("move /sys")?;
+    mounts::attach_inside(&parked.sys, inside, "sys").step("move /sys")?;
     mounts::move_inside(own, inside, ".cove").step("move our tmpfs")?;
     mounts::move_inside("/proc", inside, "proc").step("move /proc")?;
 

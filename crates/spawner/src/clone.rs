@@ -5,11 +5,13 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use cove_spawner::message::{CgroupEntry, Failure, Prepare, Step};
+use cove_spawner::oom;
 use rustix::fs::{CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::kernel_files::KernelFiles;
 use crate::{child, mounts};
 
 /// The C library declares it too narrow for its value.
@@ -33,7 +35,11 @@ pub fn keep_capabilities_across_uids() -> Result<(), Failure> {
         .step("keep capabilities across uid changes")
 }
 
-pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, Failure> {
+pub fn prepare(
+    request: &Prepare,
+    filter: &[libc::sock_filter],
+    kernel_files: &KernelFiles,
+) -> Result<Made, Failure> {
     let (engine_end, child_end) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -88,6 +94,7 @@ pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, 
             unshare_cgroup: cgroup_flags == 0,
             staging: &request.staging,
             filter,
+            kernel_files,
         });
     }
     let cloned = if pid < 0 {
@@ -105,6 +112,8 @@ pub fn prepare(request: &Prepare, filter: &[libc::sock_filter]) -> Result<Made, 
         let map = format!("0 {} {RANGE}", request.uid_base);
         fs::write(format!("/proc/{pid}/uid_map"), &map).step("map uids")?;
         fs::write(format!("/proc/{pid}/gid_map"), &map).step("map gids")?;
+        // Before it may run: everything in the sandbox descends from it and inherits its minimum.
+        oom::set(pid, oom::FIRST).step("set the OOM score")?;
         if let CgroupEntry::V1 { procs, .. } = &request.cgroup {
             for file in procs {
                 fs::write(file, pid.to_string()).step("enter the cgroup")?;

@@ -5,6 +5,8 @@
 //! the engine a socket to that child; the child waits there, prepared, until it is told what to
 //! become.
 
+pub mod boot_id;
 pub mod message;
+pub mod oom;
 pub mod shared;
 pub mod socket;

@@ -9,6 +9,7 @@ mod child;
 mod clone;
 mod criu;
 mod host_mounts;
+mod kernel_files;
 mod lockdown;
 mod mounts;
 mod seccomp;
@@ -28,6 +29,7 @@ fn main() {
         eprintln!("spawner: {error}");
         std::process::exit(1);
     }
+    let kernel_files = kernel_files::KernelFiles::of_this_host();
     let mut alone = false;
     loop {
         let (request, fds) = match socket::receive::<Request>(&requests) {
@@ -38,7 +40,7 @@ fn main() {
                 std::process::exit(1);
             }
         };
-        let sent = match serve(&request, fds, &filter, &mut alone) {
+        let sent = match serve(&request, fds, (&filter, &kernel_files), &mut alone) {
             Ok((reply, fds)) => {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 socket::send(&requests, &reply, &fds)
@@ -54,7 +56,7 @@ fn main() {
 fn serve(
     request: &Request,
     fds: Vec<OwnedFd>,
-    filter: &[libc::sock_filter],
+    (filter, kernel_files): (&[libc::sock_filter], &kernel_files::KernelFiles),
     alone: &mut bool,
 ) -> Result<(PrepareReply, Vec<OwnedFd>), Failure> {
     if !*alone {
@@ -66,7 +68,7 @@ fn serve(
     }
     match request {
         Request::Prepare(prepare) => {
-            let made = clone::prepare(prepare, filter)?;
+            let made = clone::prepare(prepare, filter, kernel_files)?;
             let reply = PrepareReply::Prepared { pid: made.pid };
             Ok((reply, vec![made.pidfd, made.user_ns, made.socket]))
         }

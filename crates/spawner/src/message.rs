@@ -92,6 +92,9 @@ pub enum PrepareReply {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     pub hostname: String,
+    /// Whose machine this is; see [`crate::boot_id`].
+    pub sandbox: String,
+    pub boot_id: String,
     pub cpuinfo: String,
     pub cpu_online: String,
     pub meminfo: String,

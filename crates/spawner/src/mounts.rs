@@ -109,7 +109,8 @@ pub fn move_inside(from: &str, root: BorrowedFd<'_>, path: &str) -> Result<(), E
     )
 }
 
-fn copy_of(path: &str) -> Result<OwnedFd, Errno> {
+/// A detached copy of the mount at a path, with its attributes.
+pub fn copy_of(path: &str) -> Result<OwnedFd, Errno> {
     open_tree(
         rustix::fs::CWD,
         path,

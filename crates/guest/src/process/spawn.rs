@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Stack of the child until it becomes the command.
 const CHILD_STACK: usize = 64 * 1024;
-/// Commands are the first to go when memory runs out, PID 1 the last.
-const OOM_SCORE: &[u8] = b"500";
+/// Commands are the first to go when memory runs out, PID 1 the last; far enough apart that one with
+/// much output kept is not taken for the largest (`cove-spawner`, `oom.rs`).
+const OOM_SCORE: &[u8] = b"800";
 
 /// Everything the child needs, laid out beforehand: it must not allocate.
 pub struct Plan<'a> {

@@ -350,7 +350,7 @@ async fn children_start_with_clean_signals_descriptors_and_score() {
     assert!(lines[0].ends_with("0000000000000000"), "{text}");
     assert!(lines[1].ends_with("0000000000000000"), "{text}");
     // Its own three and the directory it lists.
-    assert_eq!((lines[2], lines[3]), ("4", "500"));
+    assert_eq!((lines[2], lines[3]), ("4", "800"));
     let ids: Vec<&str> = lines[4].split_whitespace().collect();
     assert!(ids[0] == ids[1] && ids[1] == ids[2], "{text}");
 }

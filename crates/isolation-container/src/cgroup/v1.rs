@@ -39,7 +39,7 @@ pub struct Group {
     pub memory: PathBuf,
     pub pids: PathBuf,
     cpu: PathBuf,
-    cpuacct: PathBuf,
+    pub cpuacct: PathBuf,
     cpuset: PathBuf,
     blkio: Option<PathBuf>,
     /// Only for stopping and going on; no task inside can see it.
@@ -57,6 +57,11 @@ impl MemoryUse {
     pub fn needed(&self) -> u64 {
         self.all.saturating_sub(self.reclaimable)
     }
+}
+
+/// Nanoseconds of CPU time of a group and everything below it.
+pub fn cpu_used(cpuacct: &Path) -> io::Result<u64> {
+    read_number(&cpuacct.join("cpuacct.usage"))
 }
 
 impl Hierarchy {
@@ -132,6 +137,11 @@ impl Hierarchy {
 
     pub fn parents(&self) -> Vec<PathBuf> {
         self.parents.values().cloned().collect()
+    }
+
+    /// Of a controller that is always there.
+    pub fn parent(&self, controller: &str) -> &Path {
+        &self.parents[controller]
     }
 
     pub fn cpus(&self) -> io::Result<String> {

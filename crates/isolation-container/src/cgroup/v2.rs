@@ -25,6 +25,12 @@ pub struct Group {
     pub dir: PathBuf,
 }
 
+/// Microseconds of CPU time of a group and everything below it.
+pub fn cpu_used(dir: &Path) -> io::Result<u64> {
+    let stat = fs::read_to_string(dir.join("cpu.stat"))?;
+    keyed(&stat, "usage_usec").ok_or_else(|| io::Error::other("cpu.stat tells no usage"))
+}
+
 impl Hierarchy {
     pub fn open(mountinfo: &str, name: &str) -> io::Result<Self> {
         let root = mountinfo

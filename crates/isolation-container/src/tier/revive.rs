@@ -15,7 +15,7 @@ use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail, Senses};
 use crate::restore::{self, Plan};
 use crate::seat::Link;
-use crate::{guest_program, rootfs, seat, shared_memory};
+use crate::{boot_id, guest_program, oom, rootfs, seat, shared_memory};
 
 /// What CRIU itself takes in the sandbox's cgroup while it works there.
 const CRIU_MEMORY_MB: u64 = 128;
@@ -169,6 +169,9 @@ impl Shared {
         let restored = restore::restore(&self.capturer, &plan, overlay, attach, |first| {
             shared_memory::limit(first.pid, plan.shm_bytes)
                 .map_err(IsolationError::failed("limit the shared memory"))?;
+            boot_id::renew(first.pid, copy.id)
+                .map_err(IsolationError::failed("give the copy a boot id"))?;
+            oom::settle(&group, first.pid).map_err(IsolationError::failed("set the OOM scores"))?;
             if let Some(link) = link.0.borrow().as_ref() {
                 link.set(copy.id, copy.network)?;
             }

@@ -293,6 +293,14 @@ impl Host {
         Ok(Sandbox::new(self.tier.restore(restore).await?, volume))
     }
 
+    /// Brings the sandbox itself back, not a copy of it.
+    pub async fn resume(&self, snapshot: &Snapshot, hostname: &str, id: SandboxId) -> Sandbox {
+        let (mut restore, volume) = self.restore_of(snapshot, hostname, memory_limit(MEMORY_MB));
+        restore.boot.id = id;
+        let machine = self.tier.restore(restore).await;
+        Sandbox::new(machine.expect("the sandbox is resumed"), volume)
+    }
+
     pub async fn prove(&self, snapshot: &Snapshot) -> Result<(), IsolationError> {
         let (restore, _) = self.restore_of(snapshot, "proof", memory_limit(MEMORY_MB));
         self.tier.prove(restore).await
@@ -334,6 +342,17 @@ impl Sandbox {
             guest,
             volume,
         }
+    }
+
+    /// PID 1 on the host, and whose machine it is.
+    pub fn detail(&self) -> (i32, SandboxId) {
+        let detail = self.machine.record().detail;
+        let pid = detail["pid"].as_i64().expect("a record has a pid");
+        let id = detail["sandbox"].as_str().expect("a record has an id");
+        (
+            i32::try_from(pid).expect("a pid is small"),
+            id.parse().expect("an id can be read"),
+        )
     }
 
     pub async fn exec(&self, script: &str) -> ExecResult {

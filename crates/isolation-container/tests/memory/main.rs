@@ -5,6 +5,7 @@ mod attacks;
 mod basics;
 mod fixture;
 mod generations;
+mod identity;
 mod kernel;
 mod limits;
 mod outside;
