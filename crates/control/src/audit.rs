@@ -1,79 +1,34 @@
 //! Who did what: a record for every call that changes something, refused ones too.
 //!
-//! Records are durable before their call is answered. Callers that come while a batch is being
-//! written form the next one, so many at once cost few commits.
-
-use std::sync::{Arc, Mutex, PoisonError};
+//! A call that changes what the control plane keeps is answered when its record is in the database and
+//! flushed. One that goes into a sandbox is preceded by its intent in the journal on this host, and
+//! followed by how it ended. Refused ones change nothing and are sampled.
 
 use cove_model::OrgId;
-use cove_store::{AuditRecord, Page, PageRequest, Scope, Store, StoreError};
-use tokio::sync::Mutex as AsyncMutex;
+use cove_store::{
+    AuditHead, AuditRecord, ChainBreak, ChainCheck, Page, PageRequest, Scope, StoreError,
+};
 
 use crate::Control;
 use crate::error::ControlError;
 use crate::principal::Principal;
 
-/// Records written in one transaction at most.
-const BATCH_MAX: usize = 256;
-/// Records kept while the store does not take them.
-const WAITING_MAX: usize = 16_384;
+mod intent;
+mod journal;
+mod log;
+mod refusals;
+
+pub(crate) use intent::Intent;
+pub(crate) use log::AuditLog;
+
 /// Characters kept of what a caller named as its target.
 const TARGET_MAX: usize = 128;
-
-pub struct AuditLog {
-    store: Arc<dyn Store>,
-    waiting: Mutex<Waiting>,
-    /// How many records were written; its holder writes for everybody.
-    written: AsyncMutex<u64>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    records: Vec<AuditRecord>,
-    /// Records ever added.
-    added: u64,
-}
-
-impl AuditLog {
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self {
-            store,
-            waiting: Mutex::default(),
-            written: AsyncMutex::new(0),
-        }
-    }
-
-    /// Returns when the record is durable. To be run to its end: cut off between the store's commit and
-    /// the queue's it would leave the batch to be written twice.
-    pub async fn write(&self, record: AuditRecord) -> Result<(), StoreError> {
-        let ticket = {
-            let mut waiting = self.waiting();
-            if waiting.records.len() >= WAITING_MAX {
-                return Err(StoreError::Unavailable("too many records wait".into()));
-            }
-            waiting.records.push(record);
-            waiting.added += 1;
-            waiting.added
-        };
-        let mut written = self.written.lock().await;
-        while *written < ticket {
-            // They leave the queue only once they are written: a failure leaves them to the next one in
-            // line.
-            let batch: Vec<_> = {
-                let waiting = self.waiting();
-                waiting.records.iter().take(BATCH_MAX).cloned().collect()
-            };
-            self.store.append_audit(&batch).await?;
-            self.waiting().records.drain(..batch.len());
-            *written += batch.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// Characters kept of what is told besides.
+const DETAIL_MAX: usize = 512;
+/// Records read at once while a chain is checked or exported.
+const READ_AT_ONCE: u32 = 500;
+/// How often a check begins anew because retention removed records meanwhile.
+const CHECKS_MAX: u32 = 3;
 
 /// One audited call.
 pub(crate) struct Deed {
@@ -93,6 +48,17 @@ impl Deed {
     }
 }
 
+/// What a look at an organisation's chain found.
+#[derive(Debug, Clone)]
+pub struct AuditChain {
+    pub org: OrgId,
+    pub head: AuditHead,
+    /// Records that hold together, up to the break or to the head.
+    pub verified: u64,
+    /// The first record that does not.
+    pub broken: Option<ChainBreak>,
+}
+
 impl Control {
     /// Needs `admin`. Newest first.
     pub async fn audit(
@@ -101,45 +67,191 @@ impl Control {
         page: &PageRequest,
     ) -> Result<Page<AuditRecord>, ControlError> {
         principal.require(Scope::Admin)?;
+        // Whoever has just been answered finds what came of it.
+        self.0.audit.move_all().await?;
         Ok(self.store().audit(&principal.org, page).await?)
     }
 
-    /// Writes down how a call ended whose changes were only noted: they are flushed with the record,
-    /// and nobody is told of a success that a power loss could undo.
+    /// Needs `admin`. Oldest first, some at a time: those after this sequence.
+    pub async fn audit_after(
+        &self,
+        principal: &Principal,
+        sequence: u64,
+    ) -> Result<Vec<AuditRecord>, ControlError> {
+        principal.require(Scope::Admin)?;
+        let found = self
+            .store()
+            .audit_after(&principal.org, sequence, READ_AT_ONCE);
+        Ok(found.await?)
+    }
+
+    /// Needs `admin`. Where the caller's chain begins and ends; absent before its first record.
+    pub async fn audit_head(
+        &self,
+        principal: &Principal,
+    ) -> Result<Option<AuditHead>, ControlError> {
+        principal.require(Scope::Admin)?;
+        self.0.audit.move_all().await?;
+        Ok(self.store().audit_head(&principal.org).await?)
+    }
+
+    /// Needs `admin`. Checks the chain of the caller's organisation; an operator's, a page of all.
+    pub async fn verify_audit(
+        &self,
+        principal: &Principal,
+        page: &PageRequest,
+    ) -> Result<Page<AuditChain>, ControlError> {
+        principal.require(Scope::Admin)?;
+        self.0.audit.move_all().await?;
+        let organisations = match principal.is_operator() {
+            true => self.store().organisations(page).await?,
+            false => Page {
+                items: vec![self.organisation(principal, None).await?],
+                next_cursor: None,
+            },
+        };
+        let mut items = Vec::new();
+        for org in organisations.items {
+            items.extend(self.verify_chain(&org.id).await?);
+        }
+        Ok(Page {
+            items,
+            next_cursor: organisations.next_cursor,
+        })
+    }
+
+    async fn verify_chain(&self, org: &OrgId) -> Result<Option<AuditChain>, ControlError> {
+        let mut checks = 1;
+        loop {
+            let Some(head) = self.store().audit_head(org).await? else {
+                return Ok(None);
+            };
+            let mut check = ChainCheck::after(&head);
+            let broken = self.walk(org, &head, &mut check).await?;
+            let verified = check.sequence() - head.anchor_sequence;
+            if let Some(found) = &broken
+                && checks < CHECKS_MAX
+            {
+                let now = self.store().audit_head(org).await?;
+                if now.is_some_and(|now| now.anchor_sequence >= found.sequence()) {
+                    checks += 1;
+                    continue;
+                }
+            }
+            return Ok(Some(AuditChain {
+                org: org.clone(),
+                head,
+                verified,
+                broken,
+            }));
+        }
+    }
+
+    /// Up to the head as it was read; later records are not looked at.
+    async fn walk(
+        &self,
+        org: &OrgId,
+        head: &AuditHead,
+        check: &mut ChainCheck,
+    ) -> Result<Option<ChainBreak>, ControlError> {
+        while check.sequence() < head.sequence {
+            let found = self
+                .store()
+                .audit_after(org, check.sequence(), READ_AT_ONCE)
+                .await?;
+            if found.is_empty() {
+                break;
+            }
+            for record in found
+                .iter()
+                .take_while(|record| record.sequence <= head.sequence)
+            {
+                if let Err(broken) = check.take(record) {
+                    return Ok(Some(broken));
+                }
+            }
+            if found.iter().any(|record| record.sequence > head.sequence) {
+                break;
+            }
+        }
+        Ok(check.ends_at(head).err())
+    }
+
+    /// Writes down how a call ended. Nobody is told of a success that has no record, or whose changes a
+    /// power loss could undo: they are flushed with the record.
     pub(crate) async fn conclude<T>(
         &self,
         principal: &Principal,
         deed: Deed,
         outcome: Result<T, ControlError>,
     ) -> Result<T, ControlError> {
-        let result = result_of(&outcome);
-        let written = self
-            .write_record(&principal.org, Some(principal), deed, result)
-            .await;
-        match (outcome, written) {
-            (Ok(_), Err(error)) => Err(error.into()),
-            (outcome, _) => outcome,
+        match outcome {
+            Ok(value) => {
+                self.write_record(&principal.org, Some(principal), deed, OK)
+                    .await?;
+                Ok(value)
+            }
+            Err(error) => {
+                self.note_refusal(principal, deed, &error);
+                Err(error)
+            }
         }
     }
 
-    /// Writes down how a call ended. The call is done or refused already, so a failure to write is
-    /// the operator's to hear of and changes nothing for the caller.
-    pub(crate) async fn record<T>(
-        &self,
-        principal: &Principal,
-        deed: Deed,
-        outcome: &Result<T, ControlError>,
-    ) {
-        // What went wrong is in the log.
-        let _ = self
-            .write_record(&principal.org, Some(principal), deed, result_of(outcome))
-            .await;
+    /// A call that changed nothing. The first ones are recorded, a flood is counted.
+    pub(crate) fn note_refusal(&self, principal: &Principal, deed: Deed, error: &ControlError) {
+        let record = self.audit_record(&principal.org, Some(principal), deed, error.code.as_str());
+        let (over, alone) = {
+            let mut refusals = self.0.audit.refusals();
+            (refusals.over(self.now()), refusals.take(record))
+        };
+        self.add_records(over.into_iter().chain(alone));
     }
 
     /// What the control plane did by itself.
     pub(crate) async fn record_own(&self, org: &OrgId, deed: Deed, result: &str) {
         // What went wrong is in the log.
         let _ = self.write_record(org, None, deed, result).await;
+    }
+
+    /// Written to the journal before the guest is asked; dropped with how it ended.
+    pub(crate) fn intend(
+        &self,
+        principal: &Principal,
+        deed: Deed,
+        listens: bool,
+    ) -> Result<Intent, ControlError> {
+        // Where the database is known to be down nothing is done that it could not be told of.
+        self.store().available()?;
+        let record = self.audit_record(&principal.org, Some(principal), deed, OK);
+        Ok(Intent::begin(self, record, listens)?)
+    }
+
+    /// Moves what is complete to the database.
+    pub(crate) async fn move_audit(&self) -> Result<(), ControlError> {
+        self.0.audit.tell_of_late();
+        let over = self.0.audit.refusals().over(self.now());
+        self.add_records(over);
+        match self.0.audit.move_all().await {
+            // It is tried again, and whoever needs the database is told.
+            Err(StoreError::Unavailable(_) | StoreError::ReadOnly) => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Before the end: also what is only counted.
+    pub(crate) async fn finish_audit(&self) -> Result<(), ControlError> {
+        let counted = self.0.audit.refusals().all();
+        self.add_records(counted);
+        Ok(self.0.audit.finish().await?)
+    }
+
+    fn add_records(&self, records: impl IntoIterator<Item = AuditRecord>) {
+        for record in records {
+            if let Err(error) = self.0.audit.add(record) {
+                tracing::debug!(%error, "a refusal is not recorded");
+            }
+        }
     }
 
     async fn write_record(
@@ -149,7 +261,30 @@ impl Control {
         deed: Deed,
         result: &str,
     ) -> Result<(), StoreError> {
-        let record = AuditRecord {
+        let action = deed.action;
+        let record = self.audit_record(org, principal, deed, result);
+        let control = self.clone();
+        let writing = async move { control.0.audit.write(record).await };
+        let written = match self.0.changes.spawn(writing).await {
+            Ok(written) => written,
+            Err(error) => Err(StoreError::Unavailable(error.into())),
+        };
+        written.inspect_err(|error| {
+            tracing::error!(%error, action, "an audit record is not in the database yet");
+        })
+    }
+
+    fn audit_record(
+        &self,
+        org: &OrgId,
+        principal: Option<&Principal>,
+        deed: Deed,
+        result: &str,
+    ) -> AuditRecord {
+        let detail = deed
+            .detail
+            .map(|text| text.chars().take(DETAIL_MAX).collect());
+        AuditRecord {
             sequence: 0,
             at: self.now(),
             org: org.clone(),
@@ -159,23 +294,10 @@ impl Control {
             source: principal.and_then(|p| p.origin.source.clone()),
             request_id: principal.and_then(|p| p.origin.request_id.clone()),
             result: result.to_owned(),
-            detail: deed.detail,
-        };
-        let control = self.clone();
-        let writing = async move { control.0.audit.write(record).await };
-        let written = match self.0.changes.spawn(writing).await {
-            Ok(written) => written,
-            Err(error) => Err(StoreError::Unavailable(error.into())),
-        };
-        written.inspect_err(|error| {
-            tracing::error!(%error, action = deed.action, "an audit record could not be written");
-        })
+            detail,
+            hash: String::new(),
+        }
     }
 }
 
-fn result_of<T>(outcome: &Result<T, ControlError>) -> &'static str {
-    match outcome {
-        Ok(_) => "ok",
-        Err(error) => error.code.as_str(),
-    }
-}
+const OK: &str = "ok";

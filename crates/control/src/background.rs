@@ -20,6 +20,8 @@ const EVENTS_PAUSE: Duration = Duration::from_millis(20);
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How often last uses of sandboxes and keys are written down.
 const ACTIVITY_EVERY: Duration = Duration::from_secs(30);
+/// How often audit records that nobody waits for are moved to the database.
+const AUDIT_EVERY: Duration = Duration::from_millis(200);
 /// How long changes under way may take after a shutdown was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How long a readiness check waits for the host; the database's answer is bounded by itself.
@@ -35,8 +37,7 @@ impl Control {
     /// answer yet is met again by [`Control::run`].
     pub async fn prepare(&self) -> Result<(), ControlError> {
         self.ensure_home().await?;
-        let (_, last) = self.store().event_bounds().await?;
-        self.0.latest_event.send_replace(last);
+        self.0.audit.take_over().await?;
         match self.reconcile().await {
             Err(error) if error.code == ErrorCode::RunnerUnreachable => {
                 tracing::warn!(%error, "the host does not answer yet; its sandboxes are looked at later");
@@ -92,6 +93,9 @@ impl Control {
             ACTIVITY_EVERY,
             |control| async move { control.keep_uses().await },
         );
+        self.every(&mut loops, "audit", AUDIT_EVERY, |control| async move {
+            control.move_audit().await
+        });
         shutdown.cancelled().await;
         self.0.closing.cancel();
         loops.shutdown().await;
@@ -104,6 +108,9 @@ impl Control {
         }
         if let Err(error) = self.keep_uses().await {
             tracing::warn!(%error, "last uses could not be written down");
+        }
+        if let Err(error) = self.finish_audit().await {
+            tracing::warn!(%error, "audit records are left in the journal for the next start");
         }
     }
 

@@ -1,5 +1,6 @@
 //! What an operator may set, and the clock everything reads.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cove_model::network::Cidr;
@@ -38,9 +39,14 @@ pub struct ControlConfig {
     pub stop_grace_ms: u64,
     pub idempotency_kept: Duration,
     pub events_kept: Duration,
+    /// Of each organisation.
     pub events_max: u64,
     pub audit_kept: Duration,
+    /// Of each organisation.
     pub audit_max: u64,
+    /// The folder of the journal that calls into sandboxes are announced in. Without one they are kept
+    /// in memory until the database has them.
+    pub audit_journal: Option<PathBuf>,
     /// A database that never met this host normally refuses one that already has sandboxes: it is
     /// probably the wrong database. With this they are deleted instead.
     pub delete_unknown_sandboxes: bool,
@@ -70,9 +76,10 @@ impl Default for ControlConfig {
             stop_grace_ms: 5_000,
             idempotency_kept: Duration::from_secs(24 * 3600),
             events_kept: Duration::from_secs(7 * 24 * 3600),
-            events_max: 500_000,
+            events_max: 100_000,
             audit_kept: Duration::from_secs(90 * 24 * 3600),
-            audit_max: 10_000_000,
+            audit_max: 1_000_000,
+            audit_journal: None,
             delete_unknown_sandboxes: false,
             tenant_private_ranges: Vec::new(),
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),

@@ -87,7 +87,7 @@ impl Control {
             None => None,
         };
         let latest = self.0.latest_event.subscribe();
-        let (oldest, last) = self.store().event_bounds().await?;
+        let (oldest, last) = self.store().event_bounds(&principal.org).await?;
         let mut ready = VecDeque::new();
         // A number from before the events that are kept, or from another life of the database.
         let after = match after {
@@ -233,10 +233,8 @@ impl Control {
     }
 
     fn announce(&self, stored: &[StoredEvent]) {
-        if let Some(last) = stored.last() {
-            self.0.latest_event.send_modify(|latest| {
-                *latest = last.sequence.max(*latest);
-            });
+        if !stored.is_empty() {
+            self.0.latest_event.send_modify(|count| *count += 1);
         }
     }
 }

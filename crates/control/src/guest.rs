@@ -386,25 +386,19 @@ impl Control {
         let Some(name) = action.audited_as() else {
             return outcome;
         };
-        let target = match &outcome {
-            Ok(access) => access.sandbox.id.as_str(),
-            Err(_) => which,
-        };
-        let deed = Deed::new(name, target);
-        match outcome {
-            Ok(access) => {
-                // What happens inside does not wait for the record; shutting down does.
-                let (control, principal) = (self.clone(), principal.clone());
-                self.0.changes.spawn(async move {
-                    control.record(&principal, deed, &Ok(())).await;
-                });
-                Ok(access)
-            }
-            refused => {
-                self.record(principal, deed, &refused).await;
-                refused
-            }
-        }
+        let outcome = outcome.and_then(|access| {
+            let deed = Deed::new(name, access.sandbox.id.as_str());
+            let listens = action == GuestAction::ProcessAttach;
+            let intent = Arc::new(self.intend(principal, deed, listens)?);
+            Ok(GuestAccess {
+                guest: access.guest.observed_by(intent.clone()),
+                listener: access.listener.observed_by(intent),
+                ..access
+            })
+        });
+        outcome.inspect_err(|error| {
+            self.note_refusal(principal, Deed::new(name, which), error);
+        })
     }
 
     async fn try_guest(
@@ -481,44 +475,55 @@ pub(crate) fn require_running(record: &SandboxRecord) -> Result<(), ControlError
     }
 }
 
+/// What a guest's failure is called.
+pub(crate) fn code_of(error: &GuestError) -> ErrorCode {
+    match error {
+        GuestError::Refused { code, .. } => match code {
+            GuestCode::Invalid | GuestCode::NoSuchUser => ErrorCode::InvalidRequest,
+            GuestCode::NotFound | GuestCode::Gone | GuestCode::CommandNotFound => {
+                ErrorCode::NotFound
+            }
+            GuestCode::AlreadyExists => ErrorCode::AlreadyExists,
+            GuestCode::PermissionDenied => ErrorCode::PermissionDenied,
+            GuestCode::DiskFull => ErrorCode::DiskFull,
+            GuestCode::TooManyProcesses | GuestCode::Limit => ErrorCode::LimitReached,
+            GuestCode::Unsupported | GuestCode::VersionMismatch => ErrorCode::Unsupported,
+            GuestCode::NotADirectory
+            | GuestCode::IsADirectory
+            | GuestCode::NotEmpty
+            | GuestCode::ConnectionRefused => ErrorCode::Conflict,
+            GuestCode::Internal => ErrorCode::GuestUnreachable,
+        },
+        GuestError::TimedOut(_) => ErrorCode::TimedOut,
+        GuestError::Connect(_) => {
+            told_below(error).map_or(ErrorCode::GuestUnreachable, |told| told.code)
+        }
+        GuestError::Frame(_) | GuestError::Unexpected(_) | GuestError::Quiesced => {
+            ErrorCode::GuestUnreachable
+        }
+    }
+}
+
+/// The host, or a wake, knows better what is wrong than "cannot be reached".
+fn told_below(error: &GuestError) -> Option<ControlError> {
+    let GuestError::Connect(cause) = error else {
+        return None;
+    };
+    let inner = cause.get_ref()?;
+    match inner.downcast_ref::<RunnerError>() {
+        Some(told) => Some(told.clone().into()),
+        None => inner
+            .downcast_ref::<ControlError>()
+            .map(ControlError::again),
+    }
+}
+
 impl From<GuestError> for ControlError {
     fn from(error: GuestError) -> Self {
-        let code = match &error {
-            GuestError::Refused { code, .. } => match code {
-                GuestCode::Invalid | GuestCode::NoSuchUser => ErrorCode::InvalidRequest,
-                GuestCode::NotFound | GuestCode::Gone | GuestCode::CommandNotFound => {
-                    ErrorCode::NotFound
-                }
-                GuestCode::AlreadyExists => ErrorCode::AlreadyExists,
-                GuestCode::PermissionDenied => ErrorCode::PermissionDenied,
-                GuestCode::DiskFull => ErrorCode::DiskFull,
-                GuestCode::TooManyProcesses | GuestCode::Limit => ErrorCode::LimitReached,
-                GuestCode::Unsupported | GuestCode::VersionMismatch => ErrorCode::Unsupported,
-                GuestCode::NotADirectory
-                | GuestCode::IsADirectory
-                | GuestCode::NotEmpty
-                | GuestCode::ConnectionRefused => ErrorCode::Conflict,
-                GuestCode::Internal => ErrorCode::GuestUnreachable,
-            },
-            GuestError::TimedOut(_) => ErrorCode::TimedOut,
-            GuestError::Connect(cause) => match cause
-                .get_ref()
-                .and_then(|inner| inner.downcast_ref::<RunnerError>())
-            {
-                // The host knows better what is wrong than "cannot be reached".
-                Some(told) => return told.clone().into(),
-                None => match cause
-                    .get_ref()
-                    .and_then(|inner| inner.downcast_ref::<Self>())
-                {
-                    Some(told) => return told.again(),
-                    None => ErrorCode::GuestUnreachable,
-                },
-            },
-            GuestError::Frame(_) | GuestError::Unexpected(_) | GuestError::Quiesced => {
-                ErrorCode::GuestUnreachable
-            }
-        };
+        if let Some(told) = told_below(&error) {
+            return told;
+        }
+        let code = code_of(&error);
         let message = match &error {
             GuestError::Refused { message, .. } => message.clone(),
             other => other.to_string(),

@@ -48,6 +48,7 @@ pub mod testing;
 
 pub use access::PORT_VISITS;
 pub use admission::Admission;
+pub use audit::AuditChain;
 pub use code::{
     CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
     CodeRun, Language,
@@ -59,9 +60,9 @@ pub use cove_runner::{
     GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
 };
 pub use cove_store::{
-    AuditRecord, Holding, Key, Organisation, Page, PageRequest, Period, Quota, SandboxFilter,
-    SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, SshKey,
-    StoredEvent, Usage,
+    AuditHead, AuditRecord, ChainBreak, Holding, Key, Organisation, Page, PageRequest, Period,
+    Quota, SandboxFilter, SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord,
+    SnapshotState, SshKey, StoredEvent, Usage,
 };
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
@@ -98,7 +99,7 @@ struct Inner {
     taken_back: admission::TakenBack,
     activity: activity::Activity,
     audit: audit::AuditLog,
-    /// The last event's sequence, for everybody who waits for the next.
+    /// Changes with every event, for everybody who waits for the next.
     latest_event: watch::Sender<u64>,
     /// Held while events of the host are taken over.
     taking_events: Arc<tokio::sync::Mutex<()>>,
@@ -123,7 +124,7 @@ impl Control {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self(Arc::new(Inner {
-            audit: audit::AuditLog::new(Arc::clone(&store)),
+            audit: audit::AuditLog::new(Arc::clone(&store), config.audit_journal.clone()),
             config,
             store,
             runner,

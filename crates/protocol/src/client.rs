@@ -89,11 +89,22 @@ impl Connect for UnixConnect {
     }
 }
 
+/// Hears how calls end, for whoever has to write it down.
+pub trait Observe: Send + Sync {
+    /// Whether calls like this one are of interest.
+    fn wants(&self, request: &Request) -> bool;
+    /// Such a call is about to be made.
+    fn asked(&self);
+    /// The guest answered it, or it failed. More than once where a call has more answers.
+    fn answered(&self, outcome: Result<(), &GuestError>);
+}
+
 /// One guest. Cheap to clone; holds no connection between calls.
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
     deadline: Duration,
+    observer: Option<Arc<dyn Observe>>,
 }
 
 impl Guest {
@@ -101,32 +112,60 @@ impl Guest {
         Self {
             connect,
             deadline: DEFAULT_DEADLINE,
+            observer: None,
+        }
+    }
+
+    /// The same guest, with somebody who hears how its calls end.
+    pub fn observed_by(&self, observer: Arc<dyn Observe>) -> Self {
+        Self {
+            observer: Some(observer),
+            ..self.clone()
         }
     }
 
     /// The same guest with another deadline for its calls.
     pub fn within(&self, deadline: Duration) -> Self {
         Self {
-            connect: Arc::clone(&self.connect),
             deadline,
+            ..self.clone()
         }
     }
 
     async fn open(&self, request: Request) -> Result<Call, GuestError> {
-        let patience = CONNECT_DEADLINE.min(self.deadline);
-        let stream = timeout(patience, self.connect.connect())
-            .await
-            .map_err(|_| GuestError::TimedOut(patience))?
-            .map_err(GuestError::Connect)?;
-        Call::open(stream, request, self.deadline).await
+        let observer = self.observer_of(&request);
+        if let Some(observer) = &observer {
+            observer.asked();
+        }
+        let opening = async {
+            let patience = CONNECT_DEADLINE.min(self.deadline);
+            let stream = timeout(patience, self.connect.connect())
+                .await
+                .map_err(|_| GuestError::TimedOut(patience))?
+                .map_err(GuestError::Connect)?;
+            Call::open(stream, request, self.deadline).await
+        };
+        let mut call = opening.await.inspect_err(|error| tell(&observer, error))?;
+        call.observer = observer;
+        Ok(call)
+    }
+
+    fn observer_of(&self, request: &Request) -> Option<Arc<dyn Observe>> {
+        let wants = |observer: &&Arc<dyn Observe>| observer.wants(request);
+        self.observer.as_ref().filter(wants).cloned()
     }
 
     async fn ask(&self, request: Request) -> Result<ReplyKind, GuestError> {
-        timeout(self.deadline, async {
-            self.open(request).await?.reply().await
-        })
-        .await
-        .map_err(|_| GuestError::TimedOut(self.deadline))?
+        let observer = self.observer_of(&request);
+        let asking = async { self.open(request).await?.reply().await };
+        match timeout(self.deadline, asking).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let late = GuestError::TimedOut(self.deadline);
+                tell(&observer, &late);
+                Err(late)
+            }
+        }
     }
 
     async fn ask_done(&self, request: Request) -> Result<Done, GuestError> {
@@ -331,6 +370,12 @@ impl Guest {
             .ask_done(Request::Shutdown(Shutdown { grace_ms }))
             .await
             .map(drop)
+    }
+}
+
+fn tell(observer: &Option<Arc<dyn Observe>>, error: &GuestError) {
+    if let Some(observer) = observer {
+        observer.answered(Err(error));
     }
 }
 

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
+mod chain;
 mod cursor;
 mod migrate;
 mod newest;
@@ -23,6 +24,7 @@ mod sqlite;
 mod store;
 pub mod types;
 
+pub use chain::{AUDIT_GENESIS, AuditHead, ChainBreak, ChainCheck, audit_hash};
 pub use types::*;
 
 /// Items in a page when the caller does not say.
@@ -76,6 +78,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the database answers and takes writes. Every method here ends within a few seconds; one
     /// that finds the database down answers `Unavailable` or `ReadOnly` at once.
     async fn check(&self) -> Result<(), StoreError>;
+    /// What is known already, without asking the database.
+    fn available(&self) -> Result<(), StoreError>;
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
@@ -215,10 +219,26 @@ pub trait Store: Send + Sync + 'static {
         after: u64,
         limit: u32,
     ) -> Result<Vec<StoredEvent>, StoreError>;
-    /// Sequences of the oldest event kept (of any organisation) and of the last one ever given out.
-    async fn event_bounds(&self) -> Result<(Option<u64>, u64), StoreError>;
+    /// Of one organisation: sequences of the oldest event kept and of the last one ever given out.
+    /// Each organisation has its own sequence.
+    async fn event_bounds(&self, org: &OrgId) -> Result<(Option<u64>, u64), StoreError>;
 
-    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
+    /// Adds records to the chains of their organisations. Those up to the last position that this
+    /// journal has reached already are left out, so a batch may be given again after an error.
+    async fn append_audit(
+        &self,
+        journal: &AuditJournal,
+        entries: &[JournalEntry],
+    ) -> Result<(), StoreError>;
+    /// Oldest first, after `sequence`.
+    async fn audit_after(
+        &self,
+        org: &OrgId,
+        sequence: u64,
+        limit: u32,
+    ) -> Result<Vec<AuditRecord>, StoreError>;
+    /// Absent for an organisation that never had a record.
+    async fn audit_head(&self, org: &OrgId) -> Result<Option<AuditHead>, StoreError>;
     /// Newest first.
     async fn audit(&self, org: &OrgId, page: &PageRequest)
     -> Result<Page<AuditRecord>, StoreError>;

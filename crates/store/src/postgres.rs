@@ -259,6 +259,10 @@ impl Backend for Postgres {
         self.run(op, false).await
     }
 
+    fn available(&self) -> Result<(), StoreError> {
+        self.0.health.check()
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         if self.run(TakesWrites, false).await? {
             return Ok(());

@@ -12,6 +12,8 @@ pub const MIGRATIONS: &[&[&str]] = &[
     SSH_KEYS,
     IMAGE_HOLDS,
     STOPPED,
+    AUDIT_CHAINS,
+    EVENT_HEADS,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -61,6 +63,48 @@ const IMAGE_HOLDS: &[&str] = &["CREATE TABLE image_holds (
 
 /// When sandboxes stopped.
 const STOPPED: &[&str] = &["ALTER TABLE sandboxes ADD COLUMN stopped_at BIGINT"];
+
+/// Audit records with a sequence and a chain of hashes for each organisation, and how far the journals
+/// of hosts were moved. Records from before keep their order and have no hash.
+const AUDIT_CHAINS: &[&str] = &[
+    "ALTER TABLE audit RENAME TO audit_before",
+    "CREATE TABLE audit (
+        org TEXT NOT NULL, sequence BIGINT NOT NULL, at BIGINT NOT NULL, key_id TEXT,
+        action TEXT NOT NULL, target TEXT, source TEXT, request_id TEXT,
+        result TEXT NOT NULL, detail TEXT, hash TEXT NOT NULL, PRIMARY KEY (org, sequence))",
+    "INSERT INTO audit SELECT org, ROW_NUMBER() OVER (PARTITION BY org ORDER BY sequence), at, key_id,
+        action, target, source, request_id, result, detail, '' FROM audit_before",
+    "DROP TABLE audit_before",
+    "CREATE TABLE audit_heads (
+        org TEXT PRIMARY KEY, sequence BIGINT NOT NULL, hash TEXT NOT NULL,
+        anchor_sequence BIGINT NOT NULL, anchor_hash TEXT NOT NULL, unchained BIGINT NOT NULL)",
+    "INSERT INTO audit_heads SELECT org, COUNT(*),
+        '0000000000000000000000000000000000000000000000000000000000000000', 0,
+        '0000000000000000000000000000000000000000000000000000000000000000', COUNT(*)
+        FROM audit GROUP BY org",
+    "CREATE TABLE audit_journals (
+        host TEXT NOT NULL, journal TEXT NOT NULL, position BIGINT NOT NULL, earlier BIGINT NOT NULL,
+        moved_at BIGINT NOT NULL, PRIMARY KEY (host, journal))",
+    "CREATE INDEX audit_journals_by_age ON audit_journals (moved_at)",
+    "DELETE FROM counters WHERE name = 'audit'",
+];
+
+/// Events with a sequence for each organisation. Those from before keep their numbers, and everybody
+/// goes on after the last number that anybody had: what a listener has seen stays behind it.
+const EVENT_HEADS: &[&str] = &[
+    "ALTER TABLE events RENAME TO events_before",
+    "CREATE TABLE events (
+        org TEXT NOT NULL, sequence BIGINT NOT NULL, sandbox TEXT NOT NULL,
+        at BIGINT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (org, sequence))",
+    "INSERT INTO events SELECT org, sequence, sandbox, at, kind FROM events_before",
+    "DROP TABLE events_before",
+    "CREATE INDEX events_by_sandbox ON events (sandbox, sequence)",
+    "CREATE INDEX events_by_age ON events (at)",
+    "CREATE TABLE event_heads (org TEXT PRIMARY KEY, sequence BIGINT NOT NULL)",
+    "INSERT INTO event_heads SELECT organisations.id, counters.value FROM organisations, counters
+        WHERE counters.name = 'events' AND counters.value > 0",
+    "DELETE FROM counters WHERE name = 'events'",
+];
 
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (

@@ -65,6 +65,8 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
     /// An operation that changes nothing.
     fn read<O: Op>(&self, op: O) -> impl Future<Output = Result<O::Out, StoreError>> + Send;
+    /// What is known of that already.
+    fn available(&self) -> Result<(), StoreError>;
     /// Whether it answers and takes writes.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::StoreError;
 use crate::migrate::migrate;
-use crate::ops::events::{Setting, reserve};
+use crate::ops::events::Setting;
 use crate::sql::{Backend, Durability, Op, Row, Tx, Value, values};
 
 /// Operations that wait for the writer; more callers wait in their own tasks.
@@ -36,7 +36,7 @@ const UNFLUSHED_MAX: Duration = Duration::from_millis(500);
 /// Connections that read at the same time.
 const READERS_MAX: usize = 4;
 /// More than anybody makes events within [`UNFLUSHED_MAX`].
-const EVENTS_PASSED_OVER: usize = 100_000;
+const EVENTS_PASSED_OVER: u64 = 100_000;
 /// The setting that names the boot of the host that last opened the file.
 const HOST_BOOT: &str = "host_boot";
 /// How the process ends when its disk fails it; whoever started it starts it again.
@@ -190,6 +190,10 @@ impl Backend for Sqlite {
         }
     }
 
+    fn available(&self) -> Result<(), StoreError> {
+        self.moving()
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         self.moving()?;
         self.read(Setting(HOST_BOOT.to_owned())).await.map(drop)
@@ -311,7 +315,10 @@ async fn pass_over_lost_numbers<T: Tx>(tx: &mut T, boot: &str) -> Result<(), Sto
     let rows = tx.query(select, values![HOST_BOOT]).await?;
     match rows.first() {
         Some(row) if row.text(0)? == boot => return Ok(()),
-        Some(_) => drop(reserve(tx, "events", EVENTS_PASSED_OVER).await?),
+        Some(_) => {
+            let pass_over = "UPDATE event_heads SET sequence = sequence + ?1";
+            tx.execute(pass_over, values![EVENTS_PASSED_OVER]).await?;
+        }
         None => {}
     }
     let put = "INSERT INTO settings VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2";
@@ -466,6 +473,7 @@ fn failed(error: rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::events::reserve;
 
     fn ask(
         flusher: &Sender<Vec<Answer>>,
@@ -504,14 +512,15 @@ mod tests {
         let path = folder.path().join("store.db");
         drop(Sqlite::open(&path).unwrap());
         let mut connection = SqliteTx::open(&path).unwrap();
+        let org = cove_model::OrgId::random();
         let mut last = |boot: Option<&str>| {
             if let Some(boot) = boot {
                 now(pass_over_lost_numbers(&mut connection, boot)).unwrap();
             }
-            now(reserve(&mut connection, "events", 0)).unwrap()
+            now(reserve(&mut connection, &org, 0)).unwrap()
         };
         assert_eq!(last(None), 0);
-        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER as u64);
-        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER as u64);
+        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER);
+        assert_eq!(last(Some("another boot")), EVENTS_PASSED_OVER);
     }
 }

@@ -10,11 +10,11 @@ use crate::ops::{
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
-    AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord, Key, NewEvent, Organisation,
-    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
-    SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
-    SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, Store, StoreError, StoredEvent, Usage,
-    UsageSample,
+    AuditHead, AuditJournal, AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord,
+    JournalEntry, Key, NewEvent, Organisation, Page, PageRequest, Period, PortShare, Quota,
+    Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage,
+    SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample,
+    SshKey, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -34,6 +34,10 @@ impl<B: Backend> SqlStore<B> {
 impl<B: Backend> Store for SqlStore<B> {
     async fn check(&self) -> Result<(), StoreError> {
         self.0.check().await
+    }
+
+    fn available(&self) -> Result<(), StoreError> {
+        self.0.available()
     }
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
@@ -327,12 +331,38 @@ impl<B: Backend> Store for SqlStore<B> {
         self.0.read(list).await
     }
 
-    async fn event_bounds(&self) -> Result<(Option<u64>, u64), StoreError> {
-        self.0.read(events::Bounds).await
+    async fn event_bounds(&self, org: &OrgId) -> Result<(Option<u64>, u64), StoreError> {
+        self.0.read(events::Bounds(org.clone())).await
     }
 
-    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        self.flushed(audit::Append(records.to_vec())).await
+    async fn append_audit(
+        &self,
+        journal: &AuditJournal,
+        entries: &[JournalEntry],
+    ) -> Result<(), StoreError> {
+        let append = audit::Append {
+            journal: journal.clone(),
+            entries: entries.to_vec(),
+        };
+        self.flushed(append).await
+    }
+
+    async fn audit_after(
+        &self,
+        org: &OrgId,
+        sequence: u64,
+        limit: u32,
+    ) -> Result<Vec<AuditRecord>, StoreError> {
+        let after = audit::After {
+            org: org.clone(),
+            sequence,
+            limit,
+        };
+        self.0.read(after).await
+    }
+
+    async fn audit_head(&self, org: &OrgId) -> Result<Option<AuditHead>, StoreError> {
+        self.0.read(audit::Head(org.clone())).await
     }
 
     async fn audit(

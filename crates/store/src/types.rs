@@ -321,9 +321,28 @@ pub struct AuditRecord {
     /// The address the request came from.
     pub source: Option<String>,
     pub request_id: Option<String>,
-    /// `ok`, or the code of the error.
+    /// `ok`, the code of the error, or for calls into a sandbox: `pending` (it goes on), `not_done` (the
+    /// guest was never asked), `unknown` (nobody lived or waited to hear).
     pub result: String,
     pub detail: Option<String>,
+    /// Given by the store: see [`crate::audit_hash`]. Empty in a record not yet written, and in those
+    /// from before there were chains.
+    #[serde(default)]
+    pub hash: String,
+}
+
+/// A journal of audit records that are on their way to the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditJournal {
+    pub host: String,
+    pub journal: String,
+}
+
+/// A record and its place in its journal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JournalEntry {
+    pub position: u64,
+    pub record: AuditRecord,
 }
 
 /// Raw counters of one sandbox at one moment.
@@ -427,7 +446,8 @@ pub struct SshKey {
     pub expires_at: Option<OffsetDateTime>,
 }
 
-/// What old rows a sweep removes: those before a time, and the oldest beyond a number.
+/// What old rows a sweep removes: those before a time, and the oldest beyond a number. Of events and
+/// audit records each organisation has that number to itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {
     pub idempotency_before: OffsetDateTime,

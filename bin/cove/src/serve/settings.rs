@@ -550,6 +550,7 @@ impl Settings {
             snapshot_grace: Duration::from_secs(self.snapshot_grace_s),
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
             audit_kept: Duration::from_secs(self.audit_kept_days.saturating_mul(86_400)),
+            audit_journal: Some(self.control_dir().join("audit")),
             delete_unknown_sandboxes: self.delete_unknown_sandboxes,
             tenant_private_ranges: self
                 .tenant_private_ranges

@@ -1,11 +1,16 @@
 //! Audit records: nobody hears of a success that has none.
 
+use std::time::Duration;
+
+use cove_control::testing::{Call, GuestKind, ScriptedGuest};
 use cove_control::{
-    AddSshKey, CreateKey, ForkRequest, SandboxPatch, Scope, ShareRequest, SshTokenRequest,
+    AddSshKey, AuditRecord, CommandRequest, CreateKey, ErrorCode, ForkRequest, GuestAction,
+    PageRequest, Principal, RateLimit, SandboxPatch, Scope, ShareRequest, SshTokenRequest,
     TakeSnapshot,
 };
+use cove_protocol::message::{MakeDir, Signal};
 
-use crate::support::{Plane, named};
+use crate::support::{Plane, named, quick};
 
 const PUBLIC_KEY: &str = "ssh-ed25519 \
     AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ test";
@@ -97,4 +102,215 @@ async fn every_change_waits_for_its_record() {
         let text = told.as_ref().unwrap_err();
         assert!(text.contains("database"), "{name}: {text}");
     }
+}
+
+async fn plane() -> Plane {
+    let plane = Plane::new().await;
+    let guest = ScriptedGuest::default();
+    plane.runner.set_guest(GuestKind::Scripted(guest));
+    plane.sandbox("agent").await;
+    plane
+}
+
+async fn records(plane: &Plane, principal: &Principal) -> Vec<AuditRecord> {
+    let page = PageRequest {
+        limit: 1000,
+        cursor: None,
+    };
+    plane.control.audit(principal, &page).await.unwrap().items
+}
+
+/// Results of one action, oldest first.
+async fn results(plane: &Plane, action: &str) -> Vec<String> {
+    let mut found = records(plane, &plane.root).await;
+    found.reverse();
+    let of = found.into_iter().filter(|record| record.action == action);
+    of.map(|record| record.result).collect()
+}
+
+#[tokio::test]
+async fn what_a_guest_refuses_is_not_recorded_as_done() {
+    let plane = plane().await;
+    let (control, root) = (&plane.control, &plane.root);
+    let exec = async || {
+        control
+            .exec(root, "agent", CommandRequest::shell("true"))
+            .await
+    };
+    exec().await.unwrap();
+    // The guest of these tests refuses what it does not know.
+    let access = control
+        .guest(root, "agent", GuestAction::FileMkdir)
+        .await
+        .unwrap();
+    access.guest().mkdir(MakeDir::default()).await.unwrap_err();
+    drop(access);
+    plane.runner.set_guest(GuestKind::Unreachable);
+    let access = control
+        .guest(root, "agent", GuestAction::ProcessSignal)
+        .await
+        .unwrap();
+    access.guest().signal(Signal::default()).await.unwrap_err();
+    drop(access);
+    assert_eq!(results(&plane, "process.exec").await, ["ok"]);
+    let refused = results(&plane, "file.mkdir").await;
+    assert!(refused.len() == 1 && refused[0] != "ok", "{refused:?}");
+    assert_eq!(
+        results(&plane, "process.signal").await,
+        ["guest_unreachable"]
+    );
+}
+
+#[tokio::test]
+async fn what_a_crash_cut_off_is_on_record_once_and_as_unknown() {
+    let mut plane = plane().await;
+    let root = plane.root.clone();
+    let exec = CommandRequest::shell("true");
+    plane
+        .control
+        .exec(&root, "agent", exec.clone())
+        .await
+        .unwrap();
+    // Under way when the process ends: nobody lives to drop it.
+    let before = plane.control.clone();
+    let under_way = before
+        .guest(&root, "agent", GuestAction::FileWrite)
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        plane.crash().await;
+        assert_eq!(results(&plane, "process.exec").await, ["ok"]);
+        assert_eq!(results(&plane, "file.write").await, ["unknown"]);
+    }
+    drop(under_way);
+    plane.control.exec(&root, "agent", exec).await.unwrap();
+    assert_eq!(results(&plane, "process.exec").await, ["ok", "ok"]);
+    let files = std::fs::read_dir(plane.journal()).unwrap();
+    let segments = files.filter(|file| {
+        let path = file.as_ref().unwrap().path();
+        path.extension().is_some_and(|extension| extension == "log")
+    });
+    assert_eq!(segments.count(), 1, "what was moved is removed");
+}
+
+#[tokio::test]
+async fn a_torn_journal_loses_only_what_was_torn() {
+    let mut plane = plane().await;
+    let root = plane.root.clone();
+    let before = plane.control.clone();
+    let one = before
+        .guest(&root, "agent", GuestAction::FileWrite)
+        .await
+        .unwrap();
+    let two = before
+        .guest(&root, "agent", GuestAction::FileMove)
+        .await
+        .unwrap();
+    let segment = std::fs::read_dir(plane.journal())
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .unwrap();
+    let length = std::fs::metadata(&segment).unwrap().len();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&segment)
+        .unwrap();
+    file.set_len(length - 3).unwrap();
+    plane.crash().await;
+    assert_eq!(results(&plane, "file.write").await, ["unknown"]);
+    assert!(results(&plane, "file.move").await.is_empty());
+    drop((one, two));
+}
+
+#[tokio::test]
+async fn a_call_that_goes_on_is_told_of_before_it_ends() {
+    let mut plane = plane().await;
+    plane.go();
+    let root = plane.root.clone();
+    let access = plane
+        .control
+        .guest(&root, "agent", GuestAction::FileWrite)
+        .await
+        .unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while results(&plane, "file.write").await != ["pending"] {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(access);
+    assert_eq!(results(&plane, "file.write").await, ["pending", "not_done"]);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_guest_that_cannot_be_recorded() {
+    let plane = plane().await;
+    plane
+        .control
+        .exec(&plane.root, "agent", CommandRequest::shell("true"))
+        .await
+        .unwrap();
+    let asked = plane.runner.count(Call::Connect, None);
+    // A folder that became a file takes no segment.
+    std::fs::remove_dir_all(plane.journal()).unwrap();
+    std::fs::write(plane.journal(), "").unwrap();
+    let fresh = plane.rebuilt().await;
+    let refused = fresh
+        .exec(&plane.root, "agent", CommandRequest::shell("true"))
+        .await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused:?}");
+    assert_eq!(plane.runner.count(Call::Connect, None), asked);
+    // What the database alone has to know goes on.
+    fresh.delete_sandbox(&plane.root, "agent").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_flood_of_refused_calls_costs_few_records_and_another_tenant_none() {
+    let mut config = quick();
+    config.rate_limit = RateLimit {
+        per_second: 0.0,
+        burst: 0.0,
+    };
+    config.audit_max = 200;
+    let plane = Plane::with(config).await;
+    let loud = plane.tenant("loud", None).await;
+    let quiet = plane.tenant("quiet", None).await;
+    plane.create(&quiet, named("kept")).await.unwrap();
+    for _ in 0..5 {
+        for n in 0..500 {
+            let name = format!("missing-{n}");
+            plane
+                .control
+                .delete_sandbox(&loud, &name)
+                .await
+                .unwrap_err();
+        }
+        plane.clock.advance(Duration::from_secs(60));
+    }
+    plane.create(&loud, named("done")).await.unwrap();
+    let of_loud = records(&plane, &loud).await;
+    assert!(
+        of_loud.len() < 150,
+        "{} records of 2,500 refusals",
+        of_loud.len()
+    );
+    let told: u64 = of_loud
+        .iter()
+        .filter(|record| record.action == "sandbox.delete")
+        .map(|record| match &record.detail {
+            Some(text) => text.split(' ').nth(1).unwrap().parse::<u64>().unwrap(),
+            None => 1,
+        })
+        .sum();
+    assert!(
+        (2_000..=2_500).contains(&told),
+        "{told} of 2,500 are accounted for"
+    );
+    let of_quiet = records(&plane, &quiet).await;
+    assert!(
+        of_quiet
+            .iter()
+            .any(|record| record.action == "sandbox.create")
+    );
 }

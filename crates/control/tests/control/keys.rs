@@ -260,6 +260,8 @@ async fn calls_whose_callers_go_away_are_on_record_once() {
             cut_off(call, times).await;
             names.push(name);
         }
+        // More refusals in one minute would only be counted.
+        plane.clock.advance(Duration::from_secs(60));
     }
     let page = cove_control::PageRequest {
         limit: 1000,

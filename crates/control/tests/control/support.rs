@@ -45,8 +45,9 @@ impl Plane {
         Self::with(quick()).await
     }
 
-    pub async fn with(config: ControlConfig) -> Self {
+    pub async fn with(mut config: ControlConfig) -> Self {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        config.audit_journal = Some(folder.path().join("audit"));
         let clock = Arc::new(ManualClock::default());
         let runner = MemoryRunner::new(clock.clone());
         let root_token = ApiToken::random();
@@ -184,6 +185,18 @@ impl Plane {
                 .map(drop)
         })
         .await;
+    }
+
+    /// Another control plane over the same store and host.
+    pub async fn rebuilt(&self) -> Control {
+        let built = build(&self.folder, &self.config, &self.runner, &self.clock).await;
+        built.0.prepare().await.unwrap();
+        built.0
+    }
+
+    /// Where the journal of audit records is.
+    pub fn journal(&self) -> std::path::PathBuf {
+        self.folder.path().join("audit")
     }
 
     /// No audit record can be written from now on.

@@ -1,5 +1,6 @@
 //! One open stream: frames out, bounded frames in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -7,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use super::bounds::bound;
-use super::{GuestError, Stream};
+use super::{GuestError, Observe, Stream, tell};
 use crate::VERSION;
 use crate::frame::{self, CHUNK, FrameError, FrameReader};
 use crate::message::{Empty, ErrorCode, Input, InputKind, Open, Reply, ReplyKind, Request};
@@ -18,6 +19,9 @@ pub(super) struct Call {
     pub deadline: Duration,
     /// Bytes of input the guest took, once it ended the call because of a capture.
     pub taken: u64,
+    pub observer: Option<Arc<dyn Observe>>,
+    /// The observer heard that the guest took the request.
+    told: bool,
     out: BytesMut,
 }
 
@@ -32,6 +36,8 @@ impl Call {
             frames: FrameReader::default(),
             deadline,
             taken: 0,
+            observer: None,
+            told: false,
             out: BytesMut::new(),
         };
         let open = Open {
@@ -45,6 +51,23 @@ impl Call {
 
     /// The next reply, however long it takes.
     pub async fn reply(&mut self) -> Result<ReplyKind, GuestError> {
+        let answer = self.read_reply().await;
+        match &answer {
+            // The call is taken up again, and then it is known.
+            Err(GuestError::Quiesced) => {}
+            Err(error) => tell(&self.observer, error),
+            Ok(_) if self.told => {}
+            Ok(_) => {
+                self.told = true;
+                if let Some(observer) = &self.observer {
+                    observer.answered(Ok(()));
+                }
+            }
+        }
+        answer
+    }
+
+    async fn read_reply(&mut self) -> Result<ReplyKind, GuestError> {
         let reply: Reply = self.frames.next(&mut self.stream).await?;
         match bound(reply.kind.ok_or(GuestError::Unexpected("an empty reply"))?) {
             ReplyKind::Error(error) => Err(GuestError::Refused {
@@ -62,9 +85,14 @@ impl Call {
     /// The next reply, which the guest owes within the deadline.
     pub async fn reply_soon(&mut self) -> Result<ReplyKind, GuestError> {
         let deadline = self.deadline;
-        timeout(deadline, self.reply())
-            .await
-            .map_err(|_| GuestError::TimedOut(deadline))?
+        match timeout(deadline, self.reply()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let late = GuestError::TimedOut(deadline);
+                tell(&self.observer, &late);
+                Err(late)
+            }
+        }
     }
 
     /// Sends data in frames. When the guest hung up, its reason is the error.

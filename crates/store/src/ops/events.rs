@@ -1,5 +1,8 @@
-//! Events, numbered in the order they commit: the counter's row stays locked until then, so a reader
-//! that has seen a number will never miss a smaller one.
+//! Events, numbered for each organisation in the order they commit: its head's row stays locked until
+//! then, so a reader that has seen a number will never miss a smaller one. Nobody's numbers say anything
+//! about another organisation.
+
+use std::collections::BTreeMap;
 
 use cove_model::{OrgId, SandboxId};
 
@@ -9,17 +12,17 @@ use crate::{NewEvent, PAGE_MAX, StoreError, StoredEvent};
 const POSITION: &str = "host_event_position";
 
 /// Reserves `count` numbers and answers the last one before them.
-pub async fn reserve<T: Tx>(tx: &mut T, counter: &str, count: usize) -> Result<u64, StoreError> {
-    let count = count as u64;
+pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, StoreError> {
     let rows = tx
         .query(
-            "UPDATE counters SET value = value + ?2 WHERE name = ?1 RETURNING value",
-            values![counter, count],
+            "INSERT INTO event_heads (org, sequence) VALUES (?1, ?2) ON CONFLICT (org) DO UPDATE \
+             SET sequence = event_heads.sequence + excluded.sequence RETURNING sequence",
+            values![org, count],
         )
         .await?;
     let last = rows
         .first()
-        .ok_or(StoreError::Corrupt { what: "counter" })?
+        .ok_or(StoreError::Corrupt { what: "head" })?
         .count(0)?;
     Ok(last.saturating_sub(count))
 }
@@ -34,14 +37,24 @@ impl Op for Append {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let mut stored = Vec::with_capacity(self.events.len());
         if !self.events.is_empty() {
-            let mut sequence = reserve(tx, "events", self.events.len()).await?;
+            // Always in the same order, so that two writers do not wait for each other.
+            let mut last: BTreeMap<&OrgId, u64> = BTreeMap::new();
             for event in &self.events {
-                sequence += 1;
+                *last.entry(&event.org).or_default() += 1;
+            }
+            for (org, count) in &mut last {
+                *count = reserve(tx, org, *count).await?;
+            }
+            for event in &self.events {
+                let sequence = last.entry(&event.org).or_default();
+                *sequence += 1;
+                let sequence = *sequence;
                 tx.execute(
-                    "INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5)",
+                    "INSERT INTO events (org, sequence, sandbox, at, kind) \
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
                     values![
-                        sequence,
                         &event.org,
+                        sequence,
                         &event.sandbox,
                         event.at,
                         json(&event.kind)?
@@ -121,16 +134,22 @@ impl Op for After {
     }
 }
 
-pub struct Bounds;
+pub struct Bounds(pub OrgId);
 
 impl Op for Bounds {
     type Out = (Option<u64>, u64);
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let last = tx
-            .query("SELECT value FROM counters WHERE name = 'events'", &[])
+            .query(
+                "SELECT sequence FROM event_heads WHERE org = ?1",
+                values![&self.0],
+            )
             .await?;
         let oldest = tx
-            .query("SELECT sequence FROM events ORDER BY sequence LIMIT 1", &[])
+            .query(
+                "SELECT sequence FROM events WHERE org = ?1 ORDER BY sequence LIMIT 1",
+                values![&self.0],
+            )
             .await?;
         let oldest = oldest.first().map(|row| row.count(0)).transpose()?;
         let last = last.first().map(|row| row.count(0)).transpose()?;

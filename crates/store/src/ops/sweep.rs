@@ -1,12 +1,14 @@
 //! Removes what is past its time, a bounded number of rows per transaction so that nobody waits long
 //! behind it.
 
-use crate::ops::snapshots;
-use crate::sql::{Op, Tx, Value, values};
+use crate::ops::{audit, snapshots};
+use crate::sql::{Op, Tx, values};
 use crate::{Retention, StoreError};
 
 /// Rows removed per table in one go.
 const ROWS_MAX: i64 = 1000;
+/// Organisations with too many events that one transaction looks at.
+const ORGANISATIONS_MAX: i64 = 16;
 
 pub struct Sweep(pub Retention);
 
@@ -29,30 +31,49 @@ impl Op for Sweep {
                 values![keep.idempotency_before, ROWS_MAX],
             )
             .await?;
-        for (log, before, max) in [
-            ("events", keep.events_before, keep.events_max),
-            ("audit", keep.audit_before, keep.audit_max),
-        ] {
-            removed += trim(tx, log, before.into(), max.into()).await?;
-        }
+        removed += trim_events(tx, keep).await?;
+        removed += audit::prune(tx, keep).await?;
+        // A journal that was not heard of for as long as records are kept is gone with its host.
+        removed += tx
+            .execute(
+                "DELETE FROM audit_journals WHERE (host, journal) IN (SELECT host, journal \
+                 FROM audit_journals WHERE moved_at < ?1 LIMIT ?2)",
+                values![keep.audit_before, ROWS_MAX],
+            )
+            .await?;
         removed += snapshots::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
         Ok(removed + bury(tx, keep).await?)
     }
 }
 
-/// Takes the oldest entries off a numbered log.
-async fn trim<T: Tx>(tx: &mut T, log: &str, before: Value, max: Value) -> Result<u64, StoreError> {
-    let old = format!(
-        "DELETE FROM {log} WHERE sequence IN (SELECT sequence FROM {log} \
-         WHERE at < ?1 ORDER BY sequence LIMIT ?2)"
-    );
-    let many = format!(
-        "DELETE FROM {log} WHERE sequence IN (SELECT sequence FROM {log} \
-         WHERE sequence <= (SELECT value FROM counters WHERE name = '{log}') - ?1 \
-         ORDER BY sequence LIMIT ?2)"
-    );
-    let removed = tx.execute(&old, &[before, ROWS_MAX.into()]).await?;
-    Ok(removed + tx.execute(&many, &[max, ROWS_MAX.into()]).await?)
+/// Takes the oldest events off: those before a time, and those of an organisation beyond its number.
+async fn trim_events<T: Tx>(tx: &mut T, keep: &Retention) -> Result<u64, StoreError> {
+    let mut removed = tx
+        .execute(
+            "DELETE FROM events WHERE (org, sequence) IN (SELECT org, sequence FROM events \
+             WHERE at < ?1 ORDER BY at LIMIT ?2)",
+            values![keep.events_before, ROWS_MAX],
+        )
+        .await?;
+    let many = tx
+        .query(
+            "SELECT org FROM events GROUP BY org HAVING COUNT(*) > ?1 LIMIT ?2",
+            values![keep.events_max, ORGANISATIONS_MAX],
+        )
+        .await?;
+    for row in &many {
+        let org = row.text(0)?;
+        // Counted, not calculated: numbers are passed over after a reboot.
+        removed += tx
+            .execute(
+                "DELETE FROM events WHERE org = ?1 AND sequence IN (SELECT sequence FROM events \
+                 WHERE org = ?1 AND sequence <= (SELECT sequence FROM events WHERE org = ?1 \
+                 ORDER BY sequence DESC LIMIT 1 OFFSET ?2) ORDER BY sequence LIMIT ?3)",
+                values![org, keep.events_max, ROWS_MAX],
+            )
+            .await?;
+    }
+    Ok(removed)
 }
 
 /// Forgets sandboxes that are long gone. What they used stays, as their organisation's.

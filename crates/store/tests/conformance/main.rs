@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cases;
+mod chains;
 mod cluster;
 mod rows;
 mod tls;
@@ -76,7 +77,11 @@ suite!(
     snapshots::their_disk_is_charged_from_beginning_to_end,
     events::readers_never_miss_what_commits_concurrently,
     events::positions_move_with_their_events,
+    events::numbers_say_nothing_of_other_organisations,
     audit::records_page_newest_first,
+    audit::chains_hold_with_writers_at_the_same_time,
+    audit::a_journal_is_moved_exactly_once_however_often_it_is_given,
+    audit::pruning_keeps_an_anchor_and_one_organisation_does_not_push_out_another,
     misc::image_grants_are_per_organisation_or_for_everybody,
     misc::images_of_their_own_count_to_organisations_disk_quotas_once,
     misc::image_jobs_are_per_organisation_and_end_once,

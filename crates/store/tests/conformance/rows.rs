@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cove_model::{KeyId, OrgId, Resources, SandboxId, SandboxSpec, State};
 use cove_store::{
-    Desired, Holding, HostFacts, Key, Organisation, Quota, SandboxRecord, Scope, Store,
+    AuditJournal, AuditRecord, Desired, Holding, HostFacts, JournalEntry, Key, Organisation, Quota,
+    SandboxRecord, Scope, Store,
 };
 use time::OffsetDateTime;
 
@@ -27,6 +28,38 @@ pub async fn org_with(store: &Arc<dyn Store>, name: &str, quota: Quota) -> OrgId
     };
     store.create_organisation(&org).await.unwrap();
     org.id
+}
+
+pub fn journal(name: &str) -> AuditJournal {
+    AuditJournal {
+        host: "host".into(),
+        journal: name.into(),
+    }
+}
+
+/// Records at the next positions of a journal that holds nothing else.
+pub async fn append(store: &Arc<dyn Store>, name: &str, records: Vec<AuditRecord>) {
+    let entries: Vec<_> = (1..)
+        .zip(records)
+        .map(|(position, record)| JournalEntry { position, record })
+        .collect();
+    store.append_audit(&journal(name), &entries).await.unwrap();
+}
+
+pub fn audit(org: &OrgId, number: i64) -> AuditRecord {
+    AuditRecord {
+        sequence: 0,
+        at: at(number),
+        org: org.clone(),
+        key: (number % 2 == 0).then(KeyId::random),
+        action: "sandbox.create".into(),
+        target: Some(format!("agent-{number}")),
+        source: Some("192.0.2.7".into()),
+        request_id: None,
+        result: "ok".into(),
+        detail: Some("näme 'quoted' \"twice\"".into()),
+        hash: String::new(),
+    }
 }
 
 pub fn key(org: &OrgId) -> Key {

@@ -58,14 +58,15 @@ pub async fn readers_never_miss_what_commits_concurrently(store: Arc<dyn Store>)
 pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     assert_eq!(store.host_position().await.unwrap(), None);
-    assert_eq!(store.event_bounds().await.unwrap(), (None, 0));
+    assert_eq!(store.event_bounds(&ours).await.unwrap(), (None, 0));
     let (one, two) = (SandboxId::random(), SandboxId::random());
     let told = [event(&ours, &one), event(&theirs, &two), event(&ours, &two)];
     let stored = store.append_events(&told, Some(17)).await.unwrap();
     assert_eq!(store.host_position().await.unwrap(), Some(17));
     store.append_events(&[], Some(19)).await.unwrap();
     assert_eq!(store.host_position().await.unwrap(), Some(19));
-    assert_eq!(store.event_bounds().await.unwrap(), (Some(1), 3));
+    assert_eq!(store.event_bounds(&ours).await.unwrap(), (Some(1), 2));
+    assert_eq!(store.event_bounds(&theirs).await.unwrap(), (Some(1), 1));
 
     let mine = store.events(&ours, None, 0, 10).await.unwrap();
     assert_eq!(mine, [stored[0].clone(), stored[2].clone()]);
@@ -89,4 +90,22 @@ pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
             .len(),
         0
     );
+}
+
+pub async fn numbers_say_nothing_of_other_organisations(store: Arc<dyn Store>) {
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
+    let sandbox = SandboxId::random();
+    for round in 1..=5 {
+        let mine = store
+            .append_events(&[event(&ours, &sandbox)], None)
+            .await
+            .unwrap();
+        assert_eq!(mine[0].sequence, round);
+        let many: Vec<_> = (0..round * 3).map(|_| event(&theirs, &sandbox)).collect();
+        store.append_events(&many, None).await.unwrap();
+    }
+    let seen = store.events(&ours, None, 0, 100).await.unwrap();
+    let numbers: Vec<_> = seen.iter().map(|event| event.sequence).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    assert_eq!(store.event_bounds(&ours).await.unwrap(), (Some(1), 5));
 }

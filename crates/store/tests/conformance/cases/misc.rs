@@ -10,7 +10,7 @@ use cove_store::{
     StoreError, Usage, UsageSample,
 };
 
-use crate::rows::{at, org, sandbox};
+use crate::rows::{append, at, org, sandbox};
 
 pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
@@ -160,8 +160,9 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
         request_id: None,
         result: "ok".into(),
         detail: None,
+        hash: String::new(),
     };
-    store.append_audit(&vec![record; 4]).await.unwrap();
+    append(&store, "journal", vec![record; 4]).await;
     let used = UsageSample {
         sandbox: dead.id.clone(),
         org: ours.clone(),
@@ -204,7 +205,7 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
             .unwrap(),
         5
     );
-    assert_eq!(store.event_bounds().await.unwrap(), (Some(9), 10));
+    assert_eq!(store.event_bounds(&ours).await.unwrap(), (Some(9), 10));
     let few = Retention {
         audit_max: 3,
         ..keep.clone()
