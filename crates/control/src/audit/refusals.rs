@@ -9,7 +9,7 @@ use cove_store::AuditRecord;
 use time::OffsetDateTime;
 
 /// Refusals of one organisation that are recorded one by one in a minute.
-const RECORDED_MAX: u32 = 20;
+const RECORDED_MAX: u32 = 60;
 /// Kinds of refusals of one organisation that are counted apart in a minute.
 const KINDS_MAX: usize = 16;
 /// Organisations that are counted apart; a key is needed to be refused as one.
