@@ -75,7 +75,7 @@ impl Setup {
     }
 
     pub fn engine_config(&self) -> EngineConfig {
-        let mut config = EngineConfig::new(self.data_dir());
+        let mut config = crate::engine_config(self.data_dir());
         if self.directory_backend {
             config.backend = BackendChoice::Directory;
         } else {

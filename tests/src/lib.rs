@@ -7,7 +7,7 @@
 
 pub mod engine_host;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,15 @@ const POLL: Duration = Duration::from_millis(20);
 /// Any one command of a test; far above what even a busy machine needs.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(90);
 
+/// The engine's defaults over a data directory, with the cache of images that `COVE_CACHE_DIR` names.
+pub fn engine_config(data_dir: impl Into<PathBuf>) -> EngineConfig {
+    let mut config = EngineConfig::new(data_dir);
+    if let Some(cache) = std::env::var_os("COVE_CACHE_DIR") {
+        config.host_cache = cache.into();
+    }
+    config
+}
+
 /// An engine with a data directory that goes when this does.
 pub struct Host {
     pub engine: Engine,
@@ -42,7 +51,7 @@ impl Host {
             .prefix("cove-test-")
             .tempdir_in("/var/tmp")
             .expect("a temporary directory can be made");
-        let mut config = EngineConfig::new(dir.path().join("data"));
+        let mut config = engine_config(dir.path().join("data"));
         config.pool_bytes = Some(POOL_BYTES);
         change(&mut config);
         let engine = Engine::open(config).await.expect("the engine opens");
@@ -59,7 +68,7 @@ impl Host {
         self.dir.path()
     }
 
-    pub fn data_dir(&self) -> std::path::PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
