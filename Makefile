@@ -4,10 +4,10 @@ DATA_DIR ?= /var/lib/cove
 LISTEN ?= 127.0.0.1:7070
 COVE := target/release/cove
 
-.PHONY: help build run stop test check bench clean setup
+.PHONY: help build run stop test test-full soak fresh check bench clean setup
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
 
 setup: ## install the system packages the server needs
 	@scripts/setup run
@@ -27,6 +27,17 @@ check: ## formatting, lints, dependency rules
 test: ## install what the tests need and run all of them
 	@scripts/setup test
 	@scripts/test
+
+test-full: ## what takes longer: faults and kills for some minutes (after make test)
+	@scripts/setup test
+	@scripts/test-full
+
+soak: ## attacks, faults and kills for hours: make soak MINUTES=240
+	@scripts/setup test
+	@scripts/soak $(or $(MINUTES),120)
+
+fresh: ## run the README's commands in a bare Debian 12 tree with empty caches
+	@scripts/fresh
 
 bench: ## measure, and compare with runc and Docker where they are installed
 	@scripts/setup bench
