@@ -127,6 +127,82 @@ fn every_dependency_has_an_allowed_licence_and_comes_from_the_registry() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Decoders of strangers' bytes that nothing linked into the privileged process may hold: archives and
+/// compression, which the confined programs read.
+const NOT_IN_THE_RUNNER: &[&str] = &[
+    "brotli",
+    "bzip2",
+    "flate2",
+    "lzma-rs",
+    "miniz_oxide",
+    "ruzstd",
+    "tar",
+    "xz2",
+    "zip",
+    "zlib-rs",
+    "zstd",
+];
+
+#[test]
+fn the_engine_links_no_decoder_of_archives() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--package=cove-engine"])
+        .args(["--edges=normal", "--prefix=none", "--format={p}"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert!(
+        names.contains(&"cove-parser") && names.len() > 50,
+        "{listed}"
+    );
+    for name in NOT_IN_THE_RUNNER {
+        assert!(!names.contains(name), "the engine depends on {name}");
+    }
+}
+
+/// The privileged process runs no program that reads what guests or strangers made.
+#[test]
+fn the_engine_runs_no_tar() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut left: Vec<_> = [
+        "criu",
+        "engine",
+        "isolation",
+        "isolation-container",
+        "parser",
+        "pool",
+        "unpack",
+    ]
+    .iter()
+    .map(|name| crates.join(name).join("src"))
+    .collect();
+    let mut looked = 0;
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(
+                std::fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        looked += 1;
+        let text = std::fs::read_to_string(&path).unwrap();
+        for program in ["tar", "gzip", "zstd", "unzip", "cpio"] {
+            let run = format!("Command::new(\"{program}\")");
+            assert!(!text.contains(&run), "{} runs {program}", path.display());
+        }
+    }
+    assert!(looked > 50, "{looked} files");
+}
+
 #[test]
 fn licence_expressions_mean_what_they_say() {
     let rules = Rules::read();

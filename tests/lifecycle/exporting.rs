@@ -9,6 +9,7 @@ use cove_runner::{
     SnapshotRequest,
 };
 use cove_tests::engine_host::{World, output, small_spec, succeed};
+use cove_tests::strace::Strace;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -512,5 +513,37 @@ async fn hostile_trees_and_sections_are_refused_and_leave_nothing() {
     for (what, file) in refused {
         is_refused(&world, &file, what).await;
     }
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_neither_dials_nor_runs_tar_while_snapshots_travel() {
+    let world = World::start(PROGRAM).await;
+    let snapshot = prepared(&world).await;
+    let strace = Strace::attach(world.engine_pid());
+    let file = export(&world, &snapshot).await;
+    let imported = import(&world, &file).await.unwrap();
+    let job = world
+        .client()
+        .image_from_snapshot(&snapshot, "packed")
+        .await
+        .unwrap();
+    assert_eq!(world.job_end(&job.id).await.state, JobState::Done);
+    is_refused(&world, &file[..file.len() - 1], "a file that was cut off").await;
+    let seen = strace.finish();
+    // Only programs that travel inside the engine are run, by descriptor.
+    let programs = seen.programs();
+    assert!(
+        programs.len() >= 5,
+        "packing and parsing were seen: {seen:?}"
+    );
+    for program in programs {
+        assert!(program.starts_with("/proc/self/fd/"), "it ran {program}");
+    }
+    assert_eq!(seen.dials(), Vec::<&str>::new());
+    let client = world.client();
+    client.delete_snapshot(&imported.snapshot.id).await.unwrap();
+    client.delete_snapshot(&snapshot).await.unwrap();
+    client.remove_image("packed").await.unwrap();
     world.finish();
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine_host;
+pub mod strace;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,9 @@
 //! CRIU, the program that captures and restores the processes of a sandbox, as Cove uses it.
 //!
 //! Found by [`Program`], started by the spawner with one end of a socket, spoken to by [`Session`].
-//! Its images are read and changed here only where a copy must differ from the original
-//! ([`image`]); why it failed is read out of its log ([`log`]).
+//! Its images and its logs hold what guests made; they are read by `cove-parser`, never here.
 #![forbid(unsafe_code)]
 
-pub mod image;
-pub mod log;
 pub mod message;
 mod program;
 mod session;

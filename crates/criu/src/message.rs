@@ -95,8 +95,7 @@ pub struct Response {
     pub notify: Option<Notify>,
     #[prost(int32, optional, tag = "7")]
     pub errno: Option<i32>,
-    #[prost(string, optional, tag = "9")]
-    pub message: Option<String>,
+    // Its field 9 is the first error of the log, which may quote a guest: it is not read.
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -22,6 +22,8 @@ const FDS_MAX: usize = 4;
 /// Where CRIU is when it asks how to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
+    /// No task was touched yet.
+    PreDump,
     /// Everything is written and every task still stopped.
     PostDump,
     /// The namespaces of the restored tree exist; this is its first process.
@@ -43,18 +45,17 @@ pub enum SessionError {
     #[error("criu took longer than {0:?}")]
     TimedOut(Duration),
     /// It failed and said so; the reason is in its log.
-    #[error("criu failed{}", detail(.message, *.errno))]
-    Failed { errno: i32, message: Option<String> },
+    #[error("criu failed{}", detail(*.errno))]
+    Failed { errno: i32 },
     /// What was to happen at a moment failed, and CRIU was told to give up.
     #[error("a step in between failed")]
     Step(#[source] io::Error),
 }
 
-fn detail(message: &Option<String>, errno: i32) -> String {
-    match (message, errno) {
-        (Some(message), _) => format!(": {}", message.trim()),
-        (None, 0) => String::new(),
-        (None, errno) => format!(": {}", io::Error::from_raw_os_error(errno)),
+fn detail(errno: i32) -> String {
+    match errno {
+        0 => String::new(),
+        errno => format!(": {}", io::Error::from_raw_os_error(errno)),
     }
 }
 
@@ -137,7 +138,6 @@ impl Session {
             if !response.success {
                 return Err(SessionError::Failed {
                     errno: response.errno.unwrap_or(0),
-                    message: response.message,
                 });
             }
             if response.kind != kind as i32 {
@@ -207,6 +207,7 @@ fn moment(response: &Response) -> Moment {
     let notify = response.notify.as_ref();
     let pid = notify.and_then(|notify| notify.pid).unwrap_or(0);
     match notify.and_then(|notify| notify.script.as_deref()) {
+        Some("pre-dump") => Moment::PreDump,
         Some("post-dump") => Moment::PostDump,
         Some("setup-namespaces") => Moment::SetupNamespaces { pid },
         Some("pre-resume") => Moment::PreResume,

@@ -1,5 +1,6 @@
 //! The static programs that travel inside the one binary: PID 1 of every sandbox, the spawner that
-//! makes sandboxes, the confined unpacker of image layers, and the resolver and egress gateway.
+//! makes sandboxes, the confined unpacker of image layers, the confined
+//! parser of snapshots and captured memory, and the resolver and egress gateway.
 #![forbid(unsafe_code)]
 
 /// PID 1 inside a sandbox.
@@ -8,5 +9,7 @@ pub static GUEST: &[u8] = include_bytes!(env!("COVE_GUEST"));
 pub static SPAWNER: &[u8] = include_bytes!(env!("COVE_SPAWNER"));
 /// The confined child that unpacks a stranger's archive.
 pub static UNPACK: &[u8] = include_bytes!(env!("COVE_UNPACK"));
+/// The confined child that reads and writes what guests and strangers made.
+pub static PARSER: &[u8] = include_bytes!(env!("COVE_PARSER"));
 /// The unprivileged resolver and egress gateway.
 pub static GATEWAY: &[u8] = include_bytes!(env!("COVE_GATEWAY"));

@@ -12,13 +12,14 @@
 //! the head and the hashes of all sections before the end, so nothing can be taken out, put in or
 //! exchanged. A file without its end was cut off.
 //!
-//! The root of a stranger's file goes to the confined unpacker as it comes. Memory is another matter:
-//! what restores it trusts it. It is put aside as it comes and looked at only when the whole file was
-//! signed by a key this host trusts; otherwise it is left out.
+//! This process handles lengths, hashes and the signature. What a section holds is written and read by
+//! confined programs alone: the root of a stranger's file goes to the unpacker as it comes, manifest and
+//! end to the parser. Memory is another matter: what restores it trusts it. It is put aside as it comes
+//! and unpacked only when the whole file was signed by a key this host trusts; otherwise it is left out.
 
 use cove_image::OciConfig;
 use cove_model::{SandboxId, SandboxSpec};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
@@ -35,11 +36,6 @@ const VERSION: u32 = 1;
 
 /// The largest chunk; readers refuse more.
 const CHUNK_MAX: usize = 256 << 10;
-/// The largest manifest or end that is read.
-const JSON_MAX: usize = 1 << 20;
-/// Files of one memory image; hundreds are usual for many processes.
-const MEMORY_FILES_MAX: usize = 100_000;
-const MEMORY_NAME_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -58,8 +54,8 @@ impl Kind {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// As it is written; the parser has the form in which it is read.
+#[derive(Debug, Serialize)]
 struct Manifest {
     /// Where it was taken; means nothing on another host but to a person.
     sandbox: SandboxId,
@@ -72,8 +68,7 @@ struct Manifest {
     memory: Option<MemoryRecord>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize)]
 struct End {
     /// Ed25519, in hex.
     key: String,
@@ -104,12 +99,4 @@ fn section_hash(kind: Kind) -> Sha256 {
     let mut hash = Sha256::new();
     hash.update([kind as u8]);
     hash
-}
-
-/// Whether a file of a memory image may have this name: one harmless component.
-fn is_memory_name(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    (1..=MEMORY_NAME_MAX).contains(&name.len())
-        && name.bytes().all(allowed)
-        && !name.starts_with('.')
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use cove_isolation::{IsolationError, Machine};
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, State};
-use cove_protocol::client::Guest;
+use cove_protocol::brief;
 use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
-use crate::engine::{Engine, GuestConnector, Inner};
+use crate::engine::{Engine, Inner, reach};
 use crate::error::{from_isolation, from_pool, internal};
 use crate::record::Durability;
 use crate::sandbox::{KILL_PATIENCE, Sandbox, volume_of};
@@ -129,10 +129,7 @@ impl Inner {
 }
 
 async fn shut_down(sandbox: &Arc<Sandbox>, grace: Duration) {
-    let guest = Guest::new(Arc::new(GuestConnector {
-        sandbox: Arc::clone(sandbox),
-    }));
-    if let Err(error) = guest.shutdown(grace).await {
+    if let Err(error) = brief::shutdown(reach(sandbox), grace).await {
         tracing::debug!(sandbox = %sandbox.id, %error, "the guest did not shut down by itself");
     }
 }

@@ -12,6 +12,7 @@ use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::SandboxId;
 use cove_network::{Denials, Network, NetworkConfig};
+use cove_parser::Parser;
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::{RunnerError, Sample};
@@ -51,7 +52,9 @@ pub(crate) struct Inner {
     denials: Mutex<Option<Denials>>,
     pub ranges: Arc<UidRanges>,
     /// Held for as long as images may be unpacked.
+    /// Ids of the confined programs that read strangers' bytes.
     _unpack_range: UidRange,
+    pub(crate) parser: Arc<Parser>,
     pub books: Arc<Books>,
     pub events: Arc<Events>,
     pub records: Records,
@@ -139,7 +142,8 @@ impl Engine {
             .map_err(EngineError::Pool)
     }
 
-    /// A client of a sandbox's guest, for embedders.
+    /// A client of a sandbox's guest, for embedders without privileges to protect: what the guest says is
+    /// decoded in this process. The runner hands connections out instead.
     pub fn guest(&self, id: &SandboxId) -> Result<Guest, RunnerError> {
         Ok(Guest::new(Arc::new(GuestConnector {
             sandbox: self.inner.find(id)?,
@@ -212,6 +216,9 @@ impl Inner {
             .take()
             .map_err(at("claim uids in", &config.host_dir))?
             .ok_or(EngineError::NoUidRange)?;
+        let parser = Parser::new(cove_embedded::PARSER, unpack_range.base())
+            .map_err(at("prepare the parser in", data_dir))?;
+        let parser = Arc::new(parser);
         let gatekeeper = OnceLock::new();
         let mut denials = None;
         let network =
@@ -231,6 +238,7 @@ impl Inner {
                 device: device_below(pool.root()),
                 handing: Default::default(),
                 criu: config.criu.clone(),
+                parser: Arc::clone(&parser),
             },
             Arc::clone(&ranges),
         )?;
@@ -271,6 +279,7 @@ impl Inner {
             images: Images::new(images),
             sandboxes: RwLock::default(),
             _unpack_range: unpack_range,
+            parser,
             disk_limits,
             guard: Guard::default(),
             counter: Counter::default(),
@@ -374,21 +383,26 @@ fn open_network(
     Ok(Arc::new(network))
 }
 
-pub(crate) struct GuestConnector {
-    pub sandbox: Arc<Sandbox>,
+struct GuestConnector {
+    sandbox: Arc<Sandbox>,
 }
 
 #[async_trait::async_trait]
 impl Connect for GuestConnector {
     async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
-        let machine = self.sandbox.machine().ok_or_else(|| {
-            std::io::Error::new(
-                std::io::ErrorKind::NotConnected,
-                format!("the sandbox is {}", self.sandbox.state()),
-            )
-        })?;
-        Ok(Box::new(machine.connect().await?))
+        Ok(Box::new(reach(&self.sandbox).await?))
     }
+}
+
+/// A connection to a sandbox's guest.
+pub(crate) async fn reach(sandbox: &Sandbox) -> std::io::Result<tokio::net::UnixStream> {
+    let machine = sandbox.machine().ok_or_else(|| {
+        std::io::Error::new(
+            std::io::ErrorKind::NotConnected,
+            format!("the sandbox is {}", sandbox.state()),
+        )
+    })?;
+    machine.connect().await
 }
 
 /// The block device a path's filesystem lies on, when it has one of its own.

@@ -1,7 +1,6 @@
 //! Images made from snapshots: flattened, so that chains never grow, and with the snapshot's
 //! processes when it has some, so that sandboxes of the image begin where these were.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images::{self, Asked};
-use crate::merged::{self, FlowingTask, Packing};
+use crate::merged::{self, FlowingTask};
 use crate::snapshots::{SnapshotHold, SnapshotRecord, memory_dir, staging, volume_of};
 use crate::volumes::{Draft, add_empty_changes, copy_memory, pool_io};
 
@@ -48,31 +47,35 @@ impl Inner {
             self.images.store.root(&base),
             self.pool.path(&hold.snapshot.volume()),
         );
-        let (packing, input) = spawn_blocking(move || {
-            let root = merged::open(&image_root, &volume)?;
-            let (packing, output) = Packing::begin(&root)?;
-            Ok::<_, io::Error>((packing, OwnedFd::from(output)))
-        })
-        .await
-        .map_err(internal)?
-        .map_err(|error| internal(format!("put the snapshot together: {error}")))?;
+        let parser = Arc::clone(&self.parser);
+        let (begun, packed) = tokio::sync::oneshot::channel();
+        // One thread for the packer's whole life, because it ends with the thread that started it.
+        let packing = spawn_blocking(move || -> Result<(), RunnerError> {
+            let failed =
+                |error: &dyn std::fmt::Display| internal(format!("pack the snapshot: {error}"));
+            let layers = merged::layers(&image_root, &volume).map_err(|error| failed(&error))?;
+            let packing = parser.pack_tree(layers, false);
+            let (output, end) = packing.map_err(|error| failed(&error))?.split();
+            // Whoever does not take it closes it, which ends the packer.
+            let _ = begun.send(OwnedFd::from(output));
+            end.wait().map_err(|error| failed(&error))
+        });
+        let Ok(input) = packed.await else {
+            packing.await.map_err(internal)??;
+            return Err(internal("the packer gave nothing"));
+        };
         let input = pipe::Receiver::from_owned_fd(input).map_err(internal)?;
         let input = FlowingTask::new(input);
-        // On a failure the packing is dropped, which ends it.
+        // On a failure the input is dropped, which ends the packer.
         let image = self
             .images
             .store
             .import_root(Some(name), base.config.clone(), input, progress)
             .await
             .map_err(images::failure)?;
-        let packed = spawn_blocking(move || packing.finish())
-            .await
-            .map_err(internal)?;
-        if let Err(error) = packed {
+        if let Err(error) = packing.await.map_err(internal)? {
             let _ = self.images.store.remove(&image.id, |_| None).await;
-            return Err(internal(format!(
-                "the snapshot could not be packed: {error}"
-            )));
+            return Err(error);
         }
         let image_hold = self.images.store.hold(&image.id);
         if record.memory.is_some() {

@@ -11,7 +11,7 @@ mod sources;
 
 use std::path::PathBuf;
 
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 
 pub use recipe::Recipe;
 pub use sources::AptSource;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use cove_pool::{Kind, VolumeId};
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

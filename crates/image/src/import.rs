@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 use rustix::pipe::PipeFlags;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};

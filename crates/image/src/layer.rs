@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cove_model::ImageId;
 use cove_pool::{Access, Kind, Place, Pool, PoolError, VolumeId};
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 use cove_unpack::driver::{Event, Job};
 use cove_unpack::{Summary, UnpackError, UnpackProgram};
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 

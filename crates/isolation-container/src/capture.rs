@@ -1,15 +1,16 @@
 //! Writing the processes of a container and their memory into a directory.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_criu::message::Options;
-use cove_criu::{Moment, Session, SessionError, image, log};
+use cove_criu::{Moment, Session, SessionError};
 use cove_isolation::{Afterwards, AtRest, Captured, IsolationError};
+use cove_parser::{Finding, Parser, ParserError};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
@@ -35,8 +36,10 @@ const STOP_LIMIT_SECONDS: u32 = 10;
 const LOG: &str = "dump.log";
 /// What a log may take.
 pub const WORK_BYTES: u64 = 64 << 20;
-/// Read of a log to find out why a dump failed.
+/// Kept of a log of a failed dump for the operator.
 const LOG_MAX: u64 = 8 << 20;
+/// Images whose bytes are pages of memory begin like this.
+pub const PAGES: &str = "pages-";
 
 pub struct Subject<'a> {
     pub pid: i32,
@@ -77,7 +80,11 @@ pub fn capture(
     let needs = capturer.needs(subject.guest)?;
     let mut at_rest = Some(at_rest);
     let limit = DUMP_LIMIT + DUMP_LIMIT_PER_GB * u32::try_from(unreclaimable >> 30).unwrap_or(64);
+    let mut began = Instant::now();
     let dumped = dump(capturer, subject, images, limit, |moment| {
+        if moment == Moment::PreDump {
+            began = Instant::now();
+        }
         if moment != Moment::PostDump {
             return Ok(());
         }
@@ -95,8 +102,10 @@ pub fn capture(
         done
     });
     let finished = dumped.and_then(|()| {
-        let stats = read_in(images, "stats-dump").unwrap_or_default();
-        let (stopped_us, memory_bytes) = image::dump_figures(&stats).unwrap_or_default();
+        // Until CRIU was gone: what it did after it let the tasks go is a few milliseconds.
+        let stopped_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let memory_bytes =
+            page_bytes(images).map_err(IsolationError::failed("measure the captured memory"))?;
         if afterwards == Afterwards::Hold {
             subject
                 .group
@@ -118,10 +127,10 @@ pub fn capture(
     });
     if finished.is_err()
         && through.is_some()
-        && let Ok(log) = read_in(images, LOG)
+        && let Ok(log) = open_in(images, LOG)
     {
         // For whoever wants to know more than the error tells; the directory is the caller's.
-        let _ = fs::write(memory.join(LOG), log);
+        let _ = keep_log(log, &memory.join(LOG));
     }
     if finished.is_err() && afterwards == Afterwards::Hold {
         // Whatever was reached: it goes on as before.
@@ -207,7 +216,7 @@ fn dump(
     drop(session);
     // Only when CRIU is gone has it let go of everything.
     wait_gone(&criu);
-    outcome.map_err(|error| explain(error, subject.pid, images))
+    outcome.map_err(|error| explain(error, capturer, subject, images))
 }
 
 /// How long CRIU may take to end once its conversation is over.
@@ -226,63 +235,102 @@ pub fn wait_gone(pidfd: &OwnedFd) {
     }
 }
 
-fn explain(error: SessionError, root: i32, images: &OwnedFd) -> IsolationError {
+fn explain(
+    error: SessionError,
+    capturer: &Capturer,
+    subject: &Subject<'_>,
+    images: &OwnedFd,
+) -> IsolationError {
     match error {
         SessionError::TimedOut(limit) => IsolationError::TimedOut {
             step: "capturing the memory",
             seconds: limit.as_secs(),
         },
         SessionError::Step(source) => IsolationError::failed("copy the disk while at rest")(source),
-        SessionError::Failed { .. } => {
-            let text =
-                String::from_utf8_lossy(&read_in(images, LOG).unwrap_or_default()).into_owned();
-            match log::reason(&text) {
-                Some(reason) => IsolationError::Uncapturable {
-                    process: reason
-                        .pid
-                        .map_or_else(|| "a process".to_owned(), |pid| name_of(pid, root)),
-                    reason: reason.text,
-                },
-                None => IsolationError::failed("capture the memory")(io::Error::other(error)),
-            }
-        }
+        SessionError::Failed { .. } => match finding(&capturer.parser, images, LOG) {
+            Some(finding) => IsolationError::Uncapturable {
+                process: finding
+                    .pid
+                    .and_then(|pid| name_of(pid, subject))
+                    .unwrap_or_else(|| "a process".to_owned()),
+                reason: finding.reason.text().to_owned(),
+            },
+            None => IsolationError::failed("capture the memory")(io::Error::other(error)),
+        },
         other => IsolationError::failed("capture the memory")(io::Error::other(other)),
     }
 }
 
-/// A process as its owner knows it: by name and the pid inside.
-fn name_of(pid: i32, root: i32) -> String {
-    if pid == root {
-        return "the sandbox's own guest".into();
-    }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |key: &str| {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(key))
-            .map(|rest| rest.trim_start_matches(':').trim())
-    };
-    let name: String = field("Name")
-        .unwrap_or("a process")
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
-    match field("NSpid").and_then(|pids| pids.split_whitespace().last()) {
-        Some(inside) => format!("{name} (pid {inside})"),
-        None => name,
+/// Why CRIU failed. Its own words are for the operator: they tell about the host, and part of them is a
+/// guest's.
+pub fn finding(parser: &Parser, dir: &OwnedFd, log: &str) -> Option<Finding> {
+    let found = open_in(dir, log)
+        .map_err(ParserError::Start)
+        .and_then(|log| parser.read_log(log));
+    match found {
+        Ok(found) => {
+            if let Some(Finding { quote, .. }) = &found {
+                tracing::info!(quote, "criu failed");
+            }
+            found
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the log of criu could not be read");
+            None
+        }
     }
 }
 
-pub fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
-    let file = openat(
-        dir,
-        name,
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let mut bytes = Vec::new();
-    fs::File::from(file).take(LOG_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// Bytes of a process's name, as the kernel bounds it.
+const COMM_BYTES: usize = 16;
+
+/// A process as its owner knows it: by name and the pid inside. `None` when it is none of the sandbox's: a
+/// log may name any process of the host, because a guest can write into it.
+fn name_of(pid: i32, subject: &Subject<'_>) -> Option<String> {
+    if pid == subject.pid {
+        return Some("the sandbox's own guest".into());
+    }
+    let comm = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Looked at last: a pid that went to another process meanwhile is not the group's any more.
+    if !subject.group.processes().contains(&pid) {
+        return None;
+    }
+    let comm = comm.trim_ascii_end();
+    let name = comm[..comm.len().min(COMM_BYTES)].escape_ascii();
+    // The kernel escapes line breaks in the name, so no other line can pass for this one.
+    let inside: Option<u32> = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+    Some(match inside {
+        Some(inside) => format!("{name} (pid {inside})"),
+        None => name.to_string(),
+    })
+}
+
+fn open_in(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(openat(dir, name, flags, Mode::empty())?)
+}
+
+fn keep_log(log: OwnedFd, path: &Path) -> io::Result<()> {
+    let mut kept = fs::File::create(path)?;
+    io::copy(&mut io::Read::take(fs::File::from(log), LOG_MAX), &mut kept).map(drop)
+}
+
+/// How many bytes of memory lie in a directory of images.
+fn page_bytes(images: &OwnedFd) -> io::Result<u64> {
+    let mut total = 0;
+    for entry in rustix::fs::Dir::read_from(images)? {
+        let entry = entry?;
+        if entry.file_name().to_bytes().starts_with(PAGES.as_bytes()) {
+            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            let stat = rustix::fs::statat(images, entry.file_name(), flags)?;
+            total += u64::try_from(stat.st_size).unwrap_or(0);
+        }
+    }
+    Ok(total)
 }
 
 /// CRIU writes as the sandbox's uid, which means nothing to whoever restores.

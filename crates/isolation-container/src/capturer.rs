@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cove_criu::message::{CgroupMode, NetworkLock, Options};
 use cove_criu::{Program, ProgramError, Version};
 use cove_isolation::{IsolationError, Needs};
+use cove_parser::Parser;
 use cove_spawner::message::{Criu, Restorer};
 
 use crate::machine::TIER;
@@ -26,6 +27,8 @@ const CLONE_NEWNET: u32 = 0x4000_0000;
 pub struct Capturer {
     program: Result<Program, ProgramError>,
     pub spawner: Arc<Spawner>,
+    /// Reads what CRIU leaves.
+    pub parser: Arc<Parser>,
     pub runtime_dir: PathBuf,
     /// Of the guest that new sandboxes run.
     pub guest: String,
@@ -37,6 +40,7 @@ impl Capturer {
     pub fn new(
         program: Result<Program, ProgramError>,
         spawner: Arc<Spawner>,
+        parser: Arc<Parser>,
         runtime_dir: PathBuf,
         guest: String,
         staging: String,
@@ -45,6 +49,7 @@ impl Capturer {
         Self {
             program,
             spawner,
+            parser,
             runtime_dir,
             guest,
             staging,
@@ -231,9 +236,11 @@ mod tests {
             version: Version(4, 2, 1),
         };
         let spawner = Spawner::start(Vec::new()).ok()?;
+        let parser = Parser::new(b"", 0).ok()?;
         Some(Capturer::new(
             Ok(program),
             Arc::new(spawner),
+            Arc::new(parser),
             PathBuf::new(),
             "guest-0".into(),
             String::new(),

@@ -11,8 +11,7 @@ use cove_isolation::{
     Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
-use cove_protocol::client::{Connect, Guest, GuestError, Stream};
-use cove_protocol::message::ErrorCode;
+use cove_protocol::brief::{self, BriefError};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -71,7 +70,7 @@ pub struct Container {
     retired: Arc<Retired>,
     /// Held while it is captured, frozen or thawed.
     turn: Arc<tokio::sync::Mutex<()>>,
-    reach: Arc<Reach>,
+    reach: Reach,
     watch: tokio::sync::Mutex<Option<MemoryWatch>>,
     /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
     mark: tokio::sync::watch::Sender<u64>,
@@ -137,7 +136,7 @@ impl Container {
             capturer,
             retired,
             turn: Arc::default(),
-            reach: Arc::new(senses.reach),
+            reach: senses.reach,
             watch: tokio::sync::Mutex::new(Some(senses.watch)),
             mark: senses.mark,
             held: Arc::new(Mutex::new(Some(Held { link, range }))),
@@ -248,27 +247,18 @@ impl Reach {
     }
 }
 
-#[async_trait]
-impl Connect for Reach {
-    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        Ok(Box::new(self.connect().await?))
-    }
-}
-
 /// Has the guest let go of every connection to the host.
-async fn quiesce(reach: &Arc<Reach>) -> Result<(), IsolationError> {
-    let connect: Arc<dyn Connect> = Arc::clone(reach) as Arc<dyn Connect>;
-    let guest = Guest::new(connect).within(QUIESCE_MARGIN);
-    match guest.quiesce(QUIESCE_WAIT).await {
+async fn quiesce(reach: &Reach) -> Result<(), IsolationError> {
+    match brief::quiesce(reach.connect(), QUIESCE_WAIT, QUIESCE_MARGIN).await {
         Ok(()) => Ok(()),
-        Err(GuestError::Refused {
-            code: ErrorCode::Limit,
-            message,
+        Err(BriefError::Refused {
+            at_limit: true,
+            quote,
         }) => Err(IsolationError::Uncapturable {
             process: "the sandbox's own guest".into(),
-            reason: format!("{message}; try again when they are over"),
+            reason: format!("it says {quote}; try again when they are over"),
         }),
-        Err(GuestError::TimedOut(limit)) => Err(IsolationError::TimedOut {
+        Err(BriefError::TimedOut(limit)) => Err(IsolationError::TimedOut {
             step: "asking the guest to let go of its connections",
             seconds: limit.as_secs(),
         }),
@@ -312,8 +302,7 @@ impl Container {
     /// A restored guest takes calls again and looks who it is now.
     pub async fn introduce(&self) {
         self.wake();
-        let connect: Arc<dyn Connect> = Arc::clone(&self.reach) as Arc<dyn Connect>;
-        if let Err(error) = Guest::new(connect).within(REFRESH_LIMIT).refresh().await {
+        if let Err(error) = brief::refresh(self.reach.connect(), REFRESH_LIMIT).await {
             tracing::warn!(%error, "a restored guest may still tell its old name and limits");
         }
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cove_criu::message::Options;
-use cove_criu::{Moment, Session, SessionError, log};
+use cove_criu::{Moment, Session, SessionError};
 use cove_isolation::IsolationError;
 use cove_spawner::message::{Restorer, places};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -56,7 +56,7 @@ pub fn restore(
 ) -> Result<Option<Restored>, IsolationError> {
     let images = rootfs::read_only_copy(plan.memory, plan.ids)
         .map_err(IsolationError::failed("open the captured memory"))?;
-    let replacements = replacements(plan)?;
+    let replacements = replacements(capturer, plan)?;
     let work = tempdir()?;
     let (session, theirs) =
         Session::pair().map_err(IsolationError::failed("make a socket for criu"))?;
@@ -135,7 +135,7 @@ pub fn restore(
     if plan.only_prove && proven {
         return Ok(None);
     }
-    let pid = outcome.map_err(|error| explain(error, &work))?;
+    let pid = outcome.map_err(|error| explain(error, capturer, &work))?;
     match first {
         Some(first) if first.pid == pid => Ok(Some(first)),
         _ => Err(IsolationError::failed("restore the memory")(
@@ -203,16 +203,15 @@ fn tempdir() -> Result<OwnedFd, IsolationError> {
         .map_err(IsolationError::failed("make a directory for criu's log"))
 }
 
-fn explain(error: SessionError, work: &OwnedFd) -> IsolationError {
+fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> IsolationError {
     match error {
         SessionError::TimedOut(limit) => IsolationError::TimedOut {
             step: "restoring the memory",
             seconds: limit.as_secs(),
         },
         SessionError::Failed { .. } => {
-            let text = crate::capture::read_in(work, LOG).unwrap_or_default();
-            let reason = log::reason(&String::from_utf8_lossy(&text))
-                .map_or_else(|| "criu does not say why".to_owned(), |reason| reason.text);
+            let found = crate::capture::finding(&capturer.parser, work, LOG);
+            let reason = found.map_or("criu does not say why", |found| found.reason.text());
             IsolationError::failed("restore the memory")(io::Error::other(reason))
         }
         other => IsolationError::failed("restore the memory")(io::Error::other(other)),

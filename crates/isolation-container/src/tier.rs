@@ -22,6 +22,7 @@ use cove_isolation::{
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::{Counters, Network, NetworkError};
+use cove_parser::Parser;
 use cove_spawner::message::Start;
 use cove_spawner::{boot_id, shared};
 use tokio::task::spawn_blocking;
@@ -62,6 +63,8 @@ pub struct ContainerConfig {
     pub handing: Handing,
     /// The CRIU program that captures memory; where none is named it is looked for.
     pub criu: Option<PathBuf>,
+    /// Reads what CRIU leaves.
+    pub parser: Arc<Parser>,
     /// What sandboxes reach others through; absent on a host that cannot have one.
     pub network: Option<Arc<Network>>,
 }
@@ -110,6 +113,7 @@ impl ContainerTier {
         let capturer = Arc::new(Capturer::new(
             program,
             Arc::clone(&spawner),
+            Arc::clone(&config.parser),
             config.runtime_dir.clone(),
             guest_dir
                 .file_name()

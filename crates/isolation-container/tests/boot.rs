@@ -10,6 +10,7 @@ use cove_isolation::claims::UidRanges;
 use cove_isolation::{Boot, Isolation, Machine, Root};
 use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
 use cove_model::{Resources, SandboxId};
+use cove_parser::Parser;
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_protocol::message::Start;
 
@@ -64,6 +65,10 @@ async fn boot(handing: Handing) {
     let instance = format!("boot{}{handing:?}", std::process::id());
     let host = Path::new("/run/cove");
     let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path()).unwrap();
+    // Never given back while the ranges live: nothing but the parser runs under it.
+    let range = ranges.take().unwrap().unwrap();
+    let parser = Parser::new(cove_embedded::PARSER, range.base()).unwrap();
+    std::mem::forget(range);
     let config = ContainerConfig {
         instance,
         runtime_dir: dir.path().join("runtime"),
@@ -73,6 +78,7 @@ async fn boot(handing: Handing) {
         device: None,
         handing,
         criu: None,
+        parser: Arc::new(parser),
         network: None,
     };
     let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();

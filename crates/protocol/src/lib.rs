@@ -11,6 +11,7 @@
 //! that must outlive a connection is a process, which the guest owns and any later call can attach to.
 #![forbid(unsafe_code)]
 
+pub mod brief;
 pub mod client;
 pub mod frame;
 pub mod message;

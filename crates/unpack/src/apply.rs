@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::archive::{Archive, Entry, Kind, Time};
-use crate::limits::UnpackLimits;
+use crate::limits::{Content, UnpackLimits};
 use crate::report::{Failure, Warning, show};
 pub use path::EntryPath;
 use whiteout::Seen;
@@ -29,16 +29,6 @@ const SET_ID_BITS: u32 = 0o6000;
 const PARENT_MODE: u32 = 0o755;
 /// How often a path is resolved anew; each takes microseconds, and few in a row are disturbed.
 const RESOLVE_TRIES: u32 = 10_000;
-
-/// What is being unpacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Content {
-    /// A whole file system; file names have no special meaning.
-    Tree,
-    /// A layer over what the directory holds already: `.wh.` names delete.
-    Layer,
-}
 
 pub struct Target<'a> {
     root: OwnedFd,

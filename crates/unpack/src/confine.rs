@@ -1,22 +1,24 @@
 //! How the program locks itself in before it looks at the first byte of the archive.
 //!
 //! ```text
-//! parent (root) ── exec ──► stage 1: root, own namespaces, working directory = the target
+//! parent (root) ── exec ──► stage 1: root, own namespaces
 //!                              │  user namespace, idmapped copy of the target's mount
 //!                              └─ fork ──► stage 2: PID 1 of its own, root directory = the target,
-//!                                          a reserved uid range, five capabilities over that range,
+//!                                          a reserved uid range, a few capabilities over that range,
 //!                                          no new privileges, a list of system calls
 //! ```
 //! The mount is idmapped, so that stage 2's range appears on disk as 0 to 65535. Its mount and
 //! network namespaces belong to the user namespace of the host, where it has no capability at
 //! all. Each stage is killed when its parent dies.
 
+mod layers;
 mod privileges;
 mod seccomp;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::fs::CWD;
 use rustix::mount::{
@@ -29,6 +31,38 @@ use crate::report::Failure;
 
 /// Ids in one range; the same in every sandbox.
 pub const RANGE: u32 = 65_536;
+
+/// What becomes the root directory of stage 2.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// The working directory, writable.
+    WorkingDirectory,
+    /// These directories as one, the first above the others. Nothing can be changed in them.
+    Layers(&'a [PathBuf]),
+    /// An empty directory in which nothing can be made.
+    Nothing,
+}
+
+/// What is left to stage 2.
+#[derive(Debug, Clone, Copy)]
+pub struct Rights<'a> {
+    /// The longest file it may write.
+    pub file_bytes: u64,
+    /// A set of the kernel's first 32 capabilities, over the range of ids alone.
+    pub capabilities: u32,
+    pub calls: &'a [libc::c_long],
+}
+
+impl Rights<'static> {
+    /// What unpacking an archive takes.
+    pub fn to_unpack(file_bytes: u64) -> Self {
+        Self {
+            file_bytes,
+            capabilities: privileges::KEPT,
+            calls: seccomp::ALLOWED,
+        }
+    }
+}
 
 /// What stage 1 prepared and stage 2 enters.
 pub struct Cell {
@@ -52,9 +86,9 @@ fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, 
     })
 }
 
-/// Prepares the namespaces around the working directory and forks the process that goes in.
-/// Returns twice, once in each process. Must be called while the program has one thread.
-pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
+/// Prepares the namespaces around the place and forks the process that goes in. Returns twice, once in
+/// each process. Must be called while the program has one thread.
+pub fn enter(parent: u32, uid_base: u32, place: Place<'_>) -> Result<Stage, Failure> {
     step(
         "parent-death signal",
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
@@ -64,6 +98,11 @@ pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
         return step("parent", Err("the parent is gone already"));
     }
     let user_namespace = user_namespace(uid_base)?;
+    // Copies can be made only of mounts of the namespace that is left below.
+    let copies = match place {
+        Place::Layers(layers) => layers::copy(layers, user_namespace.as_fd())?,
+        Place::WorkingDirectory | Place::Nothing => Vec::new(),
+    };
     let flags = libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNET
@@ -74,18 +113,11 @@ pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
     step("namespaces", check(unsafe { libc::unshare(flags) }))?;
     let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     step("private mounts", mount_change("/", propagation))?;
-    let tree = step(
-        "copy of the target's mount",
-        open_tree(
-            CWD,
-            ".",
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
-        ),
-    )?;
-    step(
-        "idmapped mount",
-        privileges::map_mount(tree.as_fd(), user_namespace.as_fd()),
-    )?;
+    let tree = match place {
+        Place::WorkingDirectory => working_directory(&user_namespace)?,
+        Place::Layers(_) => layers::join(copies)?,
+        Place::Nothing => layers::nothing()?,
+    };
     let guardian = step(
         "process descriptor",
         rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()),
@@ -100,8 +132,24 @@ pub fn enter(parent: u32, uid_base: u32) -> Result<Stage, Failure> {
     }
 }
 
-/// Goes into the cell; afterwards the archive may be read. Returns the root directory.
-pub fn lock(cell: Cell, file_bytes: u64) -> Result<OwnedFd, Failure> {
+fn working_directory(user_namespace: &OwnedFd) -> Result<OwnedFd, Failure> {
+    let tree = step(
+        "copy of the target's mount",
+        open_tree(
+            CWD,
+            ".",
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+        ),
+    )?;
+    step(
+        "idmapped mount",
+        privileges::map_mount(tree.as_fd(), user_namespace.as_fd(), false),
+    )?;
+    Ok(tree)
+}
+
+/// Goes into the cell; afterwards strangers' bytes may be read. Returns the root directory.
+pub fn lock(cell: Cell, rights: Rights<'_>) -> Result<OwnedFd, Failure> {
     let Cell {
         user_namespace,
         tree,
@@ -119,8 +167,11 @@ pub fn lock(cell: Cell, file_bytes: u64) -> Result<OwnedFd, Failure> {
     step("user namespace", privileges::join(user_namespace.as_fd()))?;
     drop(user_namespace);
     step("ids", privileges::become_root_inside())?;
-    step("resource limits", privileges::limit_resources(file_bytes))?;
-    step("capabilities", privileges::keep_needed_capabilities())?;
+    step(
+        "resource limits",
+        privileges::limit_resources(rights.file_bytes),
+    )?;
+    step("capabilities", privileges::keep(rights.capabilities))?;
     // Only now: a change of ids clears the signal.
     step(
         "parent-death signal",
@@ -138,7 +189,7 @@ pub fn lock(cell: Cell, file_bytes: u64) -> Result<OwnedFd, Failure> {
             rustix::fs::Mode::empty(),
         ),
     )?;
-    step("system call filter", seccomp::install())?;
+    step("system call filter", seccomp::install(rights.calls))?;
     Ok(root)
 }
 

@@ -1,20 +1,18 @@
 //! The privileged side: starts `cove-unpack` on a directory and reads its report under limits.
 //! Blocking; holds the archive only as a descriptor and never looks into it.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::Content;
-use crate::limits::UnpackLimits;
+use crate::limits::{Content, UnpackLimits};
+use crate::program::UnpackProgram;
 use crate::report::{Failure, MAX_LINE_BYTES, MAX_WARNINGS, Message, Warning};
 
 /// How often a stop request and the deadline are looked at.
@@ -35,23 +33,6 @@ pub struct Order {
     /// Whether to hash the uncompressed archive.
     pub hash: bool,
     pub limits: UnpackLimits,
-}
-
-/// The program, in a sealed memory file: nobody can change it between writing and running.
-#[derive(Debug)]
-pub struct UnpackProgram {
-    image: OwnedFd,
-}
-
-impl UnpackProgram {
-    pub fn new(bytes: &[u8]) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut file = File::from(rustix::fs::memfd_create("cove-unpack", flags)?);
-        file.write_all(bytes)?;
-        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        Ok(Self { image: file.into() })
-    }
 }
 
 /// One archive into one directory.
@@ -120,10 +101,11 @@ pub fn unpack(
     let order = serde_json::to_string(&order).expect("the order is plain data");
     let (report, output) = io::pipe().map_err(UnpackError::Start)?;
     let errors = output.try_clone().map_err(UnpackError::Start)?;
-    let child = Command::new(format!("/proc/self/fd/{}", job.program.image.as_raw_fd()))
+    let child = job
+        .program
+        .command()
         .arg(order)
         .current_dir(job.target)
-        .env_clear()
         .stdin(Stdio::from(job.input))
         .stdout(Stdio::from(output))
         .stderr(Stdio::from(errors))

@@ -4,19 +4,25 @@
 //! confines itself first ([`confine`]): its root directory is the target and nothing else, its
 //! uids are a range reserved for this, and a short list of system calls is all that is left to it.
 //! The library half is what both sides share: the limits, the report lines, and [`driver`], with
-//! which a privileged process starts the program and reads its report under limits.
+//! which a privileged process starts the program and reads its report under limits. Without the
+//! feature `program` nothing else is left of the crate, and no decoder of archives with it.
 //!
 //! Data flow: compressed bytes on the program's standard input → [`stream`] (decompression, hash,
 //! total limit) → [`archive`] (tar entries) → [`apply`] (files) → [`report`] lines → the driver.
 
+#[cfg(feature = "program")]
 pub mod apply;
+#[cfg(feature = "program")]
 pub mod archive;
 pub mod confine;
 pub mod driver;
 pub mod limits;
+mod program;
 pub mod report;
+#[cfg(feature = "program")]
 pub mod stream;
 
-pub use driver::{Job, Summary, UnpackError, UnpackProgram, unpack};
-pub use limits::UnpackLimits;
+pub use driver::{Job, Summary, UnpackError, unpack};
+pub use limits::{Content, UnpackLimits};
+pub use program::{SealedProgram, UnpackProgram};
 pub use report::{Failure, Warning};

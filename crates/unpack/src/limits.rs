@@ -1,6 +1,16 @@
-//! How much an archive may ask for. The caller chooses; the confined program enforces.
+//! What an archive is, and how much it may ask for. The caller chooses; the confined program enforces.
 
 use serde::{Deserialize, Serialize};
+
+/// What is being unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// A whole file system; file names have no special meaning.
+    Tree,
+    /// A layer over what the directory holds already: `.wh.` names delete.
+    Layer,
+}
 
 /// Limits on one archive. Each is the largest value still accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

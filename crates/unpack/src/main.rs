@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use cove_unpack::apply::Target;
 use cove_unpack::archive::Archive;
-use cove_unpack::confine::{self, Stage};
+use cove_unpack::confine::{self, Place, Rights, Stage};
 use cove_unpack::driver::Order;
 use cove_unpack::report::{Failure, MAX_WARNINGS, Message, Warning};
 use cove_unpack::stream::Stream;
@@ -36,7 +36,7 @@ fn run() -> Result<ExitCode, Failure> {
         .nth(1)
         .ok_or_else(|| usage("one argument expected".to_owned()))?;
     let order: Order = serde_json::from_str(&argument).map_err(|error| usage(error.to_string()))?;
-    match confine::enter(order.parent, order.uid_base)? {
+    match confine::enter(order.parent, order.uid_base, Place::WorkingDirectory)? {
         Stage::Outside { worker } => {
             let ended = waitpid(Some(worker), WaitOptions::empty()).ok().flatten();
             let status = ended.map(|(_, status)| status);
@@ -51,7 +51,7 @@ fn run() -> Result<ExitCode, Failure> {
             })
         }
         Stage::Inside(cell) => {
-            let root = confine::lock(cell, order.limits.file_bytes)?;
+            let root = confine::lock(cell, Rights::to_unpack(order.limits.file_bytes))?;
             work(root, &order)?;
             Ok(ExitCode::SUCCESS)
         }

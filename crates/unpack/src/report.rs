@@ -138,6 +138,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
+#[cfg(feature = "program")]
 impl Failure {
     pub(crate) fn limit(what: Limit, limit: u64) -> Self {
         Self::LimitExceeded { what, limit }

@@ -1,15 +1,12 @@
 //! Writing a snapshot out.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::Path;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cove_model::SnapshotId;
+use cove_parser::Packing;
 use cove_runner::{GuestStream, RunnerError};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
@@ -17,8 +14,8 @@ use crate::error::internal;
 use crate::merged;
 use crate::snapshots::{SnapshotHold, memory_dir};
 
-use super::write::Writer;
-use super::{Kind, Manifest, is_memory_name};
+use super::write::{Section, Writer};
+use super::{CHUNK_MAX, Kind, Manifest};
 
 /// How long a reader may leave the stream untouched.
 const STALL_MAX: Duration = Duration::from_secs(120);
@@ -66,44 +63,33 @@ impl Inner {
             memory: record.memory.clone(),
         };
         writer.json(Kind::Manifest, &manifest)?;
-        let root = merged::open(&self.images.store.root(image), &volume)?;
-        let (packing, packed) = merged::Packing::begin(&root)?;
-        let mut encoder = GzEncoder::new(writer.section(Kind::Root)?, Compression::fast());
-        io::copy(&mut merged::Flowing::new(packed), &mut encoder)?;
-        packing.finish()?;
-        encoder.finish()?.finish()?;
+        let layers = merged::layers(&self.images.store.root(image), &volume)?;
+        let packing = self.parser.pack_tree(layers, true);
+        copy(
+            packing.map_err(io::Error::other)?,
+            writer.section(Kind::Root)?,
+        )?;
         if record.memory.is_some() {
-            let section = writer.section(Kind::Memory)?;
-            let mut encoder = GzEncoder::new(section, Compression::fast());
-            write_memory(&memory_dir(&volume), &mut encoder)?;
-            encoder.finish()?.finish()?;
+            let packing = self.parser.pack_memory(&memory_dir(&volume));
+            copy(
+                packing.map_err(io::Error::other)?,
+                writer.section(Kind::Memory)?,
+            )?;
         }
         writer.finish(&self.keys)?;
         Ok(())
     }
 }
 
-fn write_memory(dir: &Path, output: &mut impl Write) -> io::Result<()> {
-    let mut names = fs::read_dir(dir)?
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<io::Result<Vec<String>>>()?;
-    names.sort();
-    for name in names {
-        if !is_memory_name(&name) {
-            return Err(io::Error::other(format!(
-                "a memory image holds a file named {name:?}"
-            )));
-        }
-        let file = File::open(dir.join(&name))?;
-        let length = file.metadata()?.len();
-        let short = u16::try_from(name.len()).expect("checked to be short");
-        output.write_all(&short.to_le_bytes())?;
-        output.write_all(name.as_bytes())?;
-        output.write_all(&length.to_le_bytes())?;
-        let copied = io::copy(&mut file.take(length), output)?;
-        if copied != length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+/// Fills a section with what a confined program packs; nothing of it is looked at.
+fn copy(mut packing: Packing, mut section: Section<'_, impl Write>) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK_MAX];
+    loop {
+        match packing.read(&mut buffer, merged::PACK_STALL_MAX)? {
+            0 => break,
+            count => section.write_all(&buffer[..count])?,
         }
     }
-    Ok(())
+    packing.finish().map_err(io::Error::other)?;
+    section.finish()
 }

@@ -2,26 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use cove_image::{Image, ImageHold};
+use cove_image::{Image, ImageHold, OciConfig};
+use cove_isolation::Needs;
 use cove_model::SnapshotId;
+use cove_parser::manifest::Manifest;
+use cove_parser::{Parser, ParserError};
 use cove_runner::{GuestStream, Imported, RunnerError};
-use flate2::read::GzDecoder;
 use tokio::io::AsyncWriteExt;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images;
+use crate::record::MemoryRecord;
 use crate::snapshots::{Claim, SnapshotRecord, memory_dir, staging, volume_of};
 use crate::volumes::{Draft, add_empty_changes, make_private, pool_io};
 
+use super::Kind;
 use super::read::{ReadError, Reader};
-use super::{End, Kind, MEMORY_FILES_MAX, Manifest, is_memory_name};
 
 /// Bytes of the root on their way to the unpacker.
 const ROOT_BUFFER: usize = 256 << 10;
@@ -36,6 +39,18 @@ fn refused(error: ReadError) -> RunnerError {
         error => RunnerError::Invalid {
             message: error.to_string(),
         },
+    }
+}
+
+/// The file's fault, or ours. What the parser says in its own words is for the operator.
+fn unread(what: &str, error: ParserError) -> RunnerError {
+    match error {
+        ParserError::Damaged { words } => {
+            tracing::info!(what, words, "an imported file is damaged");
+            refused(ReadError::Damaged(format!("{what} makes no sense")))
+        }
+        ParserError::TooLarge => refused(ReadError::Damaged(format!("{what} is too large"))),
+        error => internal(error),
     }
 }
 
@@ -106,7 +121,11 @@ impl Inner {
                 "it does not begin with its manifest".into(),
             )));
         }
-        let manifest: Manifest = reader.json().await.map_err(plain)?;
+        let bytes = reader.description().await.map_err(plain)?;
+        let manifest = self
+            .parsed("its manifest", move |parser| parser.read_manifest(&bytes))
+            .await
+            .map_err(|error| (error, None))?;
         self.check_manifest(&manifest)
             .map_err(|error| (error, None))?;
         if reader.next().await.map_err(plain)? != Kind::Root {
@@ -137,11 +156,15 @@ impl Inner {
                     );
                 }
                 Kind::End => {
-                    let end: End = reader.json().await.map_err(refused).map_err(late)?;
+                    let end = reader.description().await.map_err(refused).map_err(late)?;
                     reader.finish().await.map_err(refused).map_err(late)?;
+                    let signature = self
+                        .parsed("its end", move |parser| parser.read_signature(&end))
+                        .await
+                        .map_err(late)?;
                     let refused = self
                         .keys
-                        .check(&end.key, &end.signature, &seal)
+                        .check(signature.as_ref(), &seal)
                         .err()
                         .map(|error| error.to_string())
                         .filter(|_| memory.is_some());
@@ -159,6 +182,19 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Has the parser read a part of the file.
+    async fn parsed<T: Send + 'static>(
+        &self,
+        what: &str,
+        read: impl FnOnce(&Parser) -> Result<T, ParserError> + Send + 'static,
+    ) -> Result<T, RunnerError> {
+        let parser = Arc::clone(&self.parser);
+        spawn_blocking(move || read(&parser))
+            .await
+            .map_err(internal)?
+            .map_err(|error| unread(what, error))
     }
 
     fn check_manifest(&self, manifest: &Manifest) -> Result<(), RunnerError> {
@@ -212,7 +248,7 @@ impl Inner {
         let import = self
             .images
             .store
-            .import_root(None, manifest.image.clone(), from, |_| {});
+            .import_root(None, image_config(manifest), from, |_| {});
         let (fed, image) = tokio::join!(feed, import);
         match (fed, image) {
             (Ok(true), Ok(image)) => Ok(image),
@@ -282,11 +318,20 @@ impl Inner {
                 .map_err(|error| from_pool(pool_io("make", &dir, error)))?;
             let most = told.bytes.saturating_add(MEMORY_SLACK);
             self.pool.check_room(most).map_err(from_pool)?;
-            unpack_memory(packed, &dir, most).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => refused(ReadError::Damaged(error.to_string())),
-                _ => internal(error),
-            })?;
-            kept = Some(told.clone());
+            self.parser
+                .unpack_memory(packed, &dir, most)
+                .map_err(|error| unread("its memory", error))?;
+            kept = Some(MemoryRecord {
+                bytes: told.bytes,
+                needs: Needs {
+                    tier: told.tier.clone(),
+                    architecture: told.architecture.clone(),
+                    cpu_features: told.cpu_features.clone(),
+                    kernel: told.kernel.clone(),
+                    components: told.components.clone(),
+                },
+                grown_mb: told.grown_mb,
+            });
         }
         let target = volume_of(id);
         let published = Draft::new(&self.pool, target.clone());
@@ -328,41 +373,13 @@ fn nameless(dir: &Path) -> io::Result<File> {
         .open(dir)
 }
 
-/// Unpacks memory that was signed by a trusted key; still under limits, since trust is not proof.
-fn unpack_memory(mut packed: File, dir: &Path, most: u64) -> io::Result<()> {
-    let damaged = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    packed.seek(SeekFrom::Start(0))?;
-    let mut input = GzDecoder::new(io::BufReader::new(packed));
-    let mut total = 0_u64;
-    for _ in 0..=MEMORY_FILES_MAX {
-        let mut short = [0; 2];
-        if input.read(&mut short[..1])? == 0 {
-            return Ok(());
-        }
-        input.read_exact(&mut short[1..])?;
-        let mut name = vec![0; usize::from(u16::from_le_bytes(short))];
-        input.read_exact(&mut name)?;
-        let name = String::from_utf8(name).map_err(|_| damaged("a name in it makes no sense"))?;
-        if !is_memory_name(&name) {
-            return Err(damaged("a name in it makes no sense"));
-        }
-        let mut length = [0; 8];
-        input.read_exact(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        total = total.saturating_add(length);
-        if total > most {
-            return Err(damaged("it holds more memory than it says"));
-        }
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(dir.join(&name))?;
-        let copied = io::copy(&mut (&mut input).take(length), &mut file)?;
-        if copied != length {
-            return Err(damaged("a file in it was cut off"));
-        }
-        file.flush()?;
+fn image_config(manifest: &Manifest) -> OciConfig {
+    let image = manifest.image.clone();
+    OciConfig {
+        env: image.env,
+        user: image.user,
+        workdir: image.workdir,
+        entrypoint: image.entrypoint,
+        cmd: image.cmd,
     }
-    Err(damaged("it holds too many files"))
 }

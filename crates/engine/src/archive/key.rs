@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use cove_parser::Signature;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
@@ -49,16 +50,14 @@ impl Keys {
         hex(self.pair.sign(message).as_ref())
     }
 
-    pub fn check(&self, key: &str, signature: &str, message: &[u8]) -> Result<(), Untrusted> {
-        let bytes = unhex(key).ok_or(Untrusted::Forged)?;
-        let known = bytes == self.pair.public_key().as_ref()
-            || self.trusted.iter().any(|trusted| bytes == trusted);
+    pub fn check(&self, signed: Option<&Signature>, message: &[u8]) -> Result<(), Untrusted> {
+        let Signature { key, signature } = signed.ok_or(Untrusted::Forged)?;
+        let known = key == self.pair.public_key().as_ref() || self.trusted.contains(key);
         if !known {
-            return Err(Untrusted::Stranger { key: hex(&bytes) });
+            return Err(Untrusted::Stranger { key: hex(key) });
         }
-        let signature = unhex(signature).ok_or(Untrusted::Forged)?;
-        UnparsedPublicKey::new(&ED25519, bytes)
-            .verify(message, &signature)
+        UnparsedPublicKey::new(&ED25519, key)
+            .verify(message, signature)
             .map_err(|_| Untrusted::Forged)
     }
 }
@@ -93,20 +92,16 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    // The longest that makes sense is a signature.
-    if text.len() > 128 || !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn signed(keys: &Keys, message: &[u8]) -> Signature {
+        Signature {
+            key: keys.pair.public_key().as_ref().try_into().unwrap(),
+            signature: keys.pair.sign(message).as_ref().try_into().unwrap(),
+        }
+    }
 
     #[test]
     fn a_key_is_made_once_and_only_its_own_signatures_fit() {
@@ -114,18 +109,19 @@ mod tests {
         let keys = Keys::open(dir.path(), &[]).unwrap();
         let again = Keys::open(dir.path(), &[]).unwrap();
         assert_eq!(keys.public(), again.public());
-        let signature = keys.sign(b"message");
-        again.check(&keys.public(), &signature, b"message").unwrap();
+        let good = signed(&keys, b"message");
+        assert_eq!(hex(&good.signature), keys.sign(b"message"));
+        again.check(Some(&good), b"message").unwrap();
+        let empty = Signature {
+            signature: [0; 64],
+            ..good.clone()
+        };
         for (signature, message) in [
-            (signature.as_str(), &b"another"[..]),
-            ("00", b"message"),
-            ("x", b"message"),
-            (&"0".repeat(128), b"message"),
+            (Some(&good), &b"another"[..]),
+            (Some(&empty), b"message"),
+            (None, b"message"),
         ] {
-            assert_eq!(
-                again.check(&keys.public(), signature, message),
-                Err(Untrusted::Forged)
-            );
+            assert_eq!(again.check(signature, message), Err(Untrusted::Forged));
         }
     }
 
@@ -133,17 +129,15 @@ mod tests {
     fn strangers_are_believed_only_when_listed() {
         let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let stranger = Keys::open(theirs.path(), &[]).unwrap();
-        let signature = stranger.sign(b"message");
+        let signature = signed(&stranger, b"message");
         let keys = Keys::open(ours.path(), &[]).unwrap();
         assert_eq!(
-            keys.check(&stranger.public(), &signature, b"message"),
+            keys.check(Some(&signature), b"message"),
             Err(Untrusted::Stranger {
                 key: stranger.public()
             })
         );
-        let listed: [u8; KEY_BYTES] = unhex(&stranger.public()).unwrap().try_into().unwrap();
-        let keys = Keys::open(ours.path(), &[listed]).unwrap();
-        keys.check(&stranger.public(), &signature, b"message")
-            .unwrap();
+        let keys = Keys::open(ours.path(), &[signature.key]).unwrap();
+        keys.check(Some(&signature), b"message").unwrap();
     }
 }

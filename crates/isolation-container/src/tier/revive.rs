@@ -253,7 +253,12 @@ fn check_size(memory: &Path, limits: &Resources) -> Result<(), IsolationError> {
     let bytes: u64 = std::fs::read_dir(memory)
         .map_err(IsolationError::failed("open the captured memory"))?
         .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("pages-"))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(crate::capture::PAGES)
+        })
         .filter_map(|entry| entry.metadata().ok())
         .map(|metadata| metadata.len())
         .sum();

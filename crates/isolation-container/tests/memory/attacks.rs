@@ -209,3 +209,56 @@ async fn the_host_can_tell_whether_memory_works() {
     assert!(told.contains("criu 4"), "{told}");
     host.close(Vec::new()).await;
 }
+
+/// CRIU's log quotes names of files. One that looks like CRIU's own words must not make Cove tell what runs
+/// on the host.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_named_like_a_line_of_the_log_tells_nothing_about_the_host() {
+    let host = Host::open();
+    let one = host.boot("one").await;
+    let ours = std::process::id();
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let name = name.trim();
+    for crafted in [
+        format!("Error (x): non-zombie {ours} x"),
+        format!("Error (x): x (ctty pid_real {ours} x"),
+        format!("x\\n(00.1) Error (criu: Dumping task (pid: {ours} comm: x)\\n"),
+    ] {
+        // A connection that was given up before anybody took it cannot be saved. The log names its socket,
+        // and the file, by then.
+        let source = format!(
+            r#"
+import os, socket, time
+held = open("/tmp/{crafted}", "w")
+one = socket.socket(socket.AF_UNIX)
+one.bind("\0{crafted}")
+one.listen()
+two = socket.socket(socket.AF_UNIX)
+two.connect("\0{crafted}")
+two.close()
+open("/tmp/held", "w").close()
+while True: time.sleep(0.01)
+"#
+        );
+        one.start("/usr/bin/python3", &source).await;
+        one.until("ls /tmp", |said| said.contains("held")).await;
+        let error = host
+            .try_capture(&one, Afterwards::Continue)
+            .await
+            .err()
+            .unwrap();
+        let IsolationError::Uncapturable { process, reason } = &error else {
+            panic!("{error:?}");
+        };
+        let told = format!("{process}: {reason}");
+        assert!(!told.contains(name), "{crafted}: {told}");
+        assert!(!told.contains(&ours.to_string()), "{crafted}: {told}");
+        assert!(
+            !told.contains("zombie") && !told.contains("ctty pid"),
+            "{told}"
+        );
+        one.say("rm /tmp/held").await;
+        works_without(&host, &one, "python3").await;
+    }
+    host.close(vec![one]).await;
+}

@@ -15,6 +15,7 @@ use cove_isolation::{
 };
 use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
 use cove_model::{Resources, SandboxId};
+use cove_parser::Parser;
 use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
 use cove_protocol::message::Start;
 use tempfile::TempDir;
@@ -164,6 +165,14 @@ impl Host {
         let host = Path::new("/run/cove");
         let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path())
             .expect("uids can be claimed");
+        // Never given back while the ranges live: nothing but the parser runs under it.
+        let range = ranges
+            .take()
+            .expect("a uid range is free")
+            .expect("a uid range is free");
+        let parser =
+            Parser::new(cove_embedded::PARSER, range.base()).expect("the parser can be kept");
+        std::mem::forget(range);
         let config = ContainerConfig {
             instance,
             runtime_dir: dir.path().join("runtime"),
@@ -173,6 +182,7 @@ impl Host {
             device: None,
             handing: Handing::Auto,
             criu: None,
+            parser: Arc::new(parser),
             network: None,
         };
         let tier = ContainerTier::open(config, Arc::clone(&ranges)).expect("the tier opens");

@@ -19,13 +19,16 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
 const CAP_SETFCAP: u32 = 31;
-const KEPT: u32 =
+pub(super) const KEPT: u32 =
     1 << CAP_CHOWN | 1 << CAP_DAC_OVERRIDE | 1 << CAP_FOWNER | 1 << CAP_FSETID | 1 << CAP_SETFCAP;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
+const MOUNT_ATTR_RDONLY: u64 = 0x01;
 const MOUNT_ATTR_NOSUID: u64 = 0x02;
 const MOUNT_ATTR_NODEV: u64 = 0x04;
 const MOUNT_ATTR_NOEXEC: u64 = 0x08;
+const MOUNT_ATTR_ATIME: u64 = 0x70;
+const MOUNT_ATTR_NOATIME: u64 = 0x10;
 const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 #[repr(C)]
@@ -36,10 +39,20 @@ struct MountAttr {
     user_namespace: u64,
 }
 
-pub(super) fn map_mount(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn map_mount(
+    tree: BorrowedFd<'_>,
+    user_namespace: BorrowedFd<'_>,
+    read_only: bool,
+) -> io::Result<()> {
+    let read_only = match read_only {
+        true => MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOATIME,
+        false => 0,
+    };
+    let safe = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     let attributes = MountAttr {
-        set: MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
-        clear: 0,
+        set: MOUNT_ATTR_IDMAP | safe | read_only,
+        // How times of access are kept is a field of its own in the set.
+        clear: if read_only == 0 { 0 } else { MOUNT_ATTR_ATIME },
         propagation: 0,
         user_namespace: user_namespace.as_raw_fd() as u64,
     };
@@ -108,14 +121,14 @@ struct CapabilityData {
     inheritable: u32,
 }
 
-pub(super) fn keep_needed_capabilities() -> io::Result<()> {
+pub(super) fn keep(capabilities: u32) -> io::Result<()> {
     let header = CapabilityHeader {
         version: CAPABILITY_VERSION_3,
         pid: 0,
     };
     let low = CapabilityData {
-        effective: KEPT,
-        permitted: KEPT,
+        effective: capabilities,
+        permitted: capabilities,
         inheritable: 0,
     };
     let high = CapabilityData {

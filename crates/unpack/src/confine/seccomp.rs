@@ -1,4 +1,5 @@
-//! The system calls left to the program while it reads the archive. Any other one kills it.
+//! The system calls left to a confined program, and those of the one that unpacks archives. Any other
+//! one kills it.
 
 use std::io;
 
@@ -8,7 +9,7 @@ use super::check;
 
 /// What reading standard input, writing files below the root and the allocator need. Notably
 /// absent: anything that runs a program, makes a process or a socket, mounts, or makes devices.
-const ALLOWED: &[libc::c_long] = &[
+pub(super) const ALLOWED: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_write,
@@ -45,8 +46,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-pub(super) fn install() -> io::Result<()> {
+pub(super) fn install(allowed: &[libc::c_long]) -> io::Result<()> {
     // SAFETY: plain flag; the unused arguments are zero as the kernel demands.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    cove_seccomp::allow_only(ALLOWED, Otherwise::Kill, Threads::This)
+    cove_seccomp::allow_only(allowed, Otherwise::Kill, Threads::This)
 }

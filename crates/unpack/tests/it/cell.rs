@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use cove_unpack::apply::Content;
+use cove_unpack::Content;
 use cove_unpack::driver::Event;
 use cove_unpack::{
     Failure, Job, Summary, UnpackError, UnpackLimits, UnpackProgram, Warning, unpack,

@@ -16,11 +16,9 @@ pub use timer::with_running_timers;
 use wire::{Field, Value, parse};
 
 const COMMON_MAGIC: u32 = 0x5456_4319;
-const SERVICE_MAGIC: u32 = 0x5510_5940;
 const USERNS_MAGIC: u32 = 0x5547_4906;
 const UTSNS_MAGIC: u32 = 0x5447_3203;
 const FILES_MAGIC: u32 = 0x5630_3138;
-const STATS_MAGIC: u32 = 0x5709_3306;
 
 /// The kernel's number of a closed TCP connection, and of a listening one.
 const TCP_CLOSE: u64 = 7;
@@ -162,27 +160,6 @@ fn close(fields: &mut Vec<Field>) {
         }
     }
     fields.retain(|field| field.tag != socket::SHUTDOWN);
-}
-
-/// How long the tasks stood still in a dump, in microseconds, and how many bytes of memory it wrote.
-pub fn dump_figures(stats: &[u8]) -> Result<(u64, u64), ImageError> {
-    const DUMP: u32 = 1;
-    const FROZEN_TIME: u32 = 2;
-    const PAGES_WRITTEN: u32 = 7;
-    const SHARED_PAGES_WRITTEN: u32 = 14;
-    const PAGE_BYTES: u64 = 4096;
-    let mut figures = (0, 0);
-    let body = body_of(stats, SERVICE_MAGIC, STATS_MAGIC)?;
-    for message in messages(body)? {
-        for field in parse(message)?.iter().filter(|field| field.tag == DUMP) {
-            if let Value::Bytes(dump) = &field.value {
-                let dump = parse(dump)?;
-                let pages = number(&dump, PAGES_WRITTEN) + number(&dump, SHARED_PAGES_WRITTEN);
-                figures = (number(&dump, FROZEN_TIME), pages * PAGE_BYTES);
-            }
-        }
-    }
-    Ok(figures)
 }
 
 fn body_of(image: &[u8], first: u32, second: u32) -> Result<&[u8], ImageError> {
