@@ -24,6 +24,10 @@ pub const CALLS_MAX: usize = 4096;
 /// is what there is, so that no number of followers keeps other calls out.
 pub const WAITING_LOGS_MAX: usize = 1024;
 pub const WAITING_EVENTS_MAX: usize = 64;
+/// Requests up to this size are read as they come: with all calls taken they need 256 MiB.
+const SMALL_REQUEST_BYTES: usize = 64 * 1024;
+/// Bytes of larger requests that are read and decoded at once; others wait for their turn.
+const LARGE_REQUESTS_BYTES: usize = 64 * 1024 * 1024;
 /// How long a caller has to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a caller has to take an answer in.
@@ -68,6 +72,7 @@ pub async fn serve(
     let waiting = Arc::new(Waiting {
         logs: Semaphore::new(WAITING_LOGS_MAX),
         events: Semaphore::new(WAITING_EVENTS_MAX),
+        large_requests: Semaphore::new(LARGE_REQUESTS_BYTES),
     });
     let calls = TaskTracker::new();
     loop {
@@ -124,14 +129,16 @@ async fn answer(
     let asked = async {
         let (header, received) = descriptor::receive_header(&mut stream).await?;
         let (kind, length) = frame::header(header)?;
+        let turn = waiting.turn(length).await?;
         let content = frame::content(&mut stream, length).await?;
-        Ok::<_, io::Error>((kind, content, received))
+        Ok::<_, io::Error>((kind, content, received, turn))
     };
-    let (kind, content, received) = timeout(REQUEST_TIMEOUT, asked).await??;
+    let (kind, content, received, turn) = timeout(REQUEST_TIMEOUT, asked).await??;
     let request = match kind {
         Kind::Request => frame::parse::<Request>(&content),
         _ => Err(io::Error::other("the first frame must be a request")),
     };
+    drop((content, turn));
     let mut request = match request {
         Ok(request) => request,
         Err(error) => {
@@ -180,13 +187,24 @@ async fn answer(
     }
 }
 
-/// Room for calls that wait for something to happen.
+/// Room for calls that wait for something to happen, and for what they bring.
 struct Waiting {
     logs: Semaphore,
     events: Semaphore,
+    large_requests: Semaphore,
 }
 
 impl Waiting {
+    /// Waits for room for a request of that length; small ones need none.
+    async fn turn(&self, length: usize) -> io::Result<Option<SemaphorePermit<'_>>> {
+        if length <= SMALL_REQUEST_BYTES {
+            return Ok(None);
+        }
+        let bytes = u32::try_from(length).map_err(io::Error::other)?;
+        let turn = self.large_requests.acquire_many(bytes).await;
+        turn.map(Some).map_err(io::Error::other)
+    }
+
     /// Takes a place for a call that waits; without one left it does not wait.
     fn enter(&self, request: &mut Request) -> Option<SemaphorePermit<'_>> {
         let (room, wait_ms) = match request {

@@ -453,6 +453,112 @@ async fn garbage_is_answered_or_cut_off_and_harms_nobody_else() {
     served.create().await;
 }
 
+/// One frame with any content.
+fn framed(kind: u8, content: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(content.len()).unwrap().to_le_bytes().to_vec();
+    frame.push(kind);
+    frame.extend_from_slice(content);
+    frame
+}
+
+/// What control sends is checked as if a stranger sent it: random frames, good ones damaged, cut off,
+/// nested without end, as large as may be. Each ends with a short answer or none, and calls go on.
+#[tokio::test]
+async fn random_damaged_and_endless_requests_harm_nobody() {
+    let served = Served::new(Fake::default());
+    let create = serde_json::json!({
+        "call": "create",
+        "request": { "id": SandboxId::random(), "spec": SandboxSpec::default(), "from": null },
+    });
+    let good = [
+        serde_json::to_vec(&create).unwrap(),
+        br#"{"call":"events","after":0,"wait_ms":0}"#.to_vec(),
+        br#"{"call":"host"}"#.to_vec(),
+        br#"{"call":"stop","id":"sbx_aaaaaaaaaaaaaaaaaaaa","grace_ms":18446744073709551615}"#
+            .to_vec(),
+    ];
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut cases: Vec<Vec<u8>> = Vec::new();
+    for round in 0..600_usize {
+        let mut content = match round % 3 {
+            0 => (0..random() % 300).map(|_| random() as u8).collect(),
+            _ => good[round % good.len()].clone(),
+        };
+        for _ in 0..random() % 4 {
+            let at = (random() % (content.len() as u64 + 1)) as usize;
+            match random() % 3 {
+                0 => content.truncate(at),
+                1 => content.insert(at, b"\"{}[]:,\\0e-\xff"[(random() % 12) as usize]),
+                _ => content.splice(at..at, good[1].clone()).for_each(drop),
+            }
+        }
+        let mut frame = framed((random() % 7) as u8, &content);
+        if round % 5 == 0 {
+            frame.truncate((random() % (frame.len() as u64 + 1)) as usize);
+        }
+        if round % 7 == 0 && frame.len() > 4 {
+            // A length that does not fit what follows.
+            frame[(random() % 4) as usize] ^= 1 << (random() % 8);
+        }
+        cases.push(frame);
+    }
+    let wrapped = |inner: Vec<u8>| {
+        let mut content = br#"{"call":"create","request":"#.to_vec();
+        content.extend(inner);
+        framed(0, &content)
+    };
+    cases.push(wrapped(vec![b'['; 1 << 20]));
+    cases.push(wrapped(br#"{"a":"#.repeat(200_000)));
+    cases.push(framed(0, &vec![b'"'; FRAME_MAX]));
+    cases.push(framed(
+        0,
+        &[b"1".repeat(FRAME_MAX - 1), b"e".to_vec()].concat(),
+    ));
+    cases.push(framed(
+        0,
+        &[b"\"".to_vec(), b"x".repeat(FRAME_MAX - 2), b"\"".to_vec()].concat(),
+    ));
+    for (round, bytes) in cases.into_iter().enumerate() {
+        let stream = UnixStream::connect(served.path()).await.unwrap();
+        let (mut input, mut output) = stream.into_split();
+        let sending = async {
+            // The server may hang up in the middle.
+            let _ = output.write_all(&bytes).await;
+            let _ = output.shutdown().await;
+        };
+        let mut answer = Vec::new();
+        let reading = async {
+            let _ = (&mut input).take(1 << 20).read_to_end(&mut answer).await;
+        };
+        timeout(DEADLINE, async { tokio::join!(sending, reading) })
+            .await
+            .unwrap_or_else(|_| panic!("case {round} is not answered"));
+        assert!(answer.len() < 64 << 10, "case {round}: {}", answer.len());
+    }
+    served.create().await;
+}
+
+/// Callers that announce much and send nothing do not keep small calls out.
+#[tokio::test]
+async fn announced_lengths_take_no_room_from_small_calls() {
+    let served = Served::new(Fake::default());
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        let mut stream = UnixStream::connect(served.path()).await.unwrap();
+        let header = u32::try_from(FRAME_MAX).unwrap().to_le_bytes();
+        stream.write_all(&header).await.unwrap();
+        stream.write_all(&[0, b'{']).await.unwrap();
+        silent.push(stream);
+    }
+    timeout(DEADLINE, served.create()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_runner_that_is_not_there_is_unreachable() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
