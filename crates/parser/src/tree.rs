@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::order::Failed;
-use header::{Entry, Link, Segment};
+use header::{Entry, Link, Segment, Xattr};
 
 mod header;
 
@@ -144,7 +144,7 @@ impl<W: Write> Packer<W> {
     fn first_name(&mut self, stat: &Stat, path: &[u8]) -> Option<Vec<u8>> {
         let identity = Identity {
             inode: stat.st_ino,
-            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
             size: stat.st_size,
         };
         if let Some(first) = self.linked.get(&identity) {
@@ -263,7 +263,7 @@ fn segments(file: &File, size: u64) -> Result<Vec<Segment>, Failed> {
 }
 
 /// Names and values of all attributes that can be read.
-fn xattrs(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failed> {
+fn xattrs(file: BorrowedFd<'_>) -> Result<Vec<Xattr>, Failed> {
     let mut list = vec![0; XATTR_BYTES_MAX];
     let length = match rustix::fs::flistxattr(file, &mut list) {
         Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),

@@ -301,10 +301,10 @@ mod tests {
             frame::encode(&Reply { kind }, &mut answer).expect("it is small");
             answer.extend_from_slice(more);
             let guest = async move {
-                far.read_u32_le().await.expect("the request comes");
+                let length = far.read_u32_le().await.expect("the request comes");
+                let mut request = vec![0; length as usize];
+                far.read_exact(&mut request).await.expect("it comes whole");
                 far.write_all(&answer).await.expect("there is room");
-                let mut request = [0; 64];
-                far.read(&mut request).await.expect("the request comes");
             };
             let time = Duration::from_secs(30);
             let (said, ()) = tokio::join!(quiesce(async { Ok(near) }, time, time), guest);

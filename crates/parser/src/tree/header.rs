@@ -23,6 +23,9 @@ pub struct Segment {
     pub length: u64,
 }
 
+/// Name and value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
 pub struct Entry {
     pub path: Vec<u8>,
     pub entry_type: EntryType,
@@ -34,7 +37,7 @@ pub struct Entry {
     /// Where the data of a file with holes lies.
     pub segments: Option<Vec<Segment>>,
     pub device: Option<u64>,
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub xattrs: Vec<Xattr>,
 }
 
 impl Entry {
@@ -44,7 +47,7 @@ impl Entry {
             entry_type,
             mode: stat.st_mode & 0o7777,
             ids: (stat.st_uid, stat.st_gid),
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
             link: Link::None,
             size: 0,
             segments: None,

@@ -2,6 +2,7 @@
 //! what it may not reach it does not reach.
 #![allow(clippy::unwrap_used)]
 
+mod cell;
 mod memory;
 mod trees;
 
