@@ -148,6 +148,7 @@ async fn fork(
     memory: bool,
 ) -> Sandbox {
     host.sandbox_from(CreateRequest {
+        owner: None,
         id: SandboxId::random(),
         spec: spec.clone(),
         from: Some(FromSnapshot {

@@ -74,6 +74,7 @@ impl Host {
         };
         self.engine
             .create(CreateRequest {
+                owner: None,
                 id: id.clone(),
                 spec,
                 from: None,

@@ -32,7 +32,7 @@ const MANY: u32 = 1000;
 /// Idle connections, and the megabytes they may cost.
 const IDLE: [(usize, f64); 2] = [(3000, 100.0), (10_000, 300.0)];
 /// Of one sandbox; it may have more, but not all.
-const IDLE_OF_ONE: usize = 3000;
+const IDLE_OF_ONE: usize = 1000;
 /// What the gateway keeps for other things, and room for the rest of this program.
 const DESCRIPTORS_BESIDE: u64 = 8192;
 const GATEWAY_UID: u32 = 0x6ffe_0000;
@@ -79,6 +79,7 @@ impl Stage {
         let directory = tempfile::tempdir()?;
         let (range, prefix) = addresses.range();
         let config = GatewayConfig {
+            owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),
             instance: INSTANCE.into(),
@@ -290,9 +291,9 @@ fn carried(stage: &Stage, report: &mut Report, quick: bool) -> Result<()> {
     Ok(stage.network.release(FIRST + 3101)?)
 }
 
-/// Both ends of each connection are here as well as in the gateway.
+/// Both ends of each connection are here as well as in the gateway, which keeps a part free for others.
 fn descriptors_for(connections: usize) -> u64 {
-    2 * connections as u64 + DESCRIPTORS_BESIDE
+    3 * connections as u64 + DESCRIPTORS_BESIDE
 }
 
 fn idle(stage: &Stage, report: &mut Report) -> Result<()> {

@@ -79,6 +79,7 @@ async fn fork(host: &Host, snapshot: &SnapshotId, memory: bool) -> Result<(Sandb
     };
     host.engine
         .create(CreateRequest {
+            owner: None,
             id: id.clone(),
             spec,
             from: Some(FromSnapshot {

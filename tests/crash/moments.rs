@@ -76,6 +76,7 @@ async fn create(client: &Client, told: &Shared) -> bool {
     let id = SandboxId::random();
     told.lock().unwrap().unsure.insert(id.clone());
     let request = CreateRequest {
+        owner: None,
         id: id.clone(),
         spec: small_spec(),
         from: None,

@@ -307,6 +307,7 @@ impl Scene {
         );
         for view in snapshots.iter().filter(|view| view.memory) {
             let request = CreateRequest {
+                owner: None,
                 id: SandboxId::random(),
                 spec: small_spec(),
                 from: Some(FromSnapshot {

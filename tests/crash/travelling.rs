@@ -130,6 +130,7 @@ impl Worker {
             .unsure
             .insert(id.clone(), values.clone());
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec: small_spec(),
             from,
@@ -440,6 +441,7 @@ async fn travel(mut world: World, memory: bool) {
             memory: false,
         };
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec: small_spec(),
             from: Some(from),

@@ -195,6 +195,7 @@ async fn a_taken_id_is_refused_and_its_owner_untouched() {
     let world = World::start(PROGRAM).await;
     let view = world.create().await;
     let request = CreateRequest {
+        owner: None,
         id: view.id.clone(),
         spec: small_spec(),
         from: None,

@@ -68,6 +68,7 @@ async fn ten_seconds_of_churn_leave_every_count_where_it_was() {
                 while Instant::now() < end {
                     let id = SandboxId::random();
                     let request = CreateRequest {
+                        owner: None,
                         id: id.clone(),
                         spec: small_spec(),
                         from: None,
@@ -137,6 +138,7 @@ async fn a_create_whose_caller_goes_away_ends_as_a_whole_sandbox_or_as_nothing()
     for delay_us in (0..20_000).step_by(1000) {
         let id = SandboxId::random();
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec: small_spec(),
             from: None,

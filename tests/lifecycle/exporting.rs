@@ -50,6 +50,7 @@ async fn import(world: &World, bytes: &[u8]) -> Result<Imported, RunnerError> {
 async fn start(world: &World, snapshot: &SnapshotId) -> SandboxId {
     let id = SandboxId::random();
     let request = CreateRequest {
+        owner: None,
         id: id.clone(),
         spec: small_spec(),
         from: Some(FromSnapshot {

@@ -26,6 +26,7 @@ async fn try_create(
     let mut spec = small_spec();
     spec.resources.disk_mb = disk_mb;
     let request = CreateRequest {
+        owner: None,
         id: SandboxId::random(),
         spec,
         from: from.map(|snapshot| FromSnapshot {

@@ -80,6 +80,7 @@ async fn full(world: &World, id: &SandboxId) -> SnapshotView {
 async fn fork(world: &World, snapshot: &SnapshotId, memory: bool) -> SandboxId {
     let id = SandboxId::random();
     let request = CreateRequest {
+        owner: None,
         id: id.clone(),
         spec: small_spec(),
         from: Some(FromSnapshot {

@@ -29,6 +29,7 @@ async fn try_snapshot(
 
 async fn fork(world: &World, snapshot: &SnapshotId) -> SandboxView {
     let request = CreateRequest {
+        owner: None,
         id: SandboxId::random(),
         spec: small_spec(),
         from: Some(FromSnapshot {
@@ -238,6 +239,7 @@ async fn refused_requests_change_nothing() {
     );
     let refused = client
         .create(CreateRequest {
+            owner: None,
             id: SandboxId::random(),
             spec: small_spec(),
             from: Some(FromSnapshot {
@@ -322,6 +324,7 @@ async fn a_hundred_forks_at_once_and_fifty_one_after_the_other() {
         let (client, snapshot) = (client.clone(), taken.id.clone());
         tokio::spawn(async move {
             let request = CreateRequest {
+                owner: None,
                 id: SandboxId::random(),
                 spec: small_spec(),
                 from: Some(FromSnapshot {

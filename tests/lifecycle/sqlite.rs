@@ -51,6 +51,7 @@ async fn sqlite_under_load_is_whole_in_each_of_a_hundred_snapshots() {
     spec.resources.disk_mb = 2048;
     let writer = SandboxId::random();
     let request = CreateRequest {
+        owner: None,
         id: writer.clone(),
         spec: spec.clone(),
         from: None,
@@ -80,6 +81,7 @@ async fn sqlite_under_load_is_whole_in_each_of_a_hundred_snapshots() {
             memory: false,
         };
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec: spec.clone(),
             from: Some(from),

@@ -52,6 +52,7 @@ impl Stage {
             ..small_spec()
         };
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec,
             from,

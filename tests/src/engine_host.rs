@@ -304,6 +304,7 @@ impl World {
         let mut spec = small_spec();
         change(&mut spec);
         let request = CreateRequest {
+            owner: None,
             id: SandboxId::random(),
             spec,
             from: None,

@@ -110,6 +110,7 @@ impl Host {
 
     pub async fn sandbox(self: &Arc<Self>, spec: SandboxSpec) -> Sandbox {
         self.sandbox_from(CreateRequest {
+            owner: None,
             id: SandboxId::random(),
             spec,
             from: None,

@@ -25,7 +25,12 @@ impl Engine {
         &self,
         request: CreateRequest,
     ) -> Result<SandboxView, RunnerError> {
-        let CreateRequest { id, spec, from } = request;
+        let CreateRequest {
+            id,
+            owner,
+            spec,
+            from,
+        } = request;
         self.inner.check_spec(&spec)?;
         self.inner.check_presets(&spec.network).await?;
         let origin = self.inner.origin(&spec, from).await?;
@@ -42,8 +47,12 @@ impl Engine {
             .books
             .promise_disk(spec.resources.disk_mb << 20)?;
         let run = self.inner.books.promise_run(&spec.resources)?;
+        if let (Some(owner), Some(keeper)) = (&owner, self.inner.gatekeeper.get()) {
+            keeper.owners().note(&id, owner);
+        }
         let record = Record {
             id: id.clone(),
+            owner,
             state: State::Creating,
             reason: None,
             limits: spec.resources.clone(),

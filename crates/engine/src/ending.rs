@@ -109,6 +109,9 @@ impl Inner {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&sandbox.id);
+        if let Some(keeper) = self.gatekeeper.get() {
+            keeper.owners().forget(&sandbox.id);
+        }
         if let Some(gateway) = self.gatekeeper.get().and_then(|keeper| keeper.running())
             && let Err(error) = gateway.forget(&sandbox.id).await
         {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, PackageHosts, Presets};
+use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets};
 use cove_isolation_container::ContainerTier;
 use cove_model::network::Cidr;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
@@ -77,6 +77,7 @@ impl Gatekeeper {
         let number = u32::from_str_radix(instance, 16).unwrap_or(0);
         let uid = UID_BASE | (number & 0xffff);
         let config = GatewayConfig {
+            owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory,
             instance: instance.to_owned(),
@@ -162,6 +163,11 @@ impl Gatekeeper {
         });
     }
 
+    /// Whose the sandboxes are.
+    pub fn owners(&self) -> &Owners {
+        &self.config.owners
+    }
+
     pub fn running(&self) -> Option<&Gateway> {
         self.running.get()
     }
@@ -239,6 +245,11 @@ impl Engine {
         let Some(gatekeeper) = self.inner.gatekeeper.get() else {
             return;
         };
+        for record in records {
+            if let Some(owner) = &record.owner {
+                gatekeeper.owners().note(&record.id, owner);
+            }
+        }
         let placed: Vec<_> = records
             .iter()
             .filter_map(|record| {

@@ -21,6 +21,9 @@ use crate::inherited::room;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     pub id: SandboxId,
+    /// The organisation whose it is; absent in records from before that was told.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub state: State,
     pub reason: Option<String>,
     pub spec: SandboxSpec,

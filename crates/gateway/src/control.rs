@@ -57,6 +57,9 @@ pub enum Started {
 pub struct Placed {
     pub address: Ipv4Addr,
     pub sandbox: SandboxId,
+    /// The organisation whose sandbox it is; empty where nobody said.
+    #[serde(default)]
+    pub owner: String,
     pub policy: Policy,
 }
 

@@ -72,6 +72,29 @@ pub struct GatewayConfig {
     /// Addresses of sandboxes and of the gateway: never dialled, never answered.
     pub reserved: Vec<Cidr>,
     pub limits: Limits,
+    pub owners: Owners,
+}
+
+/// Whose each sandbox is. The engine notes it before it places a sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct Owners(Arc<Mutex<BTreeMap<SandboxId, String>>>);
+
+impl Owners {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<SandboxId, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn note(&self, sandbox: &SandboxId, owner: &str) {
+        self.all().insert(sandbox.clone(), owner.to_owned());
+    }
+
+    pub fn forget(&self, sandbox: &SandboxId) {
+        self.all().remove(sandbox);
+    }
+
+    fn of(&self, sandbox: &SandboxId) -> String {
+        self.all().get(sandbox).cloned().unwrap_or_default()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +156,7 @@ impl Gateway {
             });
             let placed = Placed {
                 address,
+                owner: config.owners.of(&sandbox),
                 sandbox,
                 policy,
             };
@@ -175,6 +199,7 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let placed = Placed {
             address,
+            owner: self.0.config.owners.of(sandbox),
             sandbox: sandbox.clone(),
             policy,
         };
@@ -194,6 +219,7 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let placed = Placed {
             address,
+            owner: self.0.config.owners.of(sandbox),
             sandbox: sandbox.clone(),
             policy: self.0.config.presets.expand(policy)?,
         };

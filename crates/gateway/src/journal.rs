@@ -11,10 +11,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_model::SandboxId;
@@ -154,6 +153,8 @@ pub struct Scribe {
     journal: Arc<Journal>,
     sandbox: SandboxId,
     rate: Mutex<Bucket>,
+    /// What all sandboxes of its organisation may write, once it is known whose it is.
+    owners_rate: OnceLock<Arc<Mutex<Bucket>>>,
     gap: AtomicBool,
 }
 
@@ -164,13 +165,28 @@ impl Scribe {
             journal,
             sandbox,
             rate: Mutex::new(rate),
+            owners_rate: OnceLock::new(),
             gap: AtomicBool::new(false),
         }
     }
 
+    pub fn belongs_to(&self, lines: Arc<Mutex<Bucket>>) {
+        // The first to say so is right: a sandbox stays its organisation's.
+        let _ = self.owners_rate.set(lines);
+    }
+
     pub fn note(&self, entry: &EgressEntry, replaces: Option<u64>) {
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = rate.take(1, Instant::now())
+        let now = Instant::now();
+        let owners = || match self.owners_rate.get() {
+            Some(lines) => {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.take(1, now)
+            }
+            None => true,
+        };
+        let sent = rate.take(1, now)
+            && owners()
             && self.journal.send(Line {
                 sandbox: self.sandbox.clone(),
                 entry: Some(entry.clone()),

@@ -24,5 +24,6 @@ pub mod log;
 pub mod policy;
 pub mod proxy;
 pub mod serve;
+pub mod shares;
 pub mod state;
 pub mod tls;

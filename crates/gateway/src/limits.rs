@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Connections of one sandbox that are being carried.
     pub connections: usize,
-    /// Connections of all sandboxes together, where there are descriptors for so many.
+    /// Connections of all sandboxes together, where there are descriptors for so many. How they are
+    /// shared between organisations, see [`crate::shares`].
     pub connections_in_all: usize,
     /// Connections of one sandbox that have not said where they go, or are being dialled.
     pub half_open: usize,
+    /// Those of all sandboxes together; at most half of all connections.
+    pub half_open_in_all: usize,
     /// Questions a second, and at once, of one sandbox.
     pub queries_per_second: u32,
     pub queries_burst: u32,
@@ -35,6 +38,7 @@ impl Default for Limits {
             connections: 4096,
             connections_in_all: 200_000,
             half_open: 256,
+            half_open_in_all: 16_384,
             queries_per_second: 100,
             queries_burst: 400,
             queries_outstanding: 16,

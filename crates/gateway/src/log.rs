@@ -5,7 +5,7 @@
 //! process is replaced. What is recorded goes to the journal as well, for the next process.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cove_runner::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::journal::{Kept, Scribe};
+use crate::limits::Bucket;
 
 /// Memory of one ring; an entry takes its texts and [`ENTRY_BYTES`].
 pub const RING_BYTES_MAX: usize = 64 * 1024;
@@ -136,6 +137,13 @@ impl Log {
         }
         drop(rings);
         log
+    }
+
+    /// What its organisation may write of it into the journal, with all its others.
+    pub fn belongs_to(&self, lines: Arc<Mutex<Bucket>>) {
+        if let Some(scribe) = &self.scribe {
+            scribe.belongs_to(lines);
+        }
     }
 
     pub fn kept(&self, sandbox: cove_model::SandboxId) -> Kept {

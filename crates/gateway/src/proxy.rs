@@ -26,6 +26,7 @@ use crate::dns::resolve::{Resolver, addresses};
 use crate::dns::wire;
 use crate::log::Draft;
 use crate::policy::Denied;
+use crate::shares::Share;
 use crate::state::{Grounds, Sandbox, Ticket, World};
 use crate::{http, tls};
 
@@ -53,8 +54,6 @@ pub struct Proxy {
     pub world: Arc<World>,
     pub resolver: Arc<Resolver>,
     pub pipes: Arc<Pipes>,
-    /// Connections of all sandboxes, by what the descriptors allow.
-    pub connections_max: usize,
 }
 
 /// Why a connection was not carried.
@@ -81,6 +80,21 @@ enum Refusal {
     /// The client went away by itself.
     #[error("the connection was closed")]
     Gone,
+}
+
+/// Held by a connection that has not said where it goes, or is being dialled.
+struct HalfOpen {
+    _own: OwnedSemaphorePermit,
+    _share: Share,
+}
+
+impl HalfOpen {
+    fn of(world: &World, sandbox: &Sandbox) -> Option<Self> {
+        Some(Self {
+            _own: sandbox.half_open.clone().try_acquire_owned().ok()?,
+            _share: world.half_open.take(&sandbox.owner, &sandbox.id)?,
+        })
+    }
 }
 
 /// Where a connection goes, once that is known.
@@ -121,9 +135,13 @@ impl Proxy {
         if local == Some(SocketAddr::V4(target)) || self.world.is_reserved(*target.ip()) {
             return reset(&stream);
         }
-        let counted = self.world.count_connection(self.connections_max);
         let slot = sandbox.connections.clone().try_acquire_owned().ok();
-        let half = sandbox.half_open.clone().try_acquire_owned().ok();
+        let half = HalfOpen::of(&self.world, &sandbox);
+        // The shares of all come last: what a sandbox's own limits refuse is nobody else's affair.
+        let counted = slot
+            .as_ref()
+            .zip(half.as_ref())
+            .and_then(|_| self.world.connections.take(&sandbox.owner, &sandbox.id));
         let (Some(counted), Some(slot), Some(half)) = (counted, slot, half) else {
             let reason = Refusal::Limit("too many connections at once");
             log_denied(&sandbox, None, target, &reason);
@@ -141,7 +159,7 @@ impl Proxy {
         client: TcpStream,
         target: SocketAddrV4,
         sandbox: &Arc<Sandbox>,
-        half: OwnedSemaphorePermit,
+        half: HalfOpen,
     ) {
         prepare(&client);
         let policy = sandbox.policy();
@@ -164,7 +182,7 @@ impl Proxy {
         client: TcpStream,
         target: SocketAddrV4,
         sandbox: &Arc<Sandbox>,
-        half: OwnedSemaphorePermit,
+        half: HalfOpen,
         listed: bool,
     ) {
         let route = if listed {
@@ -244,7 +262,7 @@ impl Proxy {
         client: TcpStream,
         target: SocketAddrV4,
         sandbox: &Arc<Sandbox>,
-        half: OwnedSemaphorePermit,
+        half: HalfOpen,
     ) {
         let mut buffer = Buffer::default();
         let hello = timeout(self.world.limits.hello(), read_hello(&client, &mut buffer)).await;

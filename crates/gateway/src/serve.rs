@@ -67,8 +67,9 @@ struct Gateway {
 /// The policies are in place before the first packet is read.
 pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::Result<()> {
     let journal = Arc::new(Journal::begin(sockets.journal.map(Into::into))?);
-    let connections_max = connections_max().min(start.limits.connections_in_all);
-    let mut world = World::new(start.limits, start.reserved);
+    let mut limits = start.limits;
+    limits.connections_in_all = limits.connections_in_all.min(connections_max());
+    let mut world = World::new(limits, start.reserved);
     world.log_to(journal.clone());
     let world = Arc::new(world);
     world.remember(start.logs);
@@ -86,7 +87,6 @@ pub async fn serve(start: Start, sockets: Sockets, ready: impl FnOnce()) -> io::
         world: world.clone(),
         resolver: resolver.clone(),
         pipes: Arc::new(Pipes::default()),
-        connections_max,
     });
     tokio::spawn(server.clone().serve_packets(packets));
     tokio::spawn(server.serve_streams(streams));

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use cove_model::SandboxId;
@@ -20,6 +20,7 @@ use crate::journal::{Journal, Kept, Scribe};
 use crate::limits::{Bucket, Limits};
 use crate::log::Log;
 use crate::policy::{Denied, Policy};
+use crate::shares::Shares;
 
 /// Addresses that one sandbox was told, and how long they count as told.
 const ANSWERED_MAX: usize = 4096;
@@ -37,20 +38,26 @@ pub struct World {
     placed: RwLock<HashMap<Ipv4Addr, Arc<Sandbox>>>,
     logs: Mutex<Logs>,
     journal: Option<Arc<Journal>>,
-    connections: AtomicUsize,
+    pub connections: Arc<Shares>,
+    pub half_open: Arc<Shares>,
+    pub dns_streams: Arc<Shares>,
+    /// How much of the journal each organisation may write, for those that have sandboxes now.
+    lines: Mutex<HashMap<Arc<str>, Weak<Mutex<Bucket>>>>,
 }
 
 #[derive(Debug, Default)]
 struct Logs {
     by_sandbox: BTreeMap<SandboxId, Arc<Log>>,
-    /// Those without an address, oldest first.
-    resting: VecDeque<SandboxId>,
+    /// Those without an address, oldest first, and whose they are where that is known.
+    resting: VecDeque<(SandboxId, Arc<str>)>,
 }
 
 /// One sandbox at its address.
 #[derive(Debug)]
 pub struct Sandbox {
     pub id: SandboxId,
+    /// Whose shares it takes from: its organisation, or itself.
+    pub owner: Arc<str>,
     pub address: Ipv4Addr,
     pub log: Arc<Log>,
     pub half_open: Arc<Semaphore>,
@@ -137,13 +144,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl World {
     pub fn new(limits: Limits, reserved: Vec<Cidr>) -> Self {
+        let half_open = limits
+            .half_open_in_all
+            .min(limits.connections_in_all.div_ceil(2));
         Self {
+            connections: Shares::new("connections", limits.connections_in_all),
+            half_open: Shares::new("connections not yet made", half_open),
+            dns_streams: Shares::new("streams of questions", DNS_STREAMS_IN_ALL),
+            lines: Mutex::default(),
             limits,
             reserved,
             placed: RwLock::default(),
             logs: Mutex::default(),
             journal: None,
-            connections: AtomicUsize::new(0),
         }
     }
 
@@ -166,7 +179,7 @@ impl World {
                 .by_sandbox
                 .insert(kept.sandbox.clone(), log);
             let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
-            self.rest(&placed, &kept.sandbox);
+            self.rest(&placed, &kept.sandbox, &"".into());
         }
     }
 
@@ -179,15 +192,22 @@ impl World {
         self.reserved.iter().any(|block| block.contains(address))
     }
 
-    /// Counts a connection for as long as the guard lives, or refuses when there are `max` already.
-    pub fn count_connection(self: &Arc<Self>, max: usize) -> Option<Counted> {
-        let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(self.clone());
-        (before < max).then_some(counted)
+    pub fn connections(&self) -> usize {
+        self.connections.held()
     }
 
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+    /// The journal's rate of an organisation, shared by its sandboxes.
+    fn lines_of(&self, owner: &Arc<str>) -> Arc<Mutex<Bucket>> {
+        let mut all = lock(&self.lines);
+        if let Some(lines) = all.get(owner).and_then(Weak::upgrade) {
+            return lines;
+        }
+        all.retain(|_, lines| lines.strong_count() > 0);
+        let now = Instant::now();
+        let bucket = Bucket::new(OWNER_LINES_PER_SECOND, OWNER_LINES_AT_ONCE, now);
+        let lines = Arc::new(Mutex::new(bucket));
+        all.insert(owner.clone(), Arc::downgrade(&lines));
+        lines
     }
 
     pub fn sandboxes(&self) -> usize {
@@ -205,10 +225,15 @@ impl World {
             }
             sandbox.cut_all();
         }
+        let owner: Arc<str> = match new.owner.as_str() {
+            "" => new.sandbox.as_str().into(),
+            owner => owner.into(),
+        };
         let log = self.log_to_use(&new.sandbox);
-        let sandbox = Sandbox::new(new, log, &self.limits);
+        log.belongs_to(self.lines_of(&owner));
+        let sandbox = Sandbox::new(new, owner, log, &self.limits);
         if let Some(old) = placed.insert(sandbox.address, Arc::new(sandbox)) {
-            self.rest(&placed, &old.id);
+            self.rest(&placed, &old.id, &old.owner);
         }
     }
 
@@ -216,7 +241,7 @@ impl World {
         let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(sandbox) = placed.remove(&address) {
             sandbox.cut_all();
-            self.rest(&placed, &sandbox.id);
+            self.rest(&placed, &sandbox.id, &sandbox.owner);
         }
     }
 
@@ -241,23 +266,24 @@ impl World {
 
     fn log_to_use(&self, id: &SandboxId) -> Arc<Log> {
         let mut logs = lock(&self.logs);
-        logs.resting.retain(|resting| resting != id);
+        logs.resting.retain(|(resting, _)| resting != id);
         let log = logs.by_sandbox.entry(id.clone());
         log.or_insert_with(|| self.new_log(&Kept::nothing(id.clone())))
             .clone()
     }
 
     /// The log of a sandbox that lost its address, unless it has moved to another.
-    fn rest(&self, placed: &HashMap<Ipv4Addr, Arc<Sandbox>>, id: &SandboxId) {
+    fn rest(&self, placed: &HashMap<Ipv4Addr, Arc<Sandbox>>, id: &SandboxId, owner: &Arc<str>) {
         if placed.values().any(|sandbox| sandbox.id == *id) {
             return;
         }
         let mut logs = lock(&self.logs);
-        if !logs.resting.contains(id) {
-            logs.resting.push_back(id.clone());
+        if !logs.resting.iter().any(|(resting, _)| resting == id) {
+            logs.resting.push_back((id.clone(), owner.clone()));
         }
         while logs.resting.len() > RESTING_LOGS_MAX {
-            if let Some(oldest) = logs.resting.pop_front() {
+            let oldest = one_too_many(&logs.resting);
+            if let Some((oldest, _)) = logs.resting.remove(oldest) {
                 logs.by_sandbox.remove(&oldest);
             }
         }
@@ -270,8 +296,8 @@ impl World {
     /// The sandbox is deleted; its log goes too, unless it still sits somewhere.
     pub fn forget(&self, id: &SandboxId) {
         let mut logs = lock(&self.logs);
-        if logs.resting.contains(id) {
-            logs.resting.retain(|resting| resting != id);
+        if logs.resting.iter().any(|(resting, _)| resting == id) {
+            logs.resting.retain(|(resting, _)| resting != id);
             logs.by_sandbox.remove(id);
             if let Some(journal) = &self.journal {
                 journal.forget(id);
@@ -287,23 +313,28 @@ impl World {
     }
 }
 
-/// See [`World::count_connection`].
-#[derive(Debug)]
-pub struct Counted(Arc<World>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+/// The oldest of whoever has the most, so that nobody's logs are pushed out by another's.
+fn one_too_many(resting: &VecDeque<(SandboxId, Arc<str>)>) -> usize {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for (_, owner) in resting {
+        *counts.entry(owner).or_default() += 1;
     }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    most.and_then(|(most, _)| resting.iter().position(|(_, owner)| **owner == *most))
+        .unwrap_or(0)
 }
 
-/// Streams of questions that one sandbox may hold open.
+/// Lines that all sandboxes of one organisation write into the journal, a second and at once.
+const OWNER_LINES_PER_SECOND: u32 = 100;
+const OWNER_LINES_AT_ONCE: u32 = 2000;
+/// Streams of questions that one sandbox may hold open, and all of them together.
 const DNS_STREAMS_MAX: usize = 16;
+const DNS_STREAMS_IN_ALL: usize = 1024;
 /// Pipes that one sandbox may fill at once; beyond that its bytes are copied through small buffers.
 const PIPES_MAX: usize = 64;
 
 impl Sandbox {
-    fn new(placed: Placed, log: Arc<Log>, limits: &Limits) -> Self {
+    fn new(placed: Placed, owner: Arc<str>, log: Arc<Log>, limits: &Limits) -> Self {
         let now = Instant::now();
         let queries = Bucket::new(limits.queries_per_second, limits.queries_burst, now);
         let chosen = Bucket::new(
@@ -313,6 +344,7 @@ impl Sandbox {
         );
         Self {
             id: placed.sandbox,
+            owner,
             address: placed.address,
             log,
             half_open: Arc::new(Semaphore::new(limits.half_open)),
@@ -502,6 +534,7 @@ mod tests {
     fn place(world: &World, id: &SandboxId, rules: &[&str]) {
         world.place(Placed {
             address: HOME,
+            owner: String::new(),
             sandbox: id.clone(),
             policy: policy(rules),
         });
@@ -589,6 +622,7 @@ mod tests {
         place(&world, &id, &[]);
         let log = world.log(&id).unwrap();
         world.place(Placed {
+            owner: String::new(),
             address: Ipv4Addr::new(10, 9, 0, 2),
             sandbox: id.clone(),
             policy: policy(&[]),

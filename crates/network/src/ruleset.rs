@@ -181,6 +181,10 @@ impl Layout {
             ("entry", Rule::new().enters_by(PREFIX, false).accept()),
             ("entry", Rule::new().ipv4(false).drop()),
         ];
+        // What a sandbox sends with its own address, which is every packet of an honest one, is looked up
+        // once.
+        let own = Rule::new().source(inner, true).mapped_interface(OUTER);
+        rules.push(("entry", own.rewrite_source().accept()));
         let forged = || Rule::new().mapped_interface(OUTER).source(inner, false);
         if let Some(group) = self.log_group {
             // By no sandbox of its own: the `nft` program of some distributions ends when it lists a rule
@@ -188,13 +192,7 @@ impl Layout {
             let told = forged().rate_of_all(LOGGED_PER_SECOND, LOGGED_AT_ONCE);
             rules.push(("entry", told.log(group, LOGGED_BYTES)));
         }
-        rules.extend([
-            ("entry", forged().drop()),
-            (
-                "entry",
-                Rule::new().mapped_interface(OUTER).rewrite_source(),
-            ),
-        ]);
+        rules.push(("entry", forged().drop()));
 
         for chain in ["redirect", "input", "forward", "output", "leave", "return"] {
             rules.push((chain, Rule::new().ipv4(false).accept()));
@@ -251,7 +249,7 @@ impl Layout {
             // Address translation passes these by: they would leave with the outer address.
             ("forward", Rule::new().state(INVALID).source_in(OURS).drop()),
             ("forward", self.too_many()),
-            ("forward", Rule::new().flow_in(FLOWS).accept()),
+            // Before the flows, whose ranges take longest to look up: most packets go to the internet.
             (
                 "forward",
                 Rule::new()
@@ -259,6 +257,7 @@ impl Layout {
                     .destination_in(PRIVATE, false)
                     .accept(),
             ),
+            ("forward", Rule::new().flow_in(FLOWS).accept()),
             ("forward", Rule::new().source_in(OURS).go_to(REFUSE)),
             ("forward", Rule::new().source(inner, true).drop()),
         ]);
@@ -273,6 +272,12 @@ impl Layout {
                     .masquerade(),
             ),
         ]);
+        rules.push(("return", Rule::new().leaves_by(PREFIX, false).accept()));
+        // Nearly everything: one look, and past the errors that only ICMP can carry.
+        for protocol in [Flow::TCP, Flow::UDP] {
+            let plain = Rule::new().protocol(protocol).destination_in(OURS, true);
+            rules.push(("return", plain.rewrite_destination(inner).accept()));
+        }
         // Unreachable, time exceeded, bad parameter.
         for kind in [3, 11, 12] {
             let error = to()

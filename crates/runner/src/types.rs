@@ -7,6 +7,10 @@ use time::OffsetDateTime;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CreateRequest {
     pub id: SandboxId,
+    /// The organisation whose sandbox it is, by which what the host shares is divided. Without one it
+    /// counts for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     pub spec: SandboxSpec,
     /// The state to begin from instead of the image's; `spec.image` is then not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]

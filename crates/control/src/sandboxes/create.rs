@@ -227,6 +227,7 @@ impl Control {
         from: Option<FromSnapshot>,
     ) -> Result<SandboxRecord, ControlError> {
         let request = CreateRequest {
+            owner: Some(record.org.to_string()),
             id: record.id.clone(),
             spec: SandboxSpec {
                 image,

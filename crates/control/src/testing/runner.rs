@@ -242,7 +242,7 @@ impl MemoryRunner {
 
     fn create_now(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
         let now = self.clock.now();
-        let CreateRequest { id, spec, from } = request;
+        let CreateRequest { id, spec, from, .. } = request;
         let mut world = self.world();
         if world.sandboxes.contains_key(&id) {
             return Err(RunnerError::AlreadyExists {

@@ -106,6 +106,7 @@ async fn a_create_cut_off_after_the_host_made_it_is_adopted() {
     let row = plane.all(&plane.root).await.remove(0);
     assert_eq!(row.state, State::Creating);
     let made = CreateRequest {
+        owner: None,
         id: row.id.clone(),
         spec: row.spec,
         from: None,
@@ -218,6 +219,7 @@ async fn what_the_host_lost_is_failed_and_what_nobody_wants_is_deleted() {
     plane
         .runner
         .create(CreateRequest {
+            owner: None,
             id: stray,
             spec,
             from: None,

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::cache::{Cache, Known};
 use super::upstream::{SLOT_WAIT, UpstreamError, Upstreams};
 use super::wire::{self, WireName};
+use crate::shares::Shares;
 use crate::state::Sandbox;
 
 /// Aliases followed over several answers.
@@ -29,14 +30,17 @@ pub enum ResolveError {
 pub struct Resolver {
     cache: Cache,
     upstreams: Upstreams,
+    outstanding: Arc<Shares>,
 }
 
 impl Resolver {
-    /// See [`Upstreams::new`].
+    /// `outstanding_max`: questions of all sandboxes that may be under way at once, each of which takes
+    /// a descriptor.
     pub fn new(servers: Vec<SocketAddr>, outstanding_max: usize) -> Self {
         Self {
             cache: Cache::default(),
-            upstreams: Upstreams::new(servers, outstanding_max),
+            upstreams: Upstreams::new(servers),
+            outstanding: Shares::new("questions to resolvers", outstanding_max),
         }
     }
 
@@ -63,6 +67,10 @@ impl Resolver {
         if let Some(known) = self.cache.get(name, kind, Instant::now()) {
             return Ok(known);
         }
+        let share = self.outstanding.take(&sandbox.owner, &sandbox.id);
+        let Some(_share) = share else {
+            return Err(UpstreamError::Busy.into());
+        };
         if chosen_bytes > 0 && !sandbox.may_choose(chosen_bytes) {
             return Err(ResolveError::Tunnel);
         }
@@ -150,6 +158,7 @@ mod tests {
             let address = Ipv4Addr::new(10, 9, 0, last);
             world.place(Placed {
                 address,
+                owner: String::new(),
                 sandbox: SandboxId::random(),
                 policy: Policy::default(),
             });
@@ -181,6 +190,49 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_organisation_whose_names_nobody_answers_leaves_room_for_others() {
+        const AT_ONCE: usize = 32;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let server = socket.local_addr().unwrap();
+        let silent = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(serve(socket, silent.clone()));
+        let world = World::new(Limits::default(), Vec::new());
+        let place = |last: u8, owner: &str| {
+            let address = Ipv4Addr::new(10, 9, 0, last);
+            world.place(Placed {
+                address,
+                owner: owner.into(),
+                sandbox: SandboxId::random(),
+                policy: Policy::default(),
+            });
+            world.at(address).unwrap()
+        };
+        let resolver = Arc::new(Resolver::new(vec![server], AT_ONCE));
+        for last in 1..=GREEDY {
+            let sandbox = place(last, "org_greedy");
+            for number in 0..NAMES_EACH {
+                let name = format!("n{number}.of{last}.example");
+                let name = Name::from_text(&name).unwrap();
+                let (resolver, sandbox) = (resolver.clone(), sandbox.clone());
+                tokio::spawn(async move {
+                    let _ = resolver.resolve(&sandbox, &name, wire::A, 0).await;
+                });
+            }
+        }
+        let taken = async {
+            while silent.load(Ordering::Relaxed) < AT_ONCE / 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, taken).await.unwrap();
+        assert!(resolver.outstanding.held() <= AT_ONCE / 2);
+        let good = Name::from_text("good.example").unwrap();
+        let victim = place(200, "org_other");
+        let known = resolver.resolve(&victim, &good, wire::A, 0).await.unwrap();
+        assert_eq!(addresses(&known), vec![Ipv4Addr::new(1, 1, 1, 1)]);
+    }
+
+    #[tokio::test]
     async fn more_questions_at_once_than_a_sandbox_has_room_for_wait_and_are_answered() {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let server = socket.local_addr().unwrap();
@@ -193,6 +245,7 @@ mod tests {
         let address = Ipv4Addr::new(10, 9, 0, 1);
         world.place(Placed {
             address,
+            owner: String::new(),
             sandbox: SandboxId::random(),
             policy: Policy::default(),
         });

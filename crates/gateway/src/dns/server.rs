@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cove_model::NetworkMode;
 use cove_runner::{EgressProtocol, EgressVerdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -77,9 +78,11 @@ impl Server {
                     continue;
                 }
             };
-            let slot = self
-                .sandbox(peer.ip())
-                .and_then(|sandbox| sandbox.dns_streams.clone().try_acquire_owned().ok());
+            let slot = self.sandbox(peer.ip()).and_then(|sandbox| {
+                let own = sandbox.dns_streams.clone().try_acquire_owned().ok()?;
+                let share = self.world.dns_streams.take(&sandbox.owner, &sandbox.id)?;
+                Some((own, share))
+            });
             let Some(slot) = slot else {
                 proxy::reset(&stream);
                 continue;
@@ -159,6 +162,20 @@ impl Server {
             log(sandbox, query, None, EgressVerdict::Allowed, grant.rule);
             return Answer::default();
         }
+        // Where every name may be asked for, the host's resolvers may know names that are not the
+        // public's, and such records have no addresses to judge them by.
+        if policy.mode == NetworkMode::Open && query.kind != wire::A {
+            let reason = "in mode open only addresses are looked up for a sandbox";
+            log(sandbox, query, None, EgressVerdict::Denied, reason.into());
+            return Answer {
+                code: wire::NOT_IMPLEMENTED,
+                because: Some((
+                    wire::EDE_PROHIBITED,
+                    format!("cove network policy: {reason}"),
+                )),
+                ..Answer::default()
+            };
+        }
         let resolved = self
             .resolver
             .resolve(sandbox, name, query.kind, grant.chosen_bytes)
@@ -193,10 +210,10 @@ impl Server {
         }
         let all = addresses(&known);
         let (told, kept) = sort(&policy, &self.world, all);
-        if let Some((address, reason)) = kept.first() {
+        if let Some(reason) = kept.first() {
             let reason = format!("answered with {reason}");
-            let verdict = EgressVerdict::Denied;
-            log(sandbox, query, Some(*address), verdict, reason.clone());
+            // Which address it is stays here: it tells of a network that is not the sandbox's.
+            log(sandbox, query, None, EgressVerdict::Denied, reason.clone());
             if told.is_empty() {
                 return refusal(wire::EDE_BLOCKED, reason);
             }
@@ -236,12 +253,8 @@ const FORWARDED: [u16; 9] = [
     wire::CAA,
 ];
 
-/// Those the sandbox is told, and those it is not with the reason.
-fn sort(
-    policy: &Policy,
-    world: &World,
-    all: Vec<Ipv4Addr>,
-) -> (Vec<Ipv4Addr>, Vec<(Ipv4Addr, Denied)>) {
+/// Those the sandbox is told, and why it is not told the others.
+fn sort(policy: &Policy, world: &World, all: Vec<Ipv4Addr>) -> (Vec<Ipv4Addr>, Vec<Denied>) {
     let mut told = Vec::new();
     let mut kept = Vec::new();
     for address in all {
@@ -252,7 +265,7 @@ fn sort(
         };
         match decided {
             Ok(()) => told.push(address),
-            Err(denied) => kept.push((address, denied)),
+            Err(denied) => kept.push(denied),
         }
     }
     (told, kept)

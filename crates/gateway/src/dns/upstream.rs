@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::wire::{self, Upstream, WireName};
@@ -37,16 +36,12 @@ pub enum UpstreamError {
 #[derive(Debug)]
 pub struct Upstreams {
     servers: RwLock<Vec<SocketAddr>>,
-    outstanding: Semaphore,
 }
 
 impl Upstreams {
-    /// `outstanding_max`: questions of all sandboxes that may be under way at once, each of which takes
-    /// a descriptor.
-    pub fn new(servers: Vec<SocketAddr>, outstanding_max: usize) -> Self {
+    pub fn new(servers: Vec<SocketAddr>) -> Self {
         let upstreams = Self {
             servers: RwLock::default(),
-            outstanding: Semaphore::new(outstanding_max),
         };
         upstreams.set(servers);
         upstreams
@@ -58,9 +53,6 @@ impl Upstreams {
     }
 
     pub async fn ask(&self, name: &WireName, kind: u16) -> Result<Upstream, UpstreamError> {
-        let Ok(Ok(_slot)) = timeout(SLOT_WAIT, self.outstanding.acquire()).await else {
-            return Err(UpstreamError::Busy);
-        };
         let servers = self
             .servers
             .read()

@@ -25,6 +25,7 @@ fn gateway(directory: PathBuf) -> Gateway {
     let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     Gateway(Arc::new(Inner {
         config: GatewayConfig {
+            owners: Default::default(),
             program: b"",
             directory,
             instance: "scripted".into(),
@@ -70,6 +71,7 @@ fn answer(stream: &mut UnixStream, reply: &Reply) {
 fn placed(sandbox: &SandboxId, mode: NetworkMode) -> Placed {
     Placed {
         address: HOME,
+        owner: String::new(),
         sandbox: sandbox.clone(),
         policy: Policy {
             mode,

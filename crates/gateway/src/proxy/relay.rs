@@ -6,13 +6,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::shares::{Share, Shares};
 use crate::state::Sandbox;
 
 /// What one pipe is asked to hold; the kernel gives less to a user who has many.
@@ -26,10 +27,19 @@ const COPY_BYTES: usize = 16 * 1024;
 /// Chunks moved before others get their turn.
 const TURN: usize = 16;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pipes {
     kept: Mutex<Vec<Pipe>>,
-    in_use: AtomicUsize,
+    shares: Arc<Shares>,
+}
+
+impl Default for Pipes {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            shares: Shares::new("pipes", PIPES_MAX),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -42,28 +52,23 @@ struct Pipe {
 struct Loan<'a> {
     pipe: Option<Pipe>,
     pipes: &'a Pipes,
-    _share: tokio::sync::SemaphorePermit<'a>,
+    _own: tokio::sync::SemaphorePermit<'a>,
+    _share: Share,
 }
 
 impl Pipes {
     fn lend<'a>(&'a self, sandbox: &'a Sandbox) -> Option<Loan<'a>> {
-        let share = sandbox.pipes.try_acquire().ok()?;
-        if self.in_use.fetch_add(1, Ordering::Relaxed) >= PIPES_MAX {
-            self.in_use.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
+        let own = sandbox.pipes.try_acquire().ok()?;
+        let share = self.shares.take(&sandbox.owner, &sandbox.id)?;
         let kept = self
             .kept
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .pop();
-        let Some(pipe) = kept.or_else(Pipe::new) else {
-            self.in_use.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        };
         Some(Loan {
-            pipe: Some(pipe),
+            pipe: Some(kept.or_else(Pipe::new)?),
             pipes: self,
+            _own: own,
             _share: share,
         })
     }
@@ -94,12 +99,6 @@ impl Loan<'_> {
                 kept.push(pipe);
             }
         }
-    }
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        self.pipes.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

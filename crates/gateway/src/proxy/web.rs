@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use cove_model::network::Name;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::buffer::Buffer;
 use super::dial::Dialled;
-use super::{Proxy, Refusal, finish, log_allowed, log_denied, relay, reset};
+use super::{HalfOpen, Proxy, Refusal, finish, log_allowed, log_denied, relay, reset};
 use crate::http::{self, Body, Chunks, HEAD_BYTES_MAX, Head};
 use crate::policy::Denied;
 use crate::state::Sandbox;
@@ -31,7 +30,7 @@ pub(super) async fn carry(
     client: TcpStream,
     target: SocketAddrV4,
     sandbox: &Arc<Sandbox>,
-    half: OwnedSemaphorePermit,
+    half: HalfOpen,
 ) {
     let mut buffer = Buffer::default();
     let patience = proxy.world.limits.hello();

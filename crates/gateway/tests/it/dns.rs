@@ -221,6 +221,55 @@ fn open_answers_everything_but_what_leads_inwards() {
 }
 
 #[test]
+fn open_asks_for_addresses_alone_and_tells_of_no_private_one() {
+    let world = World::new(&[]);
+    let (id, policy) = (
+        world.id.clone(),
+        NetworkPolicy {
+            mode: NetworkMode::Open,
+            ..NetworkPolicy::default()
+        },
+    );
+    world.on_host(async move |gateway: cove_gateway::host::Gateway| {
+        gateway.set_policy(SANDBOX, &id, &policy).await.unwrap();
+    });
+    // Records of names that only the host's resolvers know tell of its network as addresses do.
+    let forwarded = [
+        wire::NS,
+        wire::CNAME,
+        wire::SOA,
+        wire::PTR,
+        wire::MX,
+        wire::TXT,
+        wire::SRV,
+        wire::CAA,
+    ];
+    for kind in forwarded {
+        let question = query("good.example", kind);
+        let said = world.inside(|| ask_bytes(SANDBOX, GATEWAY, &question).unwrap());
+        let got = (said.code, said.records);
+        assert_eq!(got, (wire::NOT_IMPLEMENTED, 0), "{kind}");
+    }
+    // NULL, AAAA, HTTPS, ANY: as ever, nothing, which is not an error.
+    for kind in [10, wire::AAAA, 65, 255] {
+        let question = query("good.example", kind);
+        let said = world.inside(|| ask_bytes(SANDBOX, GATEWAY, &question).unwrap());
+        assert_eq!((said.code, said.records), (NO_ERROR, 0), "{kind}");
+    }
+    assert!(!world.seen.asked("good.example"));
+    assert_eq!(world.inside(|| ask("good.example")).addresses, vec![GOOD]);
+
+    let private = world.inside(|| ask("internal.example"));
+    assert_eq!((private.code, private.records), (REFUSED, 0));
+    let said = String::from_utf8_lossy(&private.bytes).into_owned();
+    assert!(!said.contains(&PRIVATE.to_string()), "{said}");
+    let entry = world.logged("internal.example", EgressVerdict::Denied);
+    assert_eq!(entry.address, None);
+    let log = format!("{:?}", world.log());
+    assert!(!log.contains(&PRIVATE.to_string()), "{log}");
+}
+
+#[test]
 fn a_tunnel_through_an_allowed_suffix_is_throttled_and_logged() {
     let limits = Limits {
         tunnel_bytes_burst: 200,

@@ -1,6 +1,7 @@
 //! Those who take too much.
 
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 
 use cove_gateway::host::Gateway;
 use cove_gateway::limits::Limits;
@@ -8,7 +9,7 @@ use cove_model::SandboxId;
 use cove_runner::{EgressEntry, EgressQuery};
 
 use crate::client::{connect, connect_from, exchange, hello, is_cut, query};
-use crate::world::{GATEWAY, GOOD, IDLE, NEIGHBOUR, SANDBOX, World, allowing, wait_for};
+use crate::world::{GATEWAY, GOOD, IDLE, NEIGHBOUR, SANDBOX, STRANGER, World, allowing, wait_for};
 
 #[test]
 fn half_open_connections_are_few_and_short() {
@@ -151,48 +152,112 @@ fn connections_are_bounded_and_come_back_when_they_end() {
 #[test]
 fn all_sandboxes_together_have_so_many_connections_and_one_that_ends_makes_room_for_any() {
     let limits = Limits {
-        connections_in_all: 4,
+        connections_in_all: 6,
         ..Limits::default()
     };
-    let world = World::with(&["203.0.113.10:22"], limits);
-    let neighbour = SandboxId::random();
-    let placed = neighbour.clone();
-    world.on_host(async move |gateway: Gateway| {
-        let policy = allowing(&["203.0.113.10:22"]);
-        let place = gateway.set_policy(NEIGHBOUR, &placed, &policy);
-        place.await.unwrap();
+    let world = World::with(&[AT_PORT_22], limits);
+    let neighbour = place(&world, NEIGHBOUR, None);
+    world.inside(|| {
+        // One alone may have half, and two together leave a part of what is free.
+        let mut first = greeted_from(SANDBOX, 10);
+        assert_eq!(first.len(), 3);
+        let second = greeted_from(NEIGHBOUR, 10);
+        assert_eq!(second.len(), 2);
+        assert!(greeted_from(SANDBOX, 1).is_empty(), "one more");
+        // What one lets go is the other's as well.
+        first.clear();
+        wait_for("a free place", || greeted_from(NEIGHBOUR, 1).pop());
+        drop(second);
     });
-    let greeted = |from| {
+    for sandbox in [world.id.clone(), neighbour] {
+        let log = log_of(&world, sandbox);
+        assert!(log.iter().any(is_over_its_share), "{log:?}");
+    }
+}
+
+const AT_PORT_22: &str = "203.0.113.10:22";
+
+fn is_over_its_share(entry: &EgressEntry) -> bool {
+    entry.rule.contains("too many connections")
+}
+
+fn log_of(world: &World, sandbox: SandboxId) -> Vec<EgressEntry> {
+    let query = EgressQuery {
+        sandbox,
+        after: 0,
+        limit: 1000,
+        wait_ms: 0,
+        verdict: None,
+    };
+    let batch = world.on_host(async move |gateway: Gateway| gateway.egress(query).await.unwrap());
+    batch.entries
+}
+
+/// A new sandbox at an address, of an organisation.
+fn place(world: &World, at: Ipv4Addr, owner: Option<&str>) -> SandboxId {
+    let id = SandboxId::random();
+    if let Some(owner) = owner {
+        world.config.owners.note(&id, owner);
+    }
+    let placed = id.clone();
+    world.on_host(async move |gateway: Gateway| {
+        let policy = allowing(&[AT_PORT_22, "good.example"]);
+        gateway.set_policy(at, &placed, &policy).await.unwrap();
+    });
+    id
+}
+
+/// Connections that were carried, until one was not, or so many.
+fn greeted_from(from: Ipv4Addr, most: usize) -> Vec<TcpStream> {
+    let greeted = || {
         let mut stream = connect_from(from, GOOD, 22).ok()?;
         let mut line = vec![0; format!("from {GOOD}:22\n").len()];
         stream.read_exact(&mut line).ok()?;
         Some(stream)
     };
+    std::iter::from_fn(greeted).take(most).collect()
+}
+
+#[test]
+fn an_organisation_with_many_sandboxes_leaves_connections_to_others() {
+    let limits = Limits {
+        connections_in_all: 24,
+        ..Limits::default()
+    };
+    let world = World::with(&[AT_PORT_22], limits);
+    let greedy = place(&world, SANDBOX, Some("org_greedy"));
+    place(&world, NEIGHBOUR, Some("org_greedy"));
+    place(&world, STRANGER, Some("org_other"));
     world.inside(|| {
-        let places = [SANDBOX, NEIGHBOUR, SANDBOX, SANDBOX];
-        let mut held = places.map(greeted);
-        assert!(held.iter().all(Option::is_some));
-        for from in [SANDBOX, NEIGHBOUR] {
-            assert!(greeted(from).is_none(), "{from} has one more");
-        }
-        // What one lets go is the other's as well.
-        held[0].take();
-        let taken = wait_for("a free place", || greeted(NEIGHBOUR));
-        assert!(greeted(SANDBOX).is_none());
-        drop(taken);
+        let mut held = greeted_from(SANDBOX, 100);
+        held.extend(greeted_from(NEIGHBOUR, 100));
+        held.extend(greeted_from(SANDBOX, 100));
+        assert!(held.len() <= 12, "{} of 24", held.len());
+        let others = greeted_from(STRANGER, 100);
+        assert!(others.len() >= 4, "{} were left to another", others.len());
     });
-    for sandbox in [world.id.clone(), neighbour] {
-        let query = EgressQuery {
-            sandbox,
-            after: 0,
-            limit: 1000,
-            wait_ms: 0,
-            verdict: None,
-        };
-        let log = world.on_host(async move |gateway: Gateway| gateway.egress(query).await.unwrap());
-        let refused = |entry: &EgressEntry| entry.rule.contains("too many connections");
-        assert!(log.entries.iter().any(refused), "{log:?}");
-    }
+    assert!(log_of(&world, greedy).iter().any(is_over_its_share));
+}
+
+#[test]
+fn connections_that_say_nothing_leave_room_for_other_organisations() {
+    let limits = Limits {
+        half_open_in_all: 24,
+        ..Limits::default()
+    };
+    let world = World::with(&["good.example"], limits);
+    place(&world, SANDBOX, Some("org_greedy"));
+    place(&world, NEIGHBOUR, Some("org_greedy"));
+    place(&world, STRANGER, Some("org_other"));
+    world.inside(|| {
+        let mut silent = Vec::new();
+        for from in [SANDBOX, NEIGHBOUR] {
+            silent.extend((0..40).filter_map(|_| connect_from(from, GOOD, 443).ok()));
+        }
+        let answer = exchange(connect_from(STRANGER, GOOD, 443), &hello("good.example"));
+        assert!(answer.unwrap().starts_with("from "));
+        drop(silent);
+    });
 }
 
 #[test]

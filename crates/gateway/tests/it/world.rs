@@ -145,6 +145,7 @@ impl World {
                 .unwrap()
         };
         let config = GatewayConfig {
+            owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),
             instance: "test".into(),

@@ -56,6 +56,7 @@ impl Served {
     async fn create(&self) -> SandboxId {
         let id = SandboxId::random();
         let request = CreateRequest {
+            owner: None,
             id: id.clone(),
             spec: SandboxSpec::default(),
             from: None,
@@ -80,6 +81,7 @@ async fn every_call_comes_through_whole() {
         ..SandboxSpec::default()
     };
     let request = CreateRequest {
+        owner: None,
         id: SandboxId::random(),
         spec,
         from: None,
@@ -297,6 +299,7 @@ async fn many_calls_at_once_each_get_their_own_answer() {
                 let id = SandboxId::random();
                 let made = client
                     .create(CreateRequest {
+                        owner: None,
                         id: id.clone(),
                         spec,
                         from: None,
@@ -323,6 +326,7 @@ async fn lists_longer_than_a_frame_arrive_whole() {
         served
             .fake
             .create(CreateRequest {
+                owner: None,
                 id: SandboxId::random(),
                 spec,
                 from: None,
@@ -344,6 +348,7 @@ async fn a_change_goes_on_when_its_caller_goes_away() {
     });
     let id = SandboxId::random();
     let request = CreateRequest {
+        owner: None,
         id: id.clone(),
         spec: SandboxSpec::default(),
         from: None,
@@ -388,6 +393,7 @@ async fn shutting_down_waits_for_changes_and_drops_questions() {
     let question = tokio::spawn(async move { waiting.events(0, 60_000).await });
     served.fake.entered.acquire().await.unwrap().forget();
     let request = CreateRequest {
+        owner: None,
         id: SandboxId::random(),
         spec: SandboxSpec::default(),
         from: None,
