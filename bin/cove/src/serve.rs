@@ -3,7 +3,7 @@
 //! ```text
 //!  cove serve (root)  binds the port, makes the first key, starts and restarts its children
 //!    ├─ runner  (root)          the engine, behind <data-dir>/runner.sock
-//!    └─ control (unprivileged)  HTTP and the books; the listening socket is its standard input
+//!    └─ control (unprivileged)  HTTP and the database; gets the listening sockets over standard input
 //! ```
 //!
 //! ```text
@@ -145,8 +145,8 @@ pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
             open_files::raise();
             resolve(&args, global).and_then(supervisor::run)
         }
-        Some("runner") => return role::child(runner::run),
-        Some("control") => return role::child(control::run),
+        Some("runner") => return role::child(logging::Process::Runner, runner::run),
+        Some("control") => return role::child(logging::Process::Control, control::run),
         Some(other) => Err(ServeError::Settings {
             message: format!("there is no role '{other}'"),
         }),

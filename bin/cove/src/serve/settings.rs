@@ -526,6 +526,7 @@ impl Settings {
             tls: None,
             previews: None,
             ssh: None,
+            log_losses: None,
         }
     }
 
