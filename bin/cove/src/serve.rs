@@ -11,6 +11,7 @@
 //! <data-dir>/root.key     0600  the first key
 //! <data-dir>/url          0644  where the command line of this machine finds the server
 //! <data-dir>/engine/      0700  root's: the pool, images, records
+//! <data-dir>/control.uid  0644  the user id that is the control side's alone
 //! <data-dir>/control/     0700  the control side's: its database
 //! <data-dir>/runner.sock  0600  the control side's way to the runner
 //! ```
@@ -18,10 +19,12 @@
 //! Whoever of them dies, sandboxes live on and nothing acknowledged is lost; the supervisor keeps the
 //! listening socket, so that callers wait through a restart of the control side instead of failing.
 
+mod confine;
 mod control;
 mod handover;
 mod logging;
 mod open_files;
+mod ownership;
 mod privileges;
 mod ready;
 mod reload;

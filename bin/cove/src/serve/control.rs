@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
-use super::{ServeError, privileges, secrets};
+use super::{ServeError, confine, privileges, secrets};
 
 /// Between two tries to reach the database, which may come up after us or be away for a while: doubled
 /// each time, from and to these.
@@ -29,16 +29,18 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     follow_parent(&config, Signal::KILL)?;
     // The key of the certificate is root's to read.
     let tls = tls(&config)?;
-    let _claim = claim(&config, "control")?;
+    let _claim = claim(&config.settings.data_dir, "control")?;
     privileges::drop_to(config.account)?;
     follow_parent(&config, Signal::KILL)?;
-    handed.log.begin()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // Before there is a second thread: all of them get it.
+    let refused = confine::enter()?;
+    handed.log.begin()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start the control side", source))?;
-    let ended = runtime.block_on(serve(config, handed, tls));
+    let ended = runtime.block_on(serve(config, handed, tls, refused));
     runtime.shutdown_timeout(LAST_THREADS);
     ended
 }
@@ -59,8 +61,14 @@ pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
     }))
 }
 
-async fn serve(config: RoleConfig, handed: Handed, tls: Option<TlsPem>) -> Result<(), ServeError> {
+async fn serve(
+    config: RoleConfig,
+    handed: Handed,
+    tls: Option<TlsPem>,
+    refused: confine::Refusals,
+) -> Result<(), ServeError> {
     let shutdown = until_told()?;
+    tokio::spawn(refused.tell());
     let settings = &config.settings;
     let mut listeners = handed.sockets.into_iter().map(TcpListener::from);
     let missing = || ServeError::Start {

@@ -124,8 +124,8 @@ const CLAIM_WAIT: Duration = Duration::from_secs(60);
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// At most one child of a role lives over a data directory. Held until the file is dropped.
-pub fn claim(config: &RoleConfig, role: &str) -> Result<File, ServeError> {
-    let path = lock_file(&config.settings.data_dir, role);
+pub fn claim(data_dir: &Path, role: &str) -> Result<File, ServeError> {
+    let path = lock_file(data_dir, role);
     let failed = |source| ServeError::io(format!("cannot lock {}", path.display()), source);
     let file = OpenOptions::new()
         .create(true)

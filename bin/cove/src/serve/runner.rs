@@ -18,7 +18,7 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     // In good order: a change under way comes to its end.
     follow_parent(&config, Signal::TERM)?;
     handed.log.begin()?;
-    let _claim = claim(&config, "runner")?;
+    let _claim = claim(&config.settings.data_dir, "runner")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::logging::{self, LostLines, Process};
 use super::privileges::{self, Account};
-use super::role::{RoleConfig, is_claimed};
+use super::role::{RoleConfig, claim, is_claimed};
 use super::settings::Settings;
-use super::{FATAL, ServeError, handover, ready, reload};
+use super::{FATAL, ServeError, handover, ownership, ready, reload};
 use crate::connect::{ROOT_KEY_FILE, URL_FILE};
 
 /// Between a child's end and its next start: doubled each time, from and to these.
@@ -72,9 +72,17 @@ pub fn run(settings: Settings) -> Result<(), ServeError> {
 }
 
 async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), ServeError> {
-    let account = privileges::account();
-    prepare_directories(&settings, account)?;
+    make_directory(&settings.data_dir, 0o711)?;
     let lock = lock(&settings.data_dir)?;
+    let account = privileges::account(&settings.cache_dir, &settings.data_dir)?;
+    passable(&settings.data_dir, account)?;
+    let control_dir = settings.control_dir();
+    make_directory(&control_dir, 0o700)?;
+    {
+        // Not while a control side that a killed supervisor left may still write there.
+        let _nobody = claim(&settings.data_dir, "control")?;
+        ownership::give(&control_dir, account)?;
+    }
     let token = root_key(&settings.data_dir)?;
     let listener = listen(settings.listen, "--listen", &settings.data_dir).await?;
     let address = listener
@@ -336,23 +344,14 @@ async fn listen(
     }
 }
 
-/// The data directory may be passed through, not read; the control side owns its own part of it.
-fn prepare_directories(settings: &Settings, account: Account) -> Result<(), ServeError> {
-    let make = |path: &Path, mode: u32| -> Result<(), ServeError> {
-        let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(path)
-            .map_err(failed)?;
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
-    };
-    make(&settings.data_dir, 0o711)?;
-    passable(&settings.data_dir, account)?;
-    let control = settings.control_dir();
-    make(&control, 0o700)?;
-    chown_tree(&control, account)
-        .map_err(|source| ServeError::io(format!("cannot give away {}", control.display()), source))
+fn make_directory(path: &Path, mode: u32) -> Result<(), ServeError> {
+    let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
 }
 
 /// The control side must get to its own directory; a private one above would shut it out.
@@ -379,16 +378,6 @@ fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
                 ),
             ));
         }
-    }
-    Ok(())
-}
-
-/// One level is all there is: the database and its journals.
-fn chown_tree(directory: &Path, account: Account) -> std::io::Result<()> {
-    let (uid, gid) = (Some(account.uid), Some(account.gid));
-    chown(directory, uid, gid)?;
-    for entry in fs::read_dir(directory)? {
-        std::os::unix::fs::lchown(entry?.path(), uid, gid)?;
     }
     Ok(())
 }

@@ -316,6 +316,9 @@ pub fn signal(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
+/// How the log tells of a system call that the control side is not allowed.
+const REFUSED_CALL: &str = "was refused a system call";
+
 impl Drop for Cove {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -337,6 +340,9 @@ impl Drop for Cove {
                 std::thread::sleep(PAUSE);
             }
         }
+        // Whatever a test did, the list of calls that the control side leaves itself must have sufficed.
+        let refused = self.log().contains(REFUSED_CALL) && !std::thread::panicking();
+        let log = self.log();
         let engine = self.data_dir().join("engine");
         if !engine.exists() {
             return;
@@ -364,5 +370,6 @@ impl Drop for Cove {
             Ok(Ok(())) => {}
             other => eprintln!("the installation could not be removed: {other:?}"),
         }
+        assert!(!refused, "a system call is missing in the list:\n{log}");
     }
 }
