@@ -1,6 +1,6 @@
 //! What goes wrong, told to a person on standard error, with the exit code scripts rely on.
 
-use std::io::{self, Write};
+use std::io;
 
 use cove_api::ErrorCode;
 use cove_client::ClientError;
@@ -107,11 +107,6 @@ impl CliError {
     }
 }
 
-/// A line on standard error. Where that cannot be written to, the exit code still tells.
-fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
 /// Prints the error, its causes and what to do; returns the exit code.
 pub fn print(error: &CliError) -> u8 {
     let code = error.exit_code();
@@ -128,9 +123,9 @@ pub fn print(error: &CliError) -> u8 {
         }
         below = cause.source();
     }
-    tell(&format!("cove: {text}"));
+    eprintln!("cove: {text}");
     if let Some(hint) = error.hint() {
-        tell(&format!("  {}", printable(&hint)));
+        eprintln!("  {}", printable(&hint));
     }
     if let Some(ClientError::Refused {
         detail,
@@ -139,13 +134,13 @@ pub fn print(error: &CliError) -> u8 {
     }) = error.client()
     {
         if let Some(seconds) = retry_after_s {
-            tell(&format!("  trying again makes sense in {seconds} s"));
+            eprintln!("  trying again makes sense in {seconds} s");
         }
         if detail.code == ErrorCode::Internal {
-            tell(&format!(
+            eprintln!(
                 "  the server's log has more under {}",
                 printable(&detail.request_id)
-            ));
+            );
         }
     }
     code

@@ -165,6 +165,10 @@ pub struct UsageFigures {
     pub memory_gb_seconds: f64,
     pub disk_gb_hours: f64,
     pub egress_bytes: u64,
+    /// Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
+    /// is measured.
+    #[serde(default)]
+    pub estimated_seconds: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

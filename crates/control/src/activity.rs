@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cove_model::SandboxId;
-use time::OffsetDateTime;
+use cove_store::Moment;
 
-use crate::Clock;
+use crate::clocks::Clocks;
 
 #[derive(Default, Clone)]
 pub struct Activity(Arc<Mutex<HashMap<SandboxId, Use>>>);
@@ -18,22 +18,22 @@ pub struct Activity(Arc<Mutex<HashMap<SandboxId, Use>>>);
 pub struct Use {
     /// Requests and clients attached now.
     pub present: usize,
-    pub last: OffsetDateTime,
+    pub last: Moment,
 }
 
 impl Activity {
     /// Somebody starts to use it, until the presence is dropped.
-    pub fn enter(&self, id: &SandboxId, clock: Arc<dyn Clock>) -> Presence {
-        self.change(id, clock.now(), 1);
+    pub fn enter(&self, id: &SandboxId, clocks: Arc<Clocks>) -> Presence {
+        self.change(id, clocks.moment(), 1);
         Presence {
             activity: self.clone(),
             id: id.clone(),
-            clock,
+            clocks,
         }
     }
 
     /// It was used at that moment.
-    pub fn note(&self, id: &SandboxId, at: OffsetDateTime) {
+    pub fn note(&self, id: &SandboxId, at: Moment) {
         self.change(id, at, 0);
     }
 
@@ -43,7 +43,7 @@ impl Activity {
 
     /// Everything seen since the last call. What nobody uses any more is forgotten: its last moment
     /// is now the caller's to keep.
-    pub fn take_seen(&self, now: OffsetDateTime) -> Vec<(SandboxId, OffsetDateTime)> {
+    pub fn take_seen(&self, now: Moment) -> Vec<(SandboxId, Moment)> {
         let mut table = self.table();
         let seen = table
             .iter()
@@ -53,21 +53,30 @@ impl Activity {
         seen
     }
 
-    fn change(&self, id: &SandboxId, at: OffsetDateTime, enter: usize) {
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
+    fn change(&self, id: &SandboxId, at: Moment, enter: usize) {
         let mut table = self.table();
         let one = table.entry(id.clone()).or_insert(Use {
             present: 0,
             last: at,
         });
         one.present += enter;
-        one.last = one.last.max(at);
+        if at.steady > one.last.steady {
+            one.last = at;
+        }
     }
 
-    fn leave(&self, id: &SandboxId, at: OffsetDateTime) {
+    fn leave(&self, id: &SandboxId, at: Moment) {
         let mut table = self.table();
         if let Some(one) = table.get_mut(id) {
             one.present = one.present.saturating_sub(1);
-            one.last = one.last.max(at);
+            if at.steady > one.last.steady {
+                one.last = at;
+            }
         }
     }
 
@@ -80,12 +89,12 @@ impl Activity {
 pub struct Presence {
     activity: Activity,
     id: SandboxId,
-    clock: Arc<dyn Clock>,
+    clocks: Arc<Clocks>,
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.activity.leave(&self.id, self.clock.now());
+        self.activity.leave(&self.id, self.clocks.moment());
     }
 }
 
@@ -98,13 +107,14 @@ mod tests {
     fn present_until_the_last_one_leaves() {
         let activity = Activity::default();
         let id = SandboxId::random();
-        let one = activity.enter(&id, Arc::new(SystemClock));
-        let two = activity.enter(&id, Arc::new(SystemClock));
+        let clocks = Arc::new(Clocks::new(Arc::new(SystemClock)));
+        let one = activity.enter(&id, Arc::clone(&clocks));
+        let two = activity.enter(&id, Arc::clone(&clocks));
         drop(one);
         assert_eq!(activity.of(&id).unwrap().present, 1);
         drop(two);
         assert_eq!(activity.of(&id).unwrap().present, 0);
-        assert_eq!(activity.take_seen(OffsetDateTime::now_utc()).len(), 1);
+        assert_eq!(activity.take_seen(clocks.moment()).len(), 1);
         assert!(activity.of(&id).is_none());
     }
 }

@@ -36,6 +36,7 @@ impl Control {
     /// host into agreement after whatever happened before. Needs the store; a runner that does not
     /// answer yet is met again by [`Control::run`].
     pub async fn prepare(&self) -> Result<(), ControlError> {
+        self.read_clocks().await?;
         self.ensure_home().await?;
         self.0.audit.take_over().await?;
         match self.reconcile().await {
@@ -119,8 +120,8 @@ impl Control {
         self.home()?;
         self.store().check().await?;
         let asking = async {
-            let after = self.store().host_position().await?.unwrap_or(0);
-            self.runner().events(after, 0).await?;
+            let after = self.store().host_position().await?.unwrap_or_default();
+            self.runner().events(after.sequence, 0).await?;
             Ok(())
         };
         match timeout(READY_WAIT, asking).await {
@@ -133,6 +134,7 @@ impl Control {
     }
 
     async fn keep_uses(&self) -> Result<(), ControlError> {
+        self.read_clocks().await?;
         self.keep_activity().await?;
         let used = self.0.keyring.take_used();
         if used.is_empty() {
@@ -144,7 +146,8 @@ impl Control {
     async fn sweep(&self) -> Result<(), ControlError> {
         let (now, config) = (self.now(), self.config());
         let retention = Retention {
-            idempotency_before: now - config.idempotency_kept,
+            idempotency_before: self.steady().before(config.idempotency_kept),
+            jobs_before: now - config.idempotency_kept,
             events_before: now - config.events_kept,
             events_max: config.events_max,
             audit_before: now - config.audit_kept,

@@ -92,6 +92,10 @@ impl Default for ControlConfig {
 /// Where the control plane reads the time, so that tests can turn it.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> OffsetDateTime;
+    /// Which boot of the host this is.
+    fn boot_id(&self) -> String;
+    /// Microseconds since that boot. Setting the clock does not change it.
+    fn boot_micros(&self) -> u64;
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -100,5 +104,16 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> OffsetDateTime {
         OffsetDateTime::now_utc()
+    }
+
+    fn boot_id(&self) -> String {
+        cove_runner::clock::boot_id().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the host's boot id; usage across this start is estimated");
+            format!("unknown-{:016x}", rand::random::<u64>())
+        })
+    }
+
+    fn boot_micros(&self) -> u64 {
+        cove_runner::clock::boot_micros()
     }
 }

@@ -7,10 +7,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cove_model::{EventKind, OrgId, SandboxId};
-use cove_store::{NewEvent, SandboxRecord, Scope, StoredEvent};
+use cove_model::{Event, EventKind, OrgId, Restated, SandboxId, State};
+use cove_runner::EventBatch;
+use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
+use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -22,6 +25,10 @@ use crate::principal::Principal;
 const READ_AT_ONCE: u32 = 256;
 /// How long a list waits for a host that is slow to say what is new.
 const TAKE_WAIT: Duration = Duration::from_secs(1);
+/// Events of a sandbox that are looked at for what was told of it.
+const TOLD_LOOK: u32 = 64;
+/// Sandboxes that ended last and are looked at when events may be lost.
+const BURIED_LOOK: u32 = 1000;
 /// The most events one list answers.
 pub const LIST_MAX: u32 = 1000;
 
@@ -145,8 +152,8 @@ impl Control {
 
     /// Waits up to `wait_ms` for the host to have something to tell, and takes it over.
     pub(crate) async fn await_events(&self, wait_ms: u64) -> Result<(), ControlError> {
-        let after = self.store().host_position().await?.unwrap_or(0);
-        self.runner().events(after, wait_ms).await?;
+        let after = self.store().host_position().await?.unwrap_or_default();
+        self.runner().events(after.sequence, wait_ms).await?;
         self.take_events().await
     }
 
@@ -165,12 +172,44 @@ impl Control {
     }
 
     async fn take_over(&self) -> Result<(), ControlError> {
-        let after = self.store().host_position().await?.unwrap_or(0);
-        let batch = self.runner().events(after, 0).await?;
-        if batch.lost || batch.next < after {
-            // The host forgot some, or began to count anew: look at everything.
-            self.0.stale.mark_all();
+        let HostPosition {
+            sequence: after,
+            life,
+        } = self.store().host_position().await?.unwrap_or_default();
+        let mut batch = self.runner().events(after, 0).await?;
+        let is_other = batch.life != life;
+        if is_other && !life.is_empty() {
+            // Another start of the host's process: everything it tells is new, whatever its numbers.
+            batch = self.runner().events(0, 0).await?;
         }
+        // What an earlier process of ours left undone is looked at by the first round of this one.
+        let is_first = !self.0.events_met.load(Ordering::Relaxed);
+        if !is_other && !is_first && !batch.lost && batch.next >= after {
+            return self.keep_events(batch, after, false).await;
+        }
+        // Some may be lost: look at everything. Those that are gone by now were told of, if they were,
+        // before all that is read from here on.
+        self.0.stale.mark_all();
+        let gone = self.store().buried_sandboxes(BURIED_LOOK).await?;
+        loop {
+            let (next, done) = (batch.next, batch.events.is_empty());
+            self.keep_events(batch, after, is_other).await?;
+            if done {
+                break;
+            }
+            batch = self.runner().events(next, 0).await?;
+        }
+        self.tell_the_end(&gone).await?;
+        self.0.events_met.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn keep_events(
+        &self,
+        batch: EventBatch,
+        after: u64,
+        is_new: bool,
+    ) -> Result<(), ControlError> {
         let mut events = Vec::new();
         let mut owners = HashMap::new();
         for event in batch.events {
@@ -186,7 +225,8 @@ impl Control {
             let Some(org) = owner.clone() else { continue };
             match &event.kind {
                 EventKind::State { state, .. } => {
-                    self.0.stale.told(&event.sandbox, *state, event.at)
+                    let at = self.0.clocks.placed(event.boot_time.as_ref());
+                    self.0.stale.told(&event.sandbox, *state, at);
                 }
                 EventKind::MemoryGrown { .. } | EventKind::Adopted => {
                     self.0.stale.mark(&event.sandbox);
@@ -200,21 +240,95 @@ impl Control {
                 | EventKind::Snapshotted { .. }
                 | EventKind::CaptureFailed { .. } => {}
             }
+            let at = match &event.restated {
+                None => event.at,
+                Some(restated) => match self.missed(&event, restated, &events).await? {
+                    Some(at) => at,
+                    None => continue,
+                },
+            };
             events.push(NewEvent {
                 org,
                 sandbox: event.sandbox,
-                at: event.at,
+                at,
                 kind: event.kind,
             });
         }
-        if events.is_empty() && batch.next == after {
+        if events.is_empty() && batch.next == after && !is_new {
             return Ok(());
         }
-        let stored = self
-            .store()
-            .append_events(&events, Some(batch.next))
-            .await?;
+        let position = HostPosition {
+            sequence: batch.next,
+            life: batch.life,
+        };
+        let stored = self.store().append_events(&events, Some(position)).await?;
         self.announce(&stored);
+        Ok(())
+    }
+
+    /// When a state came about that the host tells once more, if nobody was told of it before.
+    async fn missed(
+        &self,
+        event: &Event,
+        restated: &Restated,
+        fresh: &[NewEvent],
+    ) -> Result<Option<OffsetDateTime>, ControlError> {
+        let EventKind::State { state: now, .. } = &event.kind else {
+            return Ok(Some(event.at));
+        };
+        let state_of = |kind: &EventKind| match kind {
+            EventKind::State { state, .. } => Some(*state),
+            _ => None,
+        };
+        let kept = self
+            .store()
+            .latest_events(&event.sandbox, TOLD_LOOK)
+            .await?;
+        let told: Vec<(State, OffsetDateTime)> = fresh
+            .iter()
+            .rev()
+            .filter(|one| one.sandbox == event.sandbox)
+            .filter_map(|one| Some((state_of(&one.kind)?, one.at)))
+            .chain(
+                kept.iter()
+                    .filter_map(|one| Some((state_of(&one.kind)?, one.at))),
+            )
+            .collect();
+        // What begins to run tells so with the moment it began.
+        let started = restated
+            .started_at
+            .map(|at| at.unix_timestamp_nanos() / 1000);
+        let start_told = told.iter().any(|(state, at)| {
+            *state == State::Running && Some(at.unix_timestamp_nanos() / 1000) == started
+        });
+        let last = told.first().map(|(state, _)| *state);
+        let is_told = last == Some(*now) && (*now != State::Running || start_told);
+        Ok(match is_told {
+            true => None,
+            false if *now == State::Running && !start_told => {
+                Some(restated.started_at.unwrap_or(event.at))
+            }
+            false => Some(event.at),
+        })
+    }
+
+    /// Tells of the end of those that are gone and whose own event was lost.
+    async fn tell_the_end(&self, gone: &[SandboxRecord]) -> Result<(), ControlError> {
+        for record in gone {
+            let told = self.store().latest_events(&record.id, TOLD_LOOK).await?;
+            let last = told.iter().find_map(|event| match &event.kind {
+                EventKind::State { state, .. } => Some(*state),
+                _ => None,
+            });
+            // One that nobody ever heard of ends without a word.
+            if last.is_some_and(|last| last != State::Gone) {
+                let kind = EventKind::State {
+                    state: State::Gone,
+                    reason: record.reason.clone(),
+                };
+                self.tell(record, kind).await;
+            }
+        }
         Ok(())
     }
 

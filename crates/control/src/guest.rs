@@ -410,7 +410,10 @@ impl Control {
         principal.require(Scope::Use)?;
         let mut record = self.find(principal, which).await?;
         // Present before the state is looked at, so that nobody puts it to rest from here on.
-        let presence = self.0.activity.enter(&record.id, Arc::clone(&self.0.clock));
+        let presence = self
+            .0
+            .activity
+            .enter(&record.id, Arc::clone(&self.0.clocks));
         if is_doomed(&record) || matches!(record.state, State::Creating | State::Stopping) {
             record = self.await_settled(&record, which).await?;
         }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use cove_model::{KeyId, OrgId};
-use cove_store::{Key, Page, PageRequest, Scope};
+use cove_model::{KeyId, OrgId, Steady};
+use cove_store::{Key, Moment, Page, PageRequest, Scope};
 use rand::TryRngCore;
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -110,8 +110,8 @@ pub(crate) struct Keyring(Mutex<Ring>);
 
 #[derive(Default)]
 struct Ring {
-    known: HashMap<TokenHash, (Key, OffsetDateTime)>,
-    by_id: HashMap<KeyId, (Key, OffsetDateTime)>,
+    known: HashMap<TokenHash, (Key, Steady)>,
+    by_id: HashMap<KeyId, (Key, Steady)>,
     /// Counts revocations, so that a look-up that began before one is not remembered after it.
     epoch: u64,
     buckets: HashMap<KeyId, Bucket>,
@@ -123,15 +123,15 @@ impl Keyring {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn recall(&self, hash: &TokenHash, now: OffsetDateTime) -> Result<Key, u64> {
+    fn recall(&self, hash: &TokenHash, now: Steady) -> Result<Key, u64> {
         let ring = self.ring();
         match ring.known.get(hash) {
-            Some((key, since)) if now >= *since && now - *since < REMEMBERED => Ok(key.clone()),
+            Some((key, since)) if now.since(*since) < REMEMBERED => Ok(key.clone()),
             _ => Err(ring.epoch),
         }
     }
 
-    fn remember(&self, hash: TokenHash, key: Key, now: OffsetDateTime, epoch: u64) {
+    fn remember(&self, hash: TokenHash, key: Key, now: Steady, epoch: u64) {
         let mut ring = self.ring();
         if ring.epoch != epoch {
             return;
@@ -142,15 +142,15 @@ impl Keyring {
         ring.known.insert(hash, (key, now));
     }
 
-    pub fn recall_id(&self, id: &KeyId, now: OffsetDateTime) -> Result<Key, u64> {
+    pub fn recall_id(&self, id: &KeyId, now: Steady) -> Result<Key, u64> {
         let ring = self.ring();
         match ring.by_id.get(id) {
-            Some((key, since)) if now >= *since && now - *since < REMEMBERED => Ok(key.clone()),
+            Some((key, since)) if now.since(*since) < REMEMBERED => Ok(key.clone()),
             _ => Err(ring.epoch),
         }
     }
 
-    pub fn remember_id(&self, key: Key, now: OffsetDateTime, epoch: u64) {
+    pub fn remember_id(&self, key: Key, now: Steady, epoch: u64) {
         let mut ring = self.ring();
         if ring.epoch != epoch {
             return;
@@ -168,9 +168,10 @@ impl Keyring {
         ring.epoch += 1;
     }
 
-    fn take(&self, id: &KeyId, limit: RateLimit, now: OffsetDateTime) -> Result<(), Duration> {
+    fn take(&self, id: &KeyId, limit: RateLimit, moment: Moment) -> Result<(), Duration> {
         let mut ring = self.ring();
-        ring.used.insert(id.clone(), now);
+        let now = moment.steady;
+        ring.used.insert(id.clone(), moment.at);
         if ring.buckets.len() >= BUCKETS_MAX && !ring.buckets.contains_key(id) {
             ring.buckets.retain(|_, bucket| !bucket.is_full(limit, now));
         }
@@ -220,7 +221,7 @@ impl Control {
         origin: Origin,
     ) -> Result<Principal, ControlError> {
         let hash = ApiToken::parse(token).ok_or_else(not_valid)?.hash();
-        let now = self.now();
+        let now = self.steady();
         let key = match self.0.keyring.recall(&hash, now) {
             Ok(key) => key,
             Err(epoch) => {
@@ -235,11 +236,15 @@ impl Control {
 
     /// Whoever holds this key, if it is still good; counts against its rate limit.
     pub(crate) fn admit(&self, key: Key, origin: Origin) -> Result<Principal, ControlError> {
-        let now = self.now();
-        if key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now) {
+        let moment = self.moment();
+        if key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= moment.at) {
             return Err(not_valid());
         }
-        if let Err(wait) = self.0.keyring.take(&key.id, self.config().rate_limit, now) {
+        if let Err(wait) = self
+            .0
+            .keyring
+            .take(&key.id, self.config().rate_limit, moment)
+        {
             return Err(ControlError::new(
                 ErrorCode::RateLimited,
                 "this key makes too many requests",

@@ -8,6 +8,7 @@
 //! at any moment leaves something [`Control::prepare`] can finish or undo.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use cove_model::OrgId;
@@ -23,6 +24,7 @@ mod activity;
 mod admission;
 mod audit;
 mod background;
+mod clocks;
 pub mod code;
 pub mod config;
 pub mod egress;
@@ -89,7 +91,7 @@ struct Inner {
     config: ControlConfig,
     store: Arc<dyn Store>,
     runner: Arc<dyn RunnerApi>,
-    clock: Arc<dyn Clock>,
+    clocks: Arc<clocks::Clocks>,
     /// Set by [`Control::prepare`].
     home: OnceLock<OrgId>,
     locks: locks::Locks,
@@ -101,6 +103,8 @@ struct Inner {
     audit: audit::AuditLog,
     /// Changes with every event, for everybody who waits for the next.
     latest_event: watch::Sender<u64>,
+    /// Whether this process has read events of the host yet.
+    events_met: AtomicBool,
     /// Held while events of the host are taken over.
     taking_events: Arc<tokio::sync::Mutex<()>>,
     stale: reconcile::Stale,
@@ -128,7 +132,7 @@ impl Control {
             config,
             store,
             runner,
-            clock,
+            clocks: Arc::new(clocks::Clocks::new(clock)),
             home: OnceLock::new(),
             locks: locks::Locks::default(),
             contexts: locks::Locks::default(),
@@ -136,6 +140,7 @@ impl Control {
             taken_back: admission::TakenBack::default(),
             activity: activity::Activity::default(),
             latest_event: watch::Sender::new(0),
+            events_met: AtomicBool::new(false),
             taking_events: Arc::default(),
             stale: reconcile::Stale::default(),
             idleness: lifecycle::Idleness::default(),
@@ -150,7 +155,7 @@ impl Control {
     }
 
     fn now(&self) -> OffsetDateTime {
-        self.0.clock.now()
+        self.0.clocks.now()
     }
 
     fn store(&self) -> &dyn Store {

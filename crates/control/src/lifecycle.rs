@@ -4,13 +4,12 @@
 //! network bytes lately. The decision is a pure function of what was seen; acting takes the sandbox's
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use cove_model::{IdlePolicy, SandboxId, State};
-use cove_store::{PAGE_MAX, PageRequest, SandboxRecord};
-use time::OffsetDateTime;
+use cove_model::{IdlePolicy, SandboxId, State, Steady};
+use cove_store::{Moment, PAGE_MAX, PageRequest, SandboxRecord};
 use tokio::task::JoinSet;
 
 use crate::audit::Deed;
@@ -31,17 +30,17 @@ const PAUSE_RETRY: Duration = Duration::from_secs(600);
 pub(crate) struct Idleness {
     seen: Mutex<HashMap<SandboxId, Seen>>,
     /// When a pause was last refused: what could not be captured is not tried again at once.
-    unpausable: Mutex<HashMap<SandboxId, OffsetDateTime>>,
+    unpausable: Mutex<HashMap<SandboxId, Steady>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
-    at: OffsetDateTime,
+    at: Steady,
     cpu_usec: u64,
     network_bytes: u64,
     /// At least two samples: it is known what it did between them.
     compared: bool,
-    network_at: Option<OffsetDateTime>,
+    network_at: Option<Steady>,
 }
 
 impl Idleness {
@@ -50,7 +49,17 @@ impl Idleness {
         self.unpausable().remove(id);
     }
 
-    fn unpausable(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, OffsetDateTime>> {
+    /// Forgets pauses that were refused to sandboxes that are gone or have no policy any more.
+    fn keep_only(&self, alive: &HashSet<SandboxId>) {
+        self.unpausable().retain(|id, _| alive.contains(id));
+    }
+
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        self.table().len() + self.unpausable().len()
+    }
+
+    fn unpausable(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Steady>> {
         self.unpausable
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -66,12 +75,18 @@ impl Idleness {
 }
 
 /// What a sample adds: the new picture, and whether the sandbox was busy since the last one.
-fn compare(old: Option<&Seen>, sample: &Sample, idle_cpu: f64, idle_bytes: u64) -> (Seen, bool) {
+fn compare(
+    old: Option<&Seen>,
+    sample: &Sample,
+    at: Steady,
+    idle_cpu: f64,
+    idle_bytes: u64,
+) -> (Seen, bool) {
     let network_bytes = sample
         .network_sent_bytes
         .saturating_add(sample.network_received_bytes);
     let mut seen = Seen {
-        at: sample.at,
+        at,
         cpu_usec: sample.cpu_usec,
         network_bytes,
         compared: false,
@@ -80,15 +95,15 @@ fn compare(old: Option<&Seen>, sample: &Sample, idle_cpu: f64, idle_bytes: u64) 
     let Some(old) = old else {
         return (seen, false);
     };
-    let passed = (sample.at - old.at).whole_microseconds();
-    if passed <= 0 {
+    let passed = at.since(old.at).as_micros();
+    if passed == 0 {
         return (old.clone(), false);
     }
     seen.compared = true;
     let share = sample.cpu_usec.saturating_sub(old.cpu_usec) as f64 / passed as f64;
     let talked = network_bytes.saturating_sub(old.network_bytes) >= idle_bytes.max(1);
     if talked {
-        seen.network_at = Some(sample.at);
+        seen.network_at = Some(at);
     }
     (seen, share >= idle_cpu || talked)
 }
@@ -96,9 +111,9 @@ fn compare(old: Option<&Seen>, sample: &Sample, idle_cpu: f64, idle_bytes: u64) 
 /// Everything a verdict depends on.
 #[derive(Debug, Clone)]
 struct Facts {
-    now: OffsetDateTime,
-    created_at: OffsetDateTime,
-    last_active_at: OffsetDateTime,
+    now: Steady,
+    created: Steady,
+    last_active: Steady,
     state: State,
     /// Its memory could not be captured a moment ago.
     unpausable: bool,
@@ -106,7 +121,7 @@ struct Facts {
     present: bool,
     /// Whether its CPU and network are known for at least one period.
     observed: bool,
-    network_at: Option<OffsetDateTime>,
+    network_at: Option<Steady>,
     network_quiet: Duration,
 }
 
@@ -123,20 +138,19 @@ enum Verdict {
 }
 
 fn verdict(policy: &IdlePolicy, facts: &Facts) -> Verdict {
-    let seconds = |since: OffsetDateTime| u64::try_from((facts.now - since).whole_seconds());
-    // A clock that jumped back makes nothing old.
-    let age = seconds(facts.created_at).unwrap_or(0);
+    let seconds = |since: Steady| facts.now.since(since).as_secs();
+    let age = seconds(facts.created);
     if policy.max_lifetime_s.is_some_and(|limit| age >= limit) {
         return Verdict::Expire(age);
     }
     let quiet = facts
         .network_at
-        .is_none_or(|at| facts.now - at >= facts.network_quiet);
+        .is_none_or(|at| facts.now.since(at) >= facts.network_quiet);
     let running = facts.state == State::Running;
     if facts.present || (running && (!facts.observed || !quiet)) {
         return Verdict::Keep;
     }
-    let idle = seconds(facts.last_active_at).unwrap_or(0);
+    let idle = seconds(facts.last_active);
     let past = |limit: Option<u64>| limit.is_some_and(|limit| idle >= limit);
     let awake = matches!(facts.state, State::Running | State::Frozen);
     if past(policy.delete_after_s) {
@@ -159,7 +173,7 @@ fn has_policy(policy: &IdlePolicy) -> bool {
 impl Control {
     /// Writes down when each sandbox was used last.
     pub(crate) async fn keep_activity(&self) -> Result<(), ControlError> {
-        let seen = self.0.activity.take_seen(self.now());
+        let seen = self.0.activity.take_seen(self.moment());
         if seen.is_empty() {
             return Ok(());
         }
@@ -169,6 +183,9 @@ impl Control {
     /// One round over every sandbox with a policy.
     pub(crate) async fn tick(&self) -> Result<(), ControlError> {
         let rows = self.rows_with_policy().await?;
+        let alive: HashSet<_> = rows.iter().map(|row| row.id.clone()).collect();
+        self.0.checkpoints.keep_only(&alive);
+        self.0.idleness.keep_only(&alive);
         if rows.iter().any(|row| row.state == State::Running) {
             self.look_at_samples().await?;
         }
@@ -220,14 +237,17 @@ impl Control {
             let mut table = self.0.idleness.table();
             let mut fresh = HashMap::with_capacity(samples.len());
             for (id, sample) in samples {
+                let steady = self.0.clocks.placed(sample.boot_time.as_ref());
                 let (seen, was_busy) = compare(
                     table.get(&id),
                     &sample,
+                    steady,
                     config.idle_cpu,
                     config.idle_network_bytes,
                 );
                 if was_busy {
-                    busy.push((id.clone(), seen.at));
+                    let at = sample.at;
+                    busy.push((id.clone(), Moment { at, steady }));
                 }
                 fresh.insert(id, seen);
             }
@@ -243,11 +263,13 @@ impl Control {
     fn judge(&self, row: &SandboxRecord) -> Verdict {
         let used = self.0.activity.of(&row.id);
         let seen = self.0.idleness.of(&row.id);
-        let last = used.map_or(row.last_active_at, |used| used.last.max(row.last_active_at));
+        let last = used.map_or(row.active_steady, |used| {
+            used.last.steady.max(row.active_steady)
+        });
         let facts = Facts {
-            now: self.now(),
-            created_at: row.created_at,
-            last_active_at: last,
+            now: self.steady(),
+            created: row.created_steady,
+            last_active: last,
             state: row.state,
             unpausable: self.is_unpausable(&row.id),
             present: used.is_some_and(|used| used.present > 0),
@@ -260,7 +282,7 @@ impl Control {
 
     fn is_unpausable(&self, id: &SandboxId) -> bool {
         let refused = self.0.idleness.unpausable().get(id).copied();
-        refused.is_some_and(|at| self.now() - at < PAUSE_RETRY)
+        refused.is_some_and(|at| self.steady().since(at) < PAUSE_RETRY)
     }
 
     async fn put_away(&self, id: &SandboxId) -> Result<(), ControlError> {
@@ -272,7 +294,7 @@ impl Control {
         let decision = self.judge(&record);
         let idle = !matches!(decision, Verdict::Keep | Verdict::Expire(_));
         if idle && record.state == State::Running && self.has_foreground_work(id).await {
-            self.0.activity.note(id, self.now());
+            self.0.activity.note(id, self.moment());
             return Ok(());
         }
         let (action, reason, outcome) = match decision {
@@ -286,7 +308,7 @@ impl Control {
                 let reason = format!("paused after {idle} s idle");
                 let paused = self.pause_now(&record, Some(reason.clone())).await;
                 if paused.is_err() {
-                    let now = self.now();
+                    let now = self.steady();
                     self.0.idleness.unpausable().insert(id.clone(), now);
                 }
                 ("sandbox.pause", reason, paused.map(drop))

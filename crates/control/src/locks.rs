@@ -32,6 +32,12 @@ impl<K: Eq + Hash + Clone> Locks<K> {
         self.entry(id).lock_owned().await
     }
 
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.held.len()
+    }
+
     fn entry(&self, id: &K) -> Arc<AsyncMutex<()>> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = table.held.get(id).and_then(Weak::upgrade) {

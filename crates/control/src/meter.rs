@@ -7,13 +7,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use cove_model::{OrgId, SandboxId, State};
+use cove_model::{OrgId, SandboxId, State, Steady};
 use cove_store::{
-    PAGE_MAX, Page, PageRequest, Period, SandboxRecord, SandboxUsage, Scope, SnapshotRecord,
-    SnapshotSample, Usage, UsageSample,
+    Moment, PAGE_MAX, Page, PageRequest, Period, SandboxRecord, SandboxUsage, Scope,
+    SnapshotRecord, SnapshotSample, Usage, UsageSample,
 };
-use time::OffsetDateTime;
 
 use crate::Control;
 use crate::Sample;
@@ -25,36 +25,38 @@ const BATCH: usize = 100;
 /// Stopped and paused sandboxes only have a disk, which hardly changes: they are looked at in every so many rounds.
 const STOPPED_EVERY: u64 = 20;
 
-fn usage_sample(
-    id: &SandboxId,
-    org: &OrgId,
-    sample: &Sample,
-    ran_until: Option<OffsetDateTime>,
-) -> UsageSample {
-    UsageSample {
-        sandbox: id.clone(),
-        org: org.clone(),
-        at: sample.at,
-        running: sample.running,
-        ran_until,
-        cpu_usec: sample.cpu_usec,
-        memory_bytes: sample.memory_bytes,
-        disk_bytes: sample.disk_bytes,
-        egress_bytes: sample.network_sent_bytes,
-    }
-}
-
 /// Counts metering rounds.
 #[derive(Default)]
 pub(crate) struct Rounds(AtomicU64);
 
 impl Control {
-    /// Takes one sandbox's figures now. What cannot be had now is charged with the next ones.
-    pub(crate) async fn meter_now(
+    fn usage_sample(
         &self,
-        record: &SandboxRecord,
-        ran_until: Option<OffsetDateTime>,
-    ) {
+        id: &SandboxId,
+        org: &OrgId,
+        sample: &Sample,
+        ran_until: Option<Steady>,
+    ) -> UsageSample {
+        UsageSample {
+            sandbox: id.clone(),
+            org: org.clone(),
+            at: Moment {
+                at: sample.at,
+                steady: self.0.clocks.placed(sample.boot_time.as_ref()),
+            },
+            exact_since: self.0.clocks.exact_since(),
+            running: sample.running,
+            running_for: sample.running_us.map(Duration::from_micros),
+            ran_until,
+            cpu_usec: sample.cpu_usec,
+            memory_bytes: sample.memory_bytes,
+            disk_bytes: sample.disk_bytes,
+            egress_bytes: sample.network_sent_bytes,
+        }
+    }
+
+    /// Takes one sandbox's figures now. What cannot be had now is charged with the next ones.
+    pub(crate) async fn meter_now(&self, record: &SandboxRecord, ran_until: Option<Steady>) {
         let sample = match self.runner().sample(&record.id).await {
             Ok(sample) => sample,
             Err(error) => {
@@ -62,7 +64,7 @@ impl Control {
                 return;
             }
         };
-        let sample = usage_sample(&record.id, &record.org, &sample, ran_until);
+        let sample = self.usage_sample(&record.id, &record.org, &sample, ran_until);
         if let Err(error) = self.store().apply_samples(&[sample]).await {
             tracing::warn!(%error, sandbox = %record.id, "figures could not be written down");
         }
@@ -98,7 +100,9 @@ impl Control {
                     }
                     None => None,
                 };
-                samples.extend(sample.map(|one| usage_sample(&record.id, &record.org, &one, None)));
+                samples.extend(
+                    sample.map(|one| self.usage_sample(&record.id, &record.org, &one, None)),
+                );
             }
             for batch in samples.chunks(BATCH) {
                 self.store().apply_samples(batch).await?;
@@ -130,7 +134,8 @@ impl Control {
         SnapshotSample {
             snapshot: row.id.clone(),
             org: row.org.clone(),
-            at: self.now(),
+            at: self.moment(),
+            exact_since: self.0.clocks.exact_since(),
             disk_bytes,
         }
     }

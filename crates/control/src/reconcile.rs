@@ -6,10 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State};
+use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State, Steady};
 use cove_runner::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord};
-use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -31,7 +30,7 @@ pub(crate) struct Stale {
 }
 
 /// The state the host last told and when it came about, when that is all that may have changed.
-pub(crate) type Told = (State, OffsetDateTime);
+pub(crate) type Told = (State, Steady);
 
 #[derive(Default)]
 struct Waiting {
@@ -48,7 +47,7 @@ impl Stale {
     }
 
     /// The host says it is in this state now.
-    pub fn told(&self, id: &SandboxId, state: State, at: OffsetDateTime) {
+    pub fn told(&self, id: &SandboxId, state: State, at: Steady) {
         self.waiting()
             .ids
             .entry(id.clone())
@@ -66,6 +65,12 @@ impl Stale {
     pub fn mark_all(&self) {
         self.waiting().all = true;
         self.wake.notify_one();
+    }
+
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        let waiting = self.waiting();
+        waiting.ids.len() + waiting.retracted.len()
     }
 
     /// Looks again at what is still marked.
@@ -218,7 +223,7 @@ impl Control {
         &self,
         record: &SandboxRecord,
         view: Option<SandboxView>,
-        ended_at: Option<OffsetDateTime>,
+        ended_at: Option<Steady>,
     ) -> Result<(), ControlError> {
         let view = view.filter(|view| view.state != State::Gone);
         match (record.desired, view) {
@@ -243,7 +248,7 @@ impl Control {
         &self,
         record: &SandboxRecord,
         view: SandboxView,
-        ended_at: Option<OffsetDateTime>,
+        ended_at: Option<Steady>,
     ) -> Result<(), ControlError> {
         let ended = matches!(view.state, State::Stopped | State::Failed | State::Paused)
             && record.state.may_have_processes();

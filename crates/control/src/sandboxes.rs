@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use cove_model::{
     IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
-    SnapshotId, State,
+    SnapshotId, State, Steady,
 };
 use cove_runner::SandboxView;
 use cove_store::{
@@ -61,6 +61,9 @@ pub struct Sandbox {
     pub stopped_at: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339")]
     pub last_active_at: OffsetDateTime,
+    /// Creation and last use on the axis of time that passed.
+    pub created_steady: Steady,
+    pub active_steady: Steady,
     pub generation: u64,
     /// The snapshot it began from, when it did not begin from an image.
     pub origin: Option<SnapshotId>,
@@ -86,6 +89,8 @@ impl From<SandboxRecord> for Sandbox {
             started_at: record.started_at,
             stopped_at: record.stopped_at,
             last_active_at: record.last_active_at,
+            created_steady: record.created_steady,
+            active_steady: record.active_steady,
             generation: record.generation,
             origin: record.origin,
             head: record.head,

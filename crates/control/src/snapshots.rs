@@ -84,6 +84,11 @@ impl UnderWay {
         }
     }
 
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
     pub fn has(&self, id: &SnapshotId) -> bool {
         self.table().contains_key(id)
     }
@@ -303,9 +308,12 @@ impl Control {
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
+            let keyed = request.idempotency_key.is_some();
             let outcome = control.fork(&principal, &which, request).await;
             let deed = Deed::new("sandbox.fork", which);
-            control.conclude(&principal, deed, outcome).await
+            control
+                .conclude_fork(&principal, deed, outcome, keyed)
+                .await
         })
         .await
     }
@@ -320,9 +328,12 @@ impl Control {
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
+            let keyed = request.idempotency_key.is_some();
             let outcome = control.fork_from(&principal, &which, request).await;
             let deed = Deed::new("snapshot.fork", which);
-            control.conclude(&principal, deed, outcome).await
+            control
+                .conclude_fork(&principal, deed, outcome, keyed)
+                .await
         })
         .await
     }

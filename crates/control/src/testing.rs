@@ -19,26 +19,81 @@ pub use egress::EgressLogs;
 pub use guest::ScriptedGuest;
 pub use runner::{GuestKind, MemoryRunner};
 
-/// A clock that moves only when told to.
+/// Clocks that move only when told to: the one on the wall, and the one that counts since the boot.
 #[derive(Debug)]
-pub struct ManualClock(Mutex<OffsetDateTime>);
+pub struct ManualClock(Mutex<Hands>);
+
+#[derive(Debug)]
+struct Hands {
+    wall: OffsetDateTime,
+    since_boot: Duration,
+    boots: u64,
+}
 
 impl Default for ManualClock {
     fn default() -> Self {
         let start = OffsetDateTime::from_unix_timestamp(1_800_000_000);
-        Self(Mutex::new(start.expect("a moment within the calendar")))
+        Self(Mutex::new(Hands {
+            wall: start.expect("a moment within the calendar"),
+            since_boot: Duration::from_secs(1000),
+            boots: 1,
+        }))
     }
 }
 
 impl ManualClock {
+    fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time passes.
     pub fn advance(&self, by: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += by;
+        let mut hands = self.hands();
+        hands.wall += by;
+        hands.since_boot += by;
+    }
+
+    /// Somebody sets the clock on the wall; no time passes.
+    pub fn set_by(&self, seconds: i64) {
+        self.hands().wall += time::Duration::seconds(seconds);
+    }
+
+    /// The host is restarted, which takes no time by the clock on the wall.
+    pub fn reboot(&self) {
+        let mut hands = self.hands();
+        hands.boots += 1;
+        hands.since_boot = Duration::ZERO;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> OffsetDateTime {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hands().wall
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.hands().boots)
+    }
+
+    fn boot_micros(&self) -> u64 {
+        u64::try_from(self.hands().since_boot.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl crate::Control {
+    /// How many entries each table has that grows with sandboxes or snapshots.
+    pub fn table_sizes(&self) -> [(&'static str, usize); 8] {
+        let inner = &self.0;
+        [
+            ("locks", inner.locks.len()),
+            ("contexts", inner.contexts.len()),
+            ("activity", inner.activity.len()),
+            ("idleness", inner.idleness.len()),
+            ("wakes", inner.wakes.len()),
+            ("snapshots under way", inner.snapshots_under_way.len()),
+            ("checkpoints", inner.checkpoints.len()),
+            ("stale", inner.stale.len()),
+        ]
     }
 }
 

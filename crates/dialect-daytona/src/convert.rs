@@ -263,13 +263,17 @@ impl Intervals {
     /// Cove counts from the last activity, Daytona's deletion from the stop. One that stops or pauses
     /// by itself is deleted so much later; one that is only stopped by hand counts from the moment it
     /// is (`stopped_idle`: how long it was idle by then).
-    pub fn policy(self, base: &IdlePolicy, stopped_idle: Option<Duration>) -> IdlePolicy {
+    pub fn policy(
+        self,
+        base: &IdlePolicy,
+        stopped_idle: Option<std::time::Duration>,
+    ) -> IdlePolicy {
         let seconds = |minutes: Option<i64>| {
             let minutes = minutes.filter(|n| *n > 0)?;
             Some(minutes.unsigned_abs() * 60)
         };
         let (stop, pause) = (seconds(self.stop), seconds(self.pause));
-        let idle = stopped_idle.map(|idle| idle.whole_seconds().max(0).unsigned_abs());
+        let idle = stopped_idle.map(|idle| idle.as_secs());
         let delete = self.delete.filter(|n| *n >= 0).and_then(|minutes| {
             let from = stop.or(pause).or(idle)?;
             Some(from + (minutes.unsigned_abs() * 60).max(1))
@@ -342,7 +346,7 @@ pub fn gib_to_mb(gib: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn policy(intervals: Intervals, idle: Option<Duration>) -> IdlePolicy {
+    fn policy(intervals: Intervals, idle: Option<std::time::Duration>) -> IdlePolicy {
         let policy = intervals.policy(&IdlePolicy::default(), idle);
         policy.check().unwrap();
         policy
@@ -372,7 +376,7 @@ mod tests {
             ..Intervals::default()
         };
         assert_eq!(policy(by_hand, None).delete_after_s, None);
-        let idle = Some(Duration::seconds(100));
+        let idle = Some(std::time::Duration::from_secs(100));
         assert_eq!(policy(by_hand, idle).delete_after_s, Some(3700));
         let never = Intervals {
             delete: Some(-1),

@@ -5,7 +5,6 @@ use axum::response::IntoResponse;
 use cove_control::{Principal, Sandbox, SandboxPatch};
 use cove_dialect::Front;
 use cove_model::{ResourcesPatch, State as SandboxState};
-use time::OffsetDateTime;
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::{self, ARCHIVED, Intervals};
@@ -103,7 +102,7 @@ async fn settle(
         Some(true) => labels.insert(ARCHIVED.into(), "1".into()),
         _ => labels.remove(ARCHIVED),
     };
-    let idle = archived.map(|_| OffsetDateTime::now_utc() - sandbox.last_active_at);
+    let idle = archived.map(|_| front.control.idle_for(&sandbox));
     let lifecycle = Intervals::of(&sandbox).policy(&sandbox.spec.lifecycle, idle);
     let patch = SandboxPatch {
         labels: (labels != sandbox.spec.labels).then_some(labels),

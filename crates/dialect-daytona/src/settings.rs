@@ -7,7 +7,6 @@ use cove_control::{Principal, Sandbox, SandboxPatch};
 use cove_dialect::Front;
 use cove_model::State as SandboxState;
 use serde_json::json;
-use time::OffsetDateTime;
 
 use crate::asking::{Caller, Json, Names};
 use crate::convert::{self, Intervals};
@@ -52,7 +51,7 @@ async fn interval(
     let mut labels = sandbox.spec.labels.clone();
     intervals.label(&mut labels);
     let stopped = sandbox.state == SandboxState::Stopped;
-    let idle = stopped.then(|| OffsetDateTime::now_utc() - sandbox.last_active_at);
+    let idle = stopped.then(|| front.control.idle_for(&sandbox));
     let patch = SandboxPatch {
         lifecycle: Some(intervals.policy(&sandbox.spec.lifecycle, idle)),
         labels: Some(labels),

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
-    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    SandboxView, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -97,7 +97,17 @@ impl RunnerApi for Engine {
 
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
         let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
-        Ok(self.inner.events.after(after, wait).await)
+        let batch = self.inner.events.after(after, wait).await;
+        if !batch.lost || !self.inner.events.has_dropped() {
+            return Ok(batch);
+        }
+        // What was dropped unread is made up for by how everything is now.
+        self.inner.restate_all();
+        let again = self.inner.events.after(after, Duration::ZERO).await;
+        Ok(EventBatch {
+            lost: true,
+            ..again
+        })
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
@@ -160,9 +170,8 @@ impl RunnerApi for Engine {
         &self,
         id: &SnapshotId,
         name: &str,
-        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
-        self.make_template(id, name, owner).await
+        self.make_template(id, name).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
@@ -193,12 +202,8 @@ impl RunnerApi for Engine {
             .collect())
     }
 
-    async fn add_image(
-        &self,
-        source: ImageSource,
-        owner: ImageOwner,
-    ) -> Result<ImageJob, RunnerError> {
-        self.inner.images.add(source, owner)
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        self.inner.images.add(source)
     }
 
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {

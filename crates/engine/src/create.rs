@@ -63,6 +63,7 @@ impl Engine {
             image_workdir: image.config.workdir.clone(),
             created_at: OffsetDateTime::now_utc(),
             started_at: None,
+            started_boot_us: None,
             machine: None,
             host_boot: self.inner.host_boot.clone(),
             past_cpu_usec: 0,
@@ -296,6 +297,7 @@ impl Inner {
         let stepped = sandbox.advance(Step::Booted, None, durability, |entry| {
             entry.machine = Some(record);
             entry.started_at = Some(OffsetDateTime::now_utc());
+            entry.started_boot_us = Some(cove_runner::clock::boot_micros());
             change(entry);
         });
         if let Err(error) = stepped {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
+use cove_image::{ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
@@ -90,6 +90,8 @@ impl Engine {
             gateway::hear(&engine.inner, denials);
         }
         engine.adopt_all().await?;
+        // What an engine before this one had to tell may have been lost with it.
+        engine.inner.restate_all();
         engine.sweep().await?;
         engine.finish_rollbacks().await;
         Guard::start(&engine.inner);
@@ -208,6 +210,8 @@ impl Inner {
             Err(_) if config.backend == BackendChoice::Directory => false,
             Err(_) => return Err(EngineError::no_disk_limits(data_dir)),
         };
+        let host_boot =
+            cove_runner::clock::boot_id().map_err(at("read the boot id for", data_dir))?;
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
         let ranges = UidRanges::open(&config.host_dir.join("uids"), &instance, data_dir)
             .map_err(at("claim uids in", &config.host_dir))?;
@@ -255,13 +259,6 @@ impl Inner {
                     UnpackProgram::new(cove_embedded::UNPACK)
                         .map_err(at("prepare the unpacker in", data_dir))?,
                 ),
-                fetch: FetchConfig {
-                    open_ranges: config.tenant_private_ranges.clone(),
-                    ..FetchConfig::new(
-                        FetchProgram::new(cove_embedded::FETCHER)
-                            .map_err(at("prepare the fetcher in", data_dir))?,
-                    )
-                },
             },
         )?;
         let space = pool.space()?;
@@ -280,10 +277,13 @@ impl Inner {
                 .map_err(at("open the signing key in", data_dir))?,
             snapshots: Arc::new(snapshots),
             records: Records::open(records_dir.clone()).map_err(at("open", &records_dir))?,
-            host_boot: instance::boot_id().map_err(at("read the boot id for", data_dir))?,
+            host_boot: host_boot.clone(),
             books: Books::new(capacity, config.overcommit),
-            events: Arc::new(Events::new()),
-            images: Images::new(images, config.import_dirs.clone()),
+            events: Arc::new(
+                Events::open(&data_dir.join("events"), host_boot.clone())
+                    .map_err(at("number events in", data_dir))?,
+            ),
+            images: Images::new(images),
             sandboxes: RwLock::default(),
             _unpack_range: unpack_range,
             parser,
@@ -321,6 +321,13 @@ impl Inner {
             .collect()
     }
 
+    /// Tells how every sandbox is, for readers who missed something.
+    pub(crate) fn restate_all(&self) {
+        for sandbox in self.all() {
+            sandbox.restate();
+        }
+    }
+
     /// `false` when the id is taken.
     pub(crate) fn insert(&self, sandbox: &Arc<Sandbox>) -> bool {
         let mut sandboxes = self
@@ -351,6 +358,11 @@ impl Inner {
         let limit_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
         Ok(Sample {
             at: OffsetDateTime::now_utc(),
+            running_us: machine.as_ref().and(record.started_boot_us).map(|started| {
+                // A record of another boot has no machine.
+                cove_runner::clock::boot_micros().saturating_sub(started)
+            }),
+            boot_time: Some(cove_runner::clock::boot_time(&self.host_boot)),
             running: machine.is_some(),
             cpu_usec: record.past_cpu_usec + usage.cpu_usec,
             memory_bytes: usage.memory_bytes,

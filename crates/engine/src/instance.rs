@@ -25,10 +25,3 @@ pub fn name(data_dir: &Path) -> io::Result<String> {
 fn is_name(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
-
-/// Changes with every boot of the host.
-pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
-}

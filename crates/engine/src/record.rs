@@ -39,6 +39,9 @@ pub struct Record {
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
+    /// The same moment in microseconds since the boot `host_boot`.
+    #[serde(default)]
+    pub started_boot_us: Option<u64>,
     pub machine: Option<MachineRecord>,
     /// The boot of the host this was written in.
     pub host_boot: String,

@@ -152,18 +152,18 @@ impl Sandbox {
             }
             tracing::error!(sandbox = %self.id, %error, "what happened to a sandbox could not be written down");
         }
+        // Told after it is written, so that whoever hears of it finds it on disk; and under the record's
+        // lock, so that events are in the order of the states.
+        if next != before || wanted == Step::Booted {
+            let kind = EventKind::State {
+                state: next,
+                reason,
+            };
+            let started = changed.started_at.filter(|_| wanted == Step::Booted);
+            self.events.emit_at(&self.id, kind, started);
+        }
         *record = changed;
         drop(record);
-        // Told after it is written, so that whoever hears of it finds it on disk.
-        if next != before || wanted == Step::Booted {
-            self.events.emit(
-                &self.id,
-                EventKind::State {
-                    state: next,
-                    reason,
-                },
-            );
-        }
         self.state.send_replace(next);
         Ok(next)
     }
@@ -184,6 +184,16 @@ impl Sandbox {
         }
         *record = changed;
         Ok(())
+    }
+
+    /// Tells how it is to readers who may have missed it.
+    pub fn restate(&self) {
+        let record = self.lock();
+        let kind = EventKind::State {
+            state: record.state,
+            reason: record.reason.clone(),
+        };
+        self.events.restate(&self.id, kind, record.started_at);
     }
 
     pub fn emit(&self, kind: EventKind) {

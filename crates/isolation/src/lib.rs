@@ -2,7 +2,6 @@
 //! end it. The engine knows only this.
 #![forbid(unsafe_code)]
 
-pub mod accounts;
 pub mod claims;
 
 use std::io;

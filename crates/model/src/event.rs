@@ -3,18 +3,33 @@
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
+use crate::clock::BootTime;
 use crate::id::{SandboxId, SnapshotId};
 use crate::lifecycle::State;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Grows by one with each event of an engine's life; readers resume from it.
+    /// Grows with each event of a host, over restarts of everything; readers resume from it.
     pub sequence: u64,
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
+    /// The same moment by the clock that nobody sets.
+    #[serde(default)]
+    pub boot_time: Option<BootTime>,
     pub sandbox: SandboxId,
     #[serde(flatten)]
     pub kind: EventKind,
+    /// How a sandbox is, told once more because earlier events may have been lost with the engine that
+    /// had them. A reader that knows it already passes over this.
+    #[serde(default)]
+    pub restated: Option<Restated>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Restated {
+    /// The start it is running since; the event that told of it has this moment.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! rest of the system never meets an invalid one.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod event;
 pub mod id;
 pub mod lifecycle;
@@ -11,7 +12,8 @@ pub mod network;
 pub mod resources;
 pub mod spec;
 
-pub use event::{Event, EventKind};
+pub use clock::{BootTime, Steady};
+pub use event::{Event, EventKind, Restated};
 pub use id::{ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};

@@ -9,6 +9,7 @@
 use async_trait::async_trait;
 use cove_model::{Event, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 
+pub mod clock;
 pub mod stream;
 pub mod types;
 pub mod wire;
@@ -70,7 +71,6 @@ pub trait RunnerApi: Send + Sync + 'static {
         &self,
         id: &SnapshotId,
         name: &str,
-        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError>;
     /// In force when this returns; connections that it forbids are cut.
     async fn set_network(
@@ -84,11 +84,7 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError>;
     /// Starts the work if it is not under way; answers at once with the job's state. Callers poll
     /// with [`RunnerApi::image_job`] for progress.
-    async fn add_image(
-        &self,
-        source: ImageSource,
-        owner: ImageOwner,
-    ) -> Result<ImageJob, RunnerError>;
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError>;
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError>;
     /// Refused while a sandbox uses it.
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;
@@ -103,4 +99,8 @@ pub struct EventBatch {
     /// Pass as `after` next time.
     pub next: u64,
     pub lost: bool,
+    /// Which start of the runner's process these are from; another one may not know what the one before
+    /// it had to tell.
+    #[serde(default)]
+    pub life: String,
 }

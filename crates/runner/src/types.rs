@@ -1,6 +1,8 @@
 //! The nouns of the runner's interface.
 
-use cove_model::{ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State};
+use cove_model::{
+    BootTime, ImageId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State,
+};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -174,7 +176,13 @@ pub struct SandboxView {
 pub struct Sample {
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
+    /// The same moment by the clock that nobody sets.
+    #[serde(default)]
+    pub boot_time: Option<BootTime>,
     pub running: bool,
+    /// How long it has been running, when it is.
+    #[serde(default)]
+    pub running_us: Option<u64>,
     pub cpu_usec: u64,
     pub memory_bytes: u64,
     pub memory_peak_bytes: u64,
@@ -215,20 +223,6 @@ pub enum ImageSource {
     CodeInterpreter,
     /// A directory or tarball on the runner's own machine (operators only).
     Local { name: String, path: String },
-}
-
-/// On whose behalf an image is added. Decides what a registry may be asked, which layers count as
-/// fetched, and whose share of the host's image jobs it takes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ImageOwner {
-    /// The home organisation: whoever owns the host.
-    Operator,
-    Tenant {
-        org: OrgId,
-        /// What its quota of disk has room for.
-        room_bytes: u64,
-    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,9 +12,7 @@
 use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CreateRequest, EgressQuery, ImageOwner, ImageSource, RollbackRequest, SnapshotRequest,
-};
+use crate::{CreateRequest, EgressQuery, ImageSource, RollbackRequest, SnapshotRequest};
 
 mod client;
 mod descriptor;
@@ -92,7 +90,6 @@ enum Request {
     ImageFromSnapshot {
         id: SnapshotId,
         name: String,
-        owner: ImageOwner,
     },
     SetNetwork {
         id: SandboxId,
@@ -104,7 +101,6 @@ enum Request {
     Images,
     AddImage {
         source: ImageSource,
-        owner: ImageOwner,
     },
     ImageJob {
         id: String,

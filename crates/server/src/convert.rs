@@ -359,6 +359,7 @@ pub fn usage(usage: &control::Usage) -> UsageFigures {
         memory_gb_seconds: usage.memory_mib_ms as f64 / 1024.0 / 1e3,
         disk_gb_hours: usage.disk_mib_ms as f64 / 1024.0 / MS_PER_HOUR,
         egress_bytes: usage.egress_bytes,
+        estimated_seconds: usage.estimated_ms as f64 / 1e3,
     }
 }
 

@@ -150,10 +150,9 @@ pub trait Store: Send + Sync + 'static {
         at: OffsetDateTime,
     ) -> Result<SandboxRecord, StoreError>;
     /// Only ever forwards.
-    async fn touch_sandboxes(
-        &self,
-        active: &[(SandboxId, OffsetDateTime)],
-    ) -> Result<(), StoreError>;
+    async fn touch_sandboxes(&self, active: &[(SandboxId, Moment)]) -> Result<(), StoreError>;
+    /// Tombstones, the last first.
+    async fn buried_sandboxes(&self, limit: u32) -> Result<Vec<SandboxRecord>, StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 
@@ -208,15 +207,21 @@ pub trait Store: Send + Sync + 'static {
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<u64>,
+        host_position: Option<HostPosition>,
     ) -> Result<Vec<StoredEvent>, StoreError>;
-    async fn host_position(&self) -> Result<Option<u64>, StoreError>;
+    async fn host_position(&self) -> Result<Option<HostPosition>, StoreError>;
     /// Oldest first, after `sequence`.
     async fn events(
         &self,
         org: &OrgId,
         sandbox: Option<&SandboxId>,
         after: u64,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Of one sandbox, newest first.
+    async fn latest_events(
+        &self,
+        sandbox: &SandboxId,
         limit: u32,
     ) -> Result<Vec<StoredEvent>, StoreError>;
     /// Of one organisation: sequences of the oldest event kept and of the last one ever given out.
@@ -308,6 +313,10 @@ pub trait Store: Send + Sync + 'static {
     /// Of every organisation that has it, expired or not.
     async fn ssh_keys_by_fingerprint(&self, fingerprint: &str) -> Result<Vec<SshKey>, StoreError>;
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError>;
+
+    /// Notes a reading of the host's clocks and answers how readings of its boot lie on the axis of time
+    /// that passed. Within a boot that is exact; between two the wall clock counts, and never backwards.
+    async fn read_steady(&self, reading: &BootReading) -> Result<SteadyAxis, StoreError>;
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError>;

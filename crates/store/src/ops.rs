@@ -11,5 +11,6 @@ pub mod sandboxes;
 pub mod shares;
 pub mod snapshots;
 pub mod ssh_keys;
+pub mod steady;
 pub mod sweep;
 pub mod usage;

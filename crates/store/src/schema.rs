@@ -14,6 +14,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     STOPPED,
     AUDIT_CHAINS,
     EVENT_HEADS,
+    STEADY,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -104,6 +105,17 @@ const EVENT_HEADS: &[&str] = &[
     "INSERT INTO event_heads SELECT organisations.id, counters.value FROM organisations, counters
         WHERE counters.name = 'events' AND counters.value > 0",
     "DELETE FROM counters WHERE name = 'events'",
+];
+
+/// Time that passed is kept apart from dates: `*_steady` are points on the axis of `ops/steady.rs`, which began
+/// as the wall clock's. `usage_marks.at` and `idempotency.created_at` are such points from here on.
+const STEADY: &[&str] = &[
+    "ALTER TABLE sandboxes ADD COLUMN created_steady BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE sandboxes ADD COLUMN active_steady BIGINT NOT NULL DEFAULT 0",
+    "UPDATE sandboxes SET created_steady = created_at, active_steady = last_active_at",
+    "ALTER TABLE snapshots ADD COLUMN created_steady BIGINT NOT NULL DEFAULT 0",
+    "UPDATE snapshots SET created_steady = created_at",
+    "ALTER TABLE usage_hours ADD COLUMN estimated_ms BIGINT NOT NULL DEFAULT 0",
 ];
 
 const FIRST: &[&str] = &[

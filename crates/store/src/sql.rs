@@ -105,6 +105,10 @@ impl Row {
         time_of(self.int(index)?)
     }
 
+    pub fn steady(&self, index: usize) -> Result<cove_model::Steady, StoreError> {
+        self.int(index).map(cove_model::Steady::from_micros)
+    }
+
     pub fn optional_time(&self, index: usize) -> Result<Option<OffsetDateTime>, StoreError> {
         match self.0.get(index) {
             Some(Value::Null) => Ok(None),
@@ -190,6 +194,12 @@ impl From<bool> for Value {
 impl From<OffsetDateTime> for Value {
     fn from(at: OffsetDateTime) -> Self {
         Self::Int(micros(at))
+    }
+}
+
+impl From<cove_model::Steady> for Value {
+    fn from(at: cove_model::Steady) -> Self {
+        Self::Int(at.micros())
     }
 }
 

@@ -6,15 +6,16 @@ use time::OffsetDateTime;
 
 use crate::ops::{
     audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, ssh_keys,
-    sweep, usage,
+    steady, sweep, usage,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
-    AuditHead, AuditJournal, AuditRecord, Created, IdempotencyKey, ImageGrant, ImageJobRecord,
-    JournalEntry, Key, NewEvent, Organisation, Page, PageRequest, Period, PortShare, Quota,
-    Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage,
-    SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample,
-    SshKey, Store, StoreError, StoredEvent, Usage, UsageSample,
+    AuditHead, AuditJournal, AuditRecord, BootReading, Created, HostPosition, IdempotencyKey,
+    ImageGrant, ImageJobRecord, JournalEntry, Key, Moment, NewEvent, Organisation, Page,
+    PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
+    SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord,
+    SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store, StoreError, StoredEvent, Usage,
+    UsageSample,
 };
 
 pub struct SqlStore<B>(pub B);
@@ -182,11 +183,12 @@ impl<B: Backend> Store for SqlStore<B> {
         self.written(change).await
     }
 
-    async fn touch_sandboxes(
-        &self,
-        active: &[(SandboxId, OffsetDateTime)],
-    ) -> Result<(), StoreError> {
+    async fn touch_sandboxes(&self, active: &[(SandboxId, Moment)]) -> Result<(), StoreError> {
         self.written(sandboxes::Touch(active.to_vec())).await
+    }
+
+    async fn buried_sandboxes(&self, limit: u32) -> Result<Vec<SandboxRecord>, StoreError> {
+        self.0.read(sandboxes::Buried(limit)).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
@@ -301,7 +303,7 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<u64>,
+        host_position: Option<HostPosition>,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let events = events.to_vec();
         let append = events::Append {
@@ -311,7 +313,7 @@ impl<B: Backend> Store for SqlStore<B> {
         self.written(append).await
     }
 
-    async fn host_position(&self) -> Result<Option<u64>, StoreError> {
+    async fn host_position(&self) -> Result<Option<HostPosition>, StoreError> {
         self.0.read(events::Position).await
     }
 
@@ -329,6 +331,14 @@ impl<B: Backend> Store for SqlStore<B> {
             limit,
         };
         self.0.read(list).await
+    }
+
+    async fn latest_events(
+        &self,
+        sandbox: &SandboxId,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        self.0.read(events::Latest(sandbox.clone(), limit)).await
     }
 
     async fn event_bounds(&self, org: &OrgId) -> Result<(Option<u64>, u64), StoreError> {
@@ -480,6 +490,10 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError> {
         self.flushed(ssh_keys::Remove(org.clone(), id.clone()))
             .await
+    }
+
+    async fn read_steady(&self, reading: &BootReading) -> Result<SteadyAxis, StoreError> {
+        self.written(steady::Read(reading.clone())).await
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

@@ -1,9 +1,11 @@
 //! The rows of the control plane's books, as values.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cove_model::{
-    EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, SnapshotId, State,
+    BootTime, EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, SnapshotId,
+    State, Steady,
 };
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -192,6 +194,9 @@ pub struct SandboxRecord {
     pub facts: HostFacts,
     pub holds: Holding,
     pub created_at: OffsetDateTime,
+    /// The same two moments on the axis of time that passed.
+    pub created_steady: Steady,
+    pub active_steady: Steady,
     pub updated_at: OffsetDateTime,
     pub started_at: Option<OffsetDateTime>,
     /// When it stopped or failed; absent while it does anything else. The store keeps it.
@@ -218,7 +223,7 @@ pub struct SandboxChange {
     /// Refused with [`crate::StoreError::Quota`] when it grows past the organisation's quota.
     pub holds: Option<Holding>,
     pub started_at: Option<Option<OffsetDateTime>>,
-    pub last_active_at: Option<OffsetDateTime>,
+    pub last_active: Option<Moment>,
     /// The row becomes a tombstone: its name is free again and no list shows it.
     pub deleted_at: Option<OffsetDateTime>,
     pub head: Option<Option<SnapshotId>>,
@@ -296,6 +301,14 @@ pub struct StoredEvent {
     pub kind: EventKind,
 }
 
+/// How far a host's own events were read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostPosition {
+    pub sequence: u64,
+    /// Which start of the host's process had them.
+    pub life: String,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
     pub org: OrgId,
@@ -345,16 +358,45 @@ pub struct JournalEntry {
     pub record: AuditRecord,
 }
 
+/// A moment by both clocks: as a date, and on the axis of time that passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    pub at: OffsetDateTime,
+    pub steady: Steady,
+}
+
+/// The clocks of a host, read together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootReading {
+    pub at: OffsetDateTime,
+    pub boot_time: BootTime,
+}
+
+/// How readings of one boot lie on the axis of time that passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SteadyAxis {
+    pub boot: String,
+    /// Where the axis was at the boot.
+    pub offset_us: i64,
+    /// Since when the axis is exact; what spans this point is estimated from the wall clock.
+    pub began: Steady,
+}
+
 /// Raw counters of one sandbox at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UsageSample {
     pub sandbox: SandboxId,
     pub org: OrgId,
-    pub at: OffsetDateTime,
+    /// The date says which hour it counts for, the rest how long.
+    pub at: Moment,
+    /// What spans this point is estimated.
+    pub exact_since: Steady,
     pub running: bool,
+    /// How long it has been running; the first figures of a sandbox stand for that too.
+    pub running_for: Option<Duration>,
     /// Until when it ran, when it no longer does and somebody saw its end: memory is charged up to
     /// there.
-    pub ran_until: Option<OffsetDateTime>,
+    pub ran_until: Option<Steady>,
     pub cpu_usec: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
@@ -366,7 +408,8 @@ pub struct UsageSample {
 pub struct SnapshotSample {
     pub snapshot: SnapshotId,
     pub org: OrgId,
-    pub at: OffsetDateTime,
+    pub at: Moment,
+    pub exact_since: Steady,
     /// Absent when it is gone: what it held is charged up to now, and no more after that.
     pub disk_bytes: Option<u64>,
 }
@@ -379,6 +422,8 @@ pub struct Usage {
     pub memory_mib_ms: u64,
     pub disk_mib_ms: u64,
     pub egress_bytes: u64,
+    /// Milliseconds that were charged by the difference of dates, because the host was restarted meanwhile.
+    pub estimated_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -450,7 +495,9 @@ pub struct SshKey {
 /// audit records each organisation has that number to itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retention {
-    pub idempotency_before: OffsetDateTime,
+    pub idempotency_before: Steady,
+    /// Of image jobs.
+    pub jobs_before: OffsetDateTime,
     pub events_before: OffsetDateTime,
     pub events_max: u64,
     pub audit_before: OffsetDateTime,

@@ -58,6 +58,8 @@ fn record() -> SandboxRecord {
         generation: 1,
         facts: HostFacts::default(),
         created_at: now,
+        created_steady: Default::default(),
+        active_steady: Default::default(),
         updated_at: now,
         started_at: None,
         stopped_at: None,

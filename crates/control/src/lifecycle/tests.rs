@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn at(s: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp(1_800_000_000 + s).unwrap()
+fn at(s: i64) -> Steady {
+    Steady::from_micros((1_800_000_000 + s) * 1_000_000)
 }
 
 fn policy(stop: Option<u64>, delete: Option<u64>, life: Option<u64>) -> IdlePolicy {
@@ -17,8 +17,8 @@ fn policy(stop: Option<u64>, delete: Option<u64>, life: Option<u64>) -> IdlePoli
 fn facts() -> Facts {
     Facts {
         now: at(1000),
-        created_at: at(0),
-        last_active_at: at(900),
+        created: at(0),
+        last_active: at(900),
         state: State::Running,
         unpausable: false,
         present: false,
@@ -43,7 +43,7 @@ fn stops_then_deletes_by_the_idle_time() {
     };
     assert_eq!(verdict(&both, &later), Verdict::Delete(3600));
     let recent = Facts {
-        last_active_at: at(990),
+        last_active: at(990),
         ..facts()
     };
     assert_eq!(verdict(&both, &recent), Verdict::Keep);
@@ -120,7 +120,7 @@ proptest! {
     fn without_a_policy_nothing_is_ever_put_away(
         now in -10_000i64..1_000_000, active in -10_000i64..1_000_000, state in 0..State::ALL.len(), present: bool,
     ) {
-        let facts = Facts { now: at(now), last_active_at: at(active), state: State::ALL[state], present, ..facts() };
+        let facts = Facts { now: at(now), last_active: at(active), state: State::ALL[state], present, ..facts() };
         prop_assert_eq!(verdict(&IdlePolicy::default(), &facts), Verdict::Keep);
     }
 
@@ -132,9 +132,11 @@ proptest! {
     }
 }
 
-fn sample(second: i64, cpu_usec: u64, sent: u64) -> Sample {
+fn sample(cpu_usec: u64, sent: u64) -> Sample {
     Sample {
-        at: at(second),
+        at: time::OffsetDateTime::UNIX_EPOCH,
+        boot_time: None,
+        running_us: None,
         running: true,
         cpu_usec,
         memory_bytes: 0,
@@ -151,16 +153,16 @@ fn sample(second: i64, cpu_usec: u64, sent: u64) -> Sample {
 
 #[test]
 fn cpu_and_network_between_two_samples_count_as_work() {
-    let (first, busy) = compare(None, &sample(0, 500_000, 10), 0.02, 1024);
+    let (first, busy) = compare(None, &sample(500_000, 10), at(0), 0.02, 1024);
     assert!(!busy && !first.compared, "one sample says nothing yet");
-    let (idle, busy) = compare(Some(&first), &sample(10, 510_000, 10), 0.02, 1024);
+    let (idle, busy) = compare(Some(&first), &sample(510_000, 10), at(10), 0.02, 1024);
     assert!(!busy && idle.compared);
-    let (_, busy) = compare(Some(&idle), &sample(20, 910_000, 10), 0.02, 1024);
+    let (_, busy) = compare(Some(&idle), &sample(910_000, 10), at(20), 0.02, 1024);
     assert!(busy, "four percent of a CPU");
-    let (talked, busy) = compare(Some(&idle), &sample(20, 510_000, 5_000), 0.02, 1024);
+    let (talked, busy) = compare(Some(&idle), &sample(510_000, 5_000), at(20), 0.02, 1024);
     assert!(busy);
     assert_eq!(talked.network_at, Some(at(20)));
-    let (still, busy) = compare(Some(&talked), &sample(20, 999_000, 9_000), 0.02, 1024);
+    let (still, busy) = compare(Some(&talked), &sample(999_000, 9_000), at(20), 0.02, 1024);
     assert!(!busy, "the same moment twice");
     assert_eq!(still, talked);
 }

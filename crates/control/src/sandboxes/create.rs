@@ -5,8 +5,8 @@ use std::time::Duration;
 use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
 use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
-    Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, SandboxChange, SandboxRecord,
-    Scope, StoreError,
+    Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
+    SandboxRecord, Scope, StoreError,
 };
 use sha2::{Digest, Sha256};
 
@@ -102,7 +102,7 @@ impl Control {
             None => self.resolve_image(principal, &request.spec.image).await?,
             Some(_) => request.spec.image.clone(),
         };
-        let now = self.now();
+        let Moment { at: now, steady } = self.moment();
         let origin = request.from.as_ref().map(|(id, _)| id.clone());
         let record = SandboxRecord {
             id: id.clone(),
@@ -115,6 +115,8 @@ impl Control {
             generation: 1,
             facts: HostFacts::default(),
             created_at: now,
+            created_steady: steady,
+            active_steady: steady,
             updated_at: now,
             started_at: None,
             stopped_at: None,

@@ -29,6 +29,11 @@ impl Wakes {
         Arc::clone(self.table().entry(id.clone()).or_default())
     }
 
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
     /// Later callers begin anew.
     fn over(&self, id: &SandboxId, wake: &Arc<Wake>) {
         let mut table = self.table();
@@ -110,7 +115,7 @@ impl Control {
             State::Frozen | State::Paused => Ok(self.resume_now(&record).await?.into()),
             _ => {
                 require_running(&record)?;
-                self.0.activity.note(&record.id, self.now());
+                self.0.activity.note(&record.id, self.moment());
                 Ok(record.into())
             }
         }
@@ -198,7 +203,7 @@ impl Control {
             outcome => outcome,
         };
         let kept = self.rested(&record, paused, reason).await?;
-        self.meter_now(&kept, Some(self.now())).await;
+        self.meter_now(&kept, Some(self.steady())).await;
         Ok(kept)
     }
 
@@ -242,7 +247,7 @@ impl Control {
             let intent = SandboxChange {
                 state: Some(State::Resuming),
                 holds: Some(holding(State::Resuming, &record.spec.resources)),
-                last_active_at: Some(self.now()),
+                last_active: Some(self.moment()),
                 ..SandboxChange::default()
             };
             let changed = self.store().change_sandbox(&record.id, &intent, self.now());
@@ -257,7 +262,7 @@ impl Control {
         match self.runner().resume(&record.id).await {
             Ok(view) => {
                 let kept = self.write_observed(&record, &view).await?;
-                self.0.activity.note(&kept.id, self.now());
+                self.0.activity.note(&kept.id, self.moment());
                 self.meter_soon(&kept);
                 Ok(kept)
             }

@@ -32,7 +32,7 @@ impl Control {
         let intent = SandboxChange {
             desired: Some(Desired::Running),
             holds: Some(Holding::running(&record.spec.resources)),
-            last_active_at: Some(self.now()),
+            last_active: Some(self.moment()),
             ..SandboxChange::default()
         };
         let record = self
@@ -49,7 +49,7 @@ impl Control {
         match started {
             Ok(view) => {
                 let kept = self.write_observed(&record, &view).await?;
-                self.0.activity.note(&kept.id, self.now());
+                self.0.activity.note(&kept.id, self.moment());
                 self.meter_soon(&kept);
                 Ok(kept.into())
             }
@@ -150,7 +150,7 @@ impl Control {
             Ok(mut view) => {
                 view.reason = reason.or(view.reason);
                 let kept = self.write_observed(&record, &view).await?;
-                self.meter_now(&kept, Some(self.now())).await;
+                self.meter_now(&kept, Some(self.steady())).await;
                 Ok(kept)
             }
             Err(error) => {

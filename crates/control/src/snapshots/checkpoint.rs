@@ -1,14 +1,13 @@
 //! Snapshots a sandbox's policy asks for: at a pace, and before commands. Only when something changed,
 //! and only so many are kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use cove_model::{AutoSnapshot, SandboxId, State};
+use cove_model::{AutoSnapshot, SandboxId, State, Steady};
 use cove_store::{
     PAGE_MAX, PageRequest, SandboxRecord, SnapshotFilter, SnapshotKind, SnapshotState,
 };
-use time::OffsetDateTime;
 
 use super::Wish;
 use crate::Control;
@@ -18,15 +17,25 @@ use crate::sandboxes::is_doomed;
 
 /// When each sandbox was last looked at for its pace.
 #[derive(Default)]
-pub(crate) struct Checkpoints(Mutex<HashMap<SandboxId, OffsetDateTime>>);
+pub(crate) struct Checkpoints(Mutex<HashMap<SandboxId, Steady>>);
 
 impl Checkpoints {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, OffsetDateTime>> {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Steady>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn forget(&self, id: &SandboxId) {
         self.table().remove(id);
+    }
+
+    /// Forgets all others, which may have ended while they were looked at.
+    pub fn keep_only(&self, alive: &HashSet<SandboxId>) {
+        self.table().retain(|id, _| alive.contains(id));
+    }
+
+    #[cfg(feature = "testing")]
+    pub fn len(&self) -> usize {
+        self.table().len()
     }
 }
 
@@ -49,19 +58,18 @@ impl Control {
             None => {
                 // After a restart the newest snapshot tells.
                 let last = self.newest_snapshot_at(row).await?;
-                let last = last.unwrap_or(row.created_at);
+                let last = last.unwrap_or(row.created_steady);
                 self.0.checkpoints.table().insert(row.id.clone(), last);
                 last
             }
         };
-        let passed = u64::try_from((self.now() - last).whole_seconds()).unwrap_or(0);
-        Ok(passed >= every)
+        Ok(self.steady().since(last).as_secs() >= every)
     }
 
     async fn newest_snapshot_at(
         &self,
         row: &SandboxRecord,
-    ) -> Result<Option<OffsetDateTime>, ControlError> {
+    ) -> Result<Option<Steady>, ControlError> {
         let filter = SnapshotFilter {
             sandbox: Some(row.id.clone()),
             ..SnapshotFilter::default()
@@ -71,7 +79,7 @@ impl Control {
             cursor: None,
         };
         let found = self.store().snapshots(&row.org, &filter, &page).await?;
-        Ok(found.items.first().map(|newest| newest.created_at))
+        Ok(found.items.first().map(|newest| newest.created_steady))
     }
 
     /// Takes the snapshot a sandbox's pace asks for.
@@ -88,7 +96,7 @@ impl Control {
             return Ok(());
         }
         // Whatever comes of it, the next try is a whole period away.
-        let now = self.now();
+        let now = self.steady();
         self.0.checkpoints.table().insert(id.clone(), now);
         self.checkpoint_now(&record, &auto).await
     }

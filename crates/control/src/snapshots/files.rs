@@ -89,6 +89,7 @@ impl Control {
             facts: SnapshotFacts::default(),
             held_disk_mb: FIRST_HOLD_MB,
             created_at: self.now(),
+            created_steady: self.steady(),
             deleted_at: None,
         };
         let _held = self.0.snapshots_under_way.enter(id);
@@ -177,16 +178,13 @@ impl Control {
             )
             .hint("choose another name, or remove that image first"));
         }
-        let owner = self.image_owner(principal).await?;
+        self.require_room(principal).await?;
         // Names on the host are everybody's, so an organisation's own begin with it.
         let on_host = match principal.home {
             true => name.to_owned(),
             false => format!("{}/{name}", principal.org.as_str().replace('_', "-")),
         };
-        let job = self
-            .runner()
-            .image_from_snapshot(&row.id, &on_host, owner)
-            .await;
+        let job = self.runner().image_from_snapshot(&row.id, &on_host).await;
         let job = job.map_err(|error| match error {
             RunnerError::NotFound { .. } => no_snapshot(which),
             other => other.into(),

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{Children, Wish, require_settled};
 use crate::Control;
+use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{Beginning, Sandbox, claim};
@@ -80,6 +81,9 @@ impl ForkRequest {
     }
 }
 
+/// Each child by itself.
+type Forked = Vec<Result<Sandbox, ControlError>>;
+
 /// Whether the same request may succeed later.
 fn may_be_repeated(child: &Result<Sandbox, ControlError>) -> bool {
     let code = child.as_ref().err().map(|error| error.code);
@@ -140,6 +144,31 @@ impl Control {
         Ok(self
             .make_children(principal, &from.id, &spec, &request)
             .await)
+    }
+
+    /// Writes down how a fork ended. Children of one that is answered as failed as a whole go, unless a
+    /// repeat with the same key will find them.
+    pub(super) async fn conclude_fork(
+        &self,
+        principal: &Principal,
+        deed: Deed,
+        outcome: Result<Forked, ControlError>,
+        keyed: bool,
+    ) -> Result<Forked, ControlError> {
+        let made: Vec<SandboxId> = match &outcome {
+            Ok(children) if !keyed => children
+                .iter()
+                .filter_map(|child| Some(child.as_ref().ok()?.id.clone()))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let concluded = self.conclude(principal, deed, outcome).await;
+        if concluded.is_err() {
+            for id in &made {
+                self.0.stale.retract(id);
+            }
+        }
+        concluded
     }
 
     fn fork_key(

@@ -88,7 +88,7 @@ impl Control {
                 let kept = self.keep_snapshot(&row, &done.kept).await?;
                 self.write_observed(&intended, &done.sandbox).await?;
                 self.move_head(&kept).await?;
-                self.0.activity.note(&record.id, self.now());
+                self.0.activity.note(&record.id, self.moment());
                 let now = self.reread_any(&record.id, record.id.as_str()).await?;
                 self.meter_now(&now, None).await;
                 Ok(RolledBack {

@@ -75,6 +75,7 @@ impl Control {
             facts: SnapshotFacts::default(),
             held_disk_mb: FIRST_HOLD_MB,
             created_at: self.now(),
+            created_steady: self.steady(),
             deleted_at: None,
         }
     }

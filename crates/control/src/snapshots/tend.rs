@@ -110,7 +110,7 @@ impl Control {
         match (row.state, view) {
             // Another process over the same database may be asking for it right now.
             (SnapshotState::Making, None)
-                if self.now() - row.created_at < self.config().snapshot_grace =>
+                if self.steady().since(row.created_steady) < self.config().snapshot_grace =>
             {
                 Ok(())
             }
@@ -168,7 +168,9 @@ impl Control {
         if !row.kind.is_automatic() {
             return Ok(false);
         }
-        if row.kind == SnapshotKind::Fork && self.now() - row.created_at >= FORK_POINT_KEPT {
+        if row.kind == SnapshotKind::Fork
+            && self.steady().since(row.created_steady) >= FORK_POINT_KEPT
+        {
             return Ok(true);
         }
         let Some(sandbox) = &row.sandbox else {

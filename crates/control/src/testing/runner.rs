@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State,
-    lifecycle,
+    BootTime, Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, Restated, SandboxId,
+    SnapshotId, State, lifecycle,
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
+    ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
     RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
 };
 use time::OffsetDateTime;
@@ -38,6 +38,8 @@ pub(super) struct One {
     pub head: Option<SnapshotId>,
     /// Something was written since the last snapshot.
     pub changed: bool,
+    /// When it last began to run, in microseconds since the boot.
+    pub started_us: u64,
 }
 
 #[derive(Default)]
@@ -49,10 +51,14 @@ pub(super) struct World {
     /// What the next rollback fails with after it has kept what was.
     pub broken_rollback: Option<RunnerError>,
     events: Vec<Event>,
+    /// Events before the first that is kept.
+    forgotten: u64,
+    /// Restarts of the host's process so far.
+    lives: u64,
     images: Vec<ImageView>,
     jobs: HashMap<String, ImageJob>,
     /// What each job fetches, newest first.
-    fetches: Vec<(String, ImageSource, ImageOwner)>,
+    fetches: Vec<(String, ImageSource)>,
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<(Call, Option<SandboxId>)>,
     guest: GuestKind,
@@ -183,6 +189,41 @@ impl MemoryRunner {
         self.set_state(id, State::Stopped, Some(reason.into()));
     }
 
+    /// The host's process is killed and started again: events that nobody has read are lost, sandboxes
+    /// run on, and it begins by telling how they are.
+    pub fn restart(&self) {
+        let mut world = self.world();
+        world.lives += 1;
+        // No number is given out twice.
+        world.forgotten += world.events.len() as u64 + 1000;
+        world.events.clear();
+        let all: Vec<_> = world
+            .sandboxes
+            .values()
+            .map(|one| one.view.clone())
+            .collect();
+        for view in all {
+            let kind = EventKind::State {
+                state: view.state,
+                reason: view.reason,
+            };
+            push_event(&mut world, self.clock.as_ref(), &view.id, kind);
+            if let Some(last) = world.events.last_mut() {
+                last.restated = Some(Restated {
+                    started_at: view.started_at,
+                });
+            }
+        }
+        drop(world);
+        self.changed.notify_waiters();
+    }
+
+    /// Its PID 1 ends and it is started again, behind the control plane's back.
+    pub fn restart_sandbox(&self, id: &SandboxId) {
+        self.set_state(id, State::Stopped, None);
+        self.set_state(id, State::Running, None);
+    }
+
     /// The host forgets it without a word.
     pub fn lose(&self, id: &SandboxId) {
         self.world().sandboxes.remove(id);
@@ -200,14 +241,21 @@ impl MemoryRunner {
         let now = self.clock.now();
         let mut world = self.world();
         if let Some(one) = world.sandboxes.get_mut(id) {
+            if state == State::Running && one.view.state == State::Stopped {
+                one.view.started_at = Some(now);
+            }
             one.view.state = state;
             one.view.reason = reason.clone();
             one.sample.running = matches!(state, State::Running | State::Frozen);
             if !one.sample.running {
                 one.sample.memory_bytes = 0;
             }
+            if state == State::Running {
+                one.started_us = self.clock.boot_micros();
+            }
         }
-        push_event(&mut world, now, id, EventKind::State { state, reason });
+        let clock = self.clock.as_ref();
+        push_event(&mut world, clock, id, EventKind::State { state, reason });
         drop(world);
         self.changed.notify_waiters();
     }
@@ -289,6 +337,7 @@ impl MemoryRunner {
             sample: empty_sample(now),
             head: from.map(|from| from.snapshot),
             changed: true,
+            started_us: self.clock.boot_micros(),
         };
         world.sandboxes.insert(id.clone(), one);
         for state in [State::Creating, State::Running] {
@@ -296,7 +345,7 @@ impl MemoryRunner {
                 state,
                 reason: None,
             };
-            push_event(&mut world, now, &id, kind);
+            push_event(&mut world, self.clock.as_ref(), &id, kind);
         }
         drop(world);
         self.changed.notify_waiters();
@@ -308,8 +357,11 @@ impl MemoryRunner {
         let world = self.world();
         let one = world.sandboxes.get(id);
         let one = one.ok_or_else(|| missing("sandbox", id.as_str()))?;
+        let since = self.clock.boot_micros().saturating_sub(one.started_us);
         Ok(Sample {
             at: now,
+            boot_time: Some(reading(self.clock.as_ref())),
+            running_us: one.sample.running.then_some(since),
             ..one.sample.clone()
         })
     }
@@ -338,20 +390,31 @@ pub(super) fn missing(what: &str, id: &str) -> RunnerError {
     }
 }
 
-pub(super) fn push_event(world: &mut World, at: OffsetDateTime, id: &SandboxId, kind: EventKind) {
-    let sequence = world.events.len() as u64 + 1;
+pub(super) fn push_event(world: &mut World, clock: &dyn Clock, id: &SandboxId, kind: EventKind) {
+    let sequence = world.forgotten + world.events.len() as u64 + 1;
     world.events.push(Event {
         sequence,
-        at,
+        at: clock.now(),
+        boot_time: Some(reading(clock)),
         sandbox: id.clone(),
         kind,
+        restated: None,
     });
+}
+
+fn reading(clock: &dyn Clock) -> BootTime {
+    BootTime {
+        boot: clock.boot_id(),
+        micros: clock.boot_micros(),
+    }
 }
 
 fn empty_sample(at: OffsetDateTime) -> Sample {
     Sample {
         at,
+        boot_time: None,
         running: true,
+        running_us: None,
         cpu_usec: 0,
         memory_bytes: 0,
         memory_peak_bytes: 0,
@@ -492,11 +555,13 @@ impl RunnerApi for MemoryRunner {
         changed.as_mut().enable();
         let batch = || {
             let world = self.world();
-            let skip = usize::try_from(after).unwrap_or(usize::MAX);
+            let skip = after.saturating_sub(world.forgotten);
+            let skip = usize::try_from(skip).unwrap_or(usize::MAX);
             let events: Vec<_> = world.events.iter().skip(skip).cloned().collect();
             EventBatch {
-                next: world.events.len() as u64,
-                lost: false,
+                next: world.forgotten + world.events.len() as u64,
+                lost: after > 0 && after < world.forgotten,
+                life: format!("life-{}", world.lives),
                 events,
             }
         };
@@ -573,15 +638,15 @@ impl RunnerApi for MemoryRunner {
         &self,
         id: &SnapshotId,
         name: &str,
-        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         self.get_snapshot(id).await?;
-        let source = ImageSource::Registry {
-            reference: name.to_owned(),
+        let reference = name.to_owned();
+        self.add_image(ImageSource::Registry {
+            reference,
             username: None,
             password: None,
-        };
-        self.add_image(source, owner).await
+        })
+        .await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
@@ -589,11 +654,7 @@ impl RunnerApi for MemoryRunner {
         Ok(self.world().images.clone())
     }
 
-    async fn add_image(
-        &self,
-        source: ImageSource,
-        owner: ImageOwner,
-    ) -> Result<ImageJob, RunnerError> {
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
         self.enter(Call::AddImage, None).await?;
         let name = match &source {
             ImageSource::Registry { reference, .. } => reference.clone(),
@@ -610,10 +671,8 @@ impl RunnerApi for MemoryRunner {
             self.add_named_image(&name);
         }
         let mut world = self.world();
-        // As on a real host, what an organisation asks for is fetched for it alone.
-        let mut fetches = world.fetches.iter();
-        let same = fetches.find(|(_, other, whose)| *other == source && *whose == owner);
-        if let Some(job) = same.and_then(|(id, ..)| world.jobs.get(id))
+        let same = world.fetches.iter().find(|(_, other)| *other == source);
+        if let Some(job) = same.and_then(|(id, _)| world.jobs.get(id))
             && job.state == JobState::Running
         {
             return Ok(job.clone());
@@ -637,7 +696,7 @@ impl RunnerApi for MemoryRunner {
             error: None,
         };
         world.jobs.insert(job.id.clone(), job.clone());
-        world.fetches.insert(0, (job.id.clone(), source, owner));
+        world.fetches.insert(0, (job.id.clone(), source));
         Ok(job)
     }
 

@@ -148,7 +148,7 @@ impl MemoryRunner {
             snapshot: request.id,
             memory: view.memory,
         };
-        push_event(&mut world, self.clock.now(), &request.sandbox, kind);
+        push_event(&mut world, self.clock.as_ref(), &request.sandbox, kind);
         Ok(view)
     }
 
@@ -179,7 +179,7 @@ impl MemoryRunner {
                 one.head = Some(to.clone());
             }
             let kind = EventKind::RolledBack { to, kept: keep };
-            push_event(&mut world, self.clock.now(), &sandbox, kind);
+            push_event(&mut world, self.clock.as_ref(), &sandbox, kind);
             kept
         };
         let after = match state {

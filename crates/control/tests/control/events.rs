@@ -164,7 +164,8 @@ async fn a_listener_from_before_what_is_kept_or_from_nowhere_is_told() {
     assert_eq!(next_state(&mut ahead).await.1, State::Creating);
     plane.halt().await;
     let everything = cove_store::Retention {
-        idempotency_before: time::OffsetDateTime::UNIX_EPOCH,
+        idempotency_before: cove_model::Steady::default(),
+        jobs_before: time::OffsetDateTime::UNIX_EPOCH,
         events_before: time::OffsetDateTime::UNIX_EPOCH,
         events_max: 1,
         audit_before: time::OffsetDateTime::UNIX_EPOCH,
@@ -184,4 +185,104 @@ async fn a_listener_from_before_what_is_kept_or_from_nowhere_is_told() {
         Some(EventItem::Lost { before: 2 })
     );
     assert_eq!(next_state(&mut behind).await, (2, State::Running));
+}
+
+async fn told(plane: &Plane, which: &str) -> Vec<State> {
+    let listed = plane.control.list_events(&plane.root, Some(which), 0, 1000);
+    let listed = listed.await.unwrap();
+    assert!(
+        listed
+            .windows(2)
+            .all(|two| two[0].sequence < two[1].sequence)
+    );
+    listed
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::State { state, .. } => Some(state),
+            _ => None,
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn what_a_killed_host_had_not_told_yet_is_told_once() {
+    for control_dies_too in [false, true] {
+        let mut plane = Plane::new().await;
+        let running = plane.sandbox("running").await;
+        plane.sandbox("stopped").await;
+        // Nobody has read a single event.
+        plane.runner.restart();
+        if control_dies_too {
+            plane.crash().await;
+        }
+        assert_eq!(told(&plane, "running").await, [State::Running]);
+        // Known to the listener by now, and told again and again by the host.
+        for _ in 0..3 {
+            plane.runner.restart();
+            assert_eq!(told(&plane, "running").await, [State::Running]);
+        }
+        // Several changes are lost together: the last one is told.
+        let control = plane.control.clone();
+        plane.clock.advance(std::time::Duration::from_secs(1));
+        control
+            .stop_sandbox(&plane.root, "stopped", None)
+            .await
+            .unwrap();
+        plane.runner.restart_sandbox(&running.id);
+        plane.runner.restart();
+        if control_dies_too {
+            plane.crash().await;
+        }
+        assert_eq!(
+            told(&plane, "stopped").await,
+            [State::Running, State::Stopped]
+        );
+        assert_eq!(
+            told(&plane, "running").await,
+            [State::Running, State::Running],
+            "started anew"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_sandbox_is_told_also_when_the_host_was_killed_after_it() {
+    let mut plane = Plane::new().await;
+    let one = plane.sandbox("agent").await;
+    assert_eq!(
+        told(&plane, "agent").await,
+        [State::Creating, State::Running]
+    );
+    plane
+        .control
+        .delete_sandbox(&plane.root, "agent")
+        .await
+        .unwrap();
+    plane.runner.restart();
+    for _ in 0..2 {
+        let all = plane.control.list_events(&plane.root, None, 0, 1000).await;
+        let ends = all.unwrap().into_iter().filter(|event| {
+            let gone = EventKind::State {
+                state: State::Gone,
+                reason: None,
+            };
+            event.sandbox == one.id && event.kind == gone
+        });
+        assert_eq!(ends.count(), 1);
+        plane.crash().await;
+    }
+}
+
+#[tokio::test]
+async fn events_go_on_whatever_is_done_to_the_clock() {
+    let mut plane = Plane::new().await;
+    plane.go();
+    let mut live = plane.control.events(&plane.root, None, None).await.unwrap();
+    for (round, set) in [0, -3600, 7200, -86_400].into_iter().enumerate() {
+        plane.clock.set_by(set);
+        plane.runner.restart();
+        plane.sandbox(&format!("agent-{round}")).await;
+        assert_eq!(next_state(&mut live).await.1, State::Creating);
+        assert_eq!(next_state(&mut live).await.1, State::Running);
+    }
 }

@@ -3,9 +3,11 @@
 
 mod access;
 mod auditing;
+mod clocks;
 mod crash;
 mod creating;
 mod events;
+mod flat;
 mod idle;
 mod images;
 mod interrupted;

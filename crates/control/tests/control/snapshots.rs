@@ -713,6 +713,7 @@ async fn a_snapshot_that_another_process_is_asking_for_is_left_alone_for_a_while
         facts: cove_store::SnapshotFacts::default(),
         held_disk_mb: 1,
         created_at: cove_control::Clock::now(plane.clock.as_ref()),
+        created_steady: plane.control.steady(),
         deleted_at: None,
     };
     plane.store.create_snapshot(&row, None).await.unwrap();

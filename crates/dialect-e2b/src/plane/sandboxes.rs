@@ -311,7 +311,7 @@ pub async fn connect(
     let extends = request.timeout.is_some() && later > settings::end(&before);
     let sandbox = if extends || (rested && !settings::rests(&before.spec.lifecycle)) {
         let patch = SandboxPatch {
-            lifecycle: Some(settings::prolonged(&before, timeout, now)),
+            lifecycle: Some(settings::prolonged(&before, timeout, control.age(&before))),
             ..SandboxPatch::default()
         };
         control
@@ -340,7 +340,7 @@ pub async fn set_timeout(
         lifecycle: Some(settings::prolonged(
             &sandbox,
             timeout,
-            OffsetDateTime::now_utc(),
+            control.age(&sandbox),
         )),
         ..SandboxPatch::default()
     };

@@ -51,20 +51,16 @@ pub fn rests(policy: &IdlePolicy) -> bool {
 }
 
 /// The policy with so many seconds from now on.
-pub fn prolonged(sandbox: &Sandbox, timeout: u64, now: OffsetDateTime) -> IdlePolicy {
+pub fn prolonged(sandbox: &Sandbox, timeout: u64, age: std::time::Duration) -> IdlePolicy {
     let mut policy = sandbox.spec.lifecycle.clone();
     if policy.stop_after_s.is_some() {
         policy.stop_after_s = Some(timeout);
     } else if policy.pause_after_s.is_some() {
         policy.pause_after_s = Some(timeout);
     } else {
-        policy.max_lifetime_s = Some(age(sandbox, now).saturating_add(timeout));
+        policy.max_lifetime_s = Some(age.as_secs().saturating_add(timeout));
     }
     policy
-}
-
-pub fn age(sandbox: &Sandbox, now: OffsetDateTime) -> u64 {
-    u64::try_from((now - sandbox.created_at).whole_seconds()).unwrap_or(0)
 }
 
 /// When it will be killed or paused, by what is known now.

@@ -6,7 +6,6 @@ use axum::response::IntoResponse;
 use cove_control::{
     ForkRequest, PageRequest, SandboxPatch, SnapshotKind, SnapshotRecord, TakeSnapshot,
 };
-use time::OffsetDateTime;
 
 use super::shapes::{Fork, Forked, NewSnapshot, SnapshotShown, SnapshotsQuery};
 use super::{Answer, Caller, Json, Query, Which, nothing, settings, with_status};
@@ -108,9 +107,9 @@ pub async fn fork(
         let timed = match child {
             Err(error) => Err(error),
             Ok(child) => {
-                let now = OffsetDateTime::now_utc();
+                let age = control.age(&child);
                 let patch = SandboxPatch {
-                    lifecycle: Some(settings::prolonged(&child, timeout, now)),
+                    lifecycle: Some(settings::prolonged(&child, timeout, age)),
                     ..SandboxPatch::default()
                 };
                 let which = child.id.as_str();

@@ -4,10 +4,7 @@
 mod bootstrap;
 mod import;
 mod lifecycle;
-mod owners;
 mod proxy;
 mod pull;
-mod reaching;
 mod registry;
-mod stub;
 mod world;

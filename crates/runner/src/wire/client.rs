@@ -14,8 +14,8 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, descriptor};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
-    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    SandboxView, SnapshotRequest, SnapshotView,
 };
 
 /// How long the socket may take to accept.
@@ -279,11 +279,9 @@ impl RunnerApi for Client {
         &self,
         id: &SnapshotId,
         name: &str,
-        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         let (id, name) = (id.clone(), name.to_owned());
-        self.change(Request::ImageFromSnapshot { id, name, owner })
-            .await
+        self.change(Request::ImageFromSnapshot { id, name }).await
     }
 
     async fn set_network(
@@ -304,12 +302,8 @@ impl RunnerApi for Client {
         self.collect(Request::Images).await
     }
 
-    async fn add_image(
-        &self,
-        source: ImageSource,
-        owner: ImageOwner,
-    ) -> Result<ImageJob, RunnerError> {
-        self.change(Request::AddImage { source, owner }).await
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+        self.change(Request::AddImage { source }).await
     }
 
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {

@@ -56,6 +56,8 @@ pub fn view(id: SandboxId, spec: SandboxSpec) -> SandboxView {
 
 pub fn sample() -> Sample {
     Sample {
+        boot_time: None,
+        running_us: None,
         at: OffsetDateTime::UNIX_EPOCH,
         running: true,
         cpu_usec: u64::MAX,
@@ -240,6 +242,8 @@ impl RunnerApi for Fake {
         let _canceller = Canceller(&self.cancelled);
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
         let event = Event {
+            boot_time: None,
+            restated: None,
             sequence: after + 1,
             at: OffsetDateTime::UNIX_EPOCH,
             sandbox: SandboxId::random(),
@@ -250,6 +254,7 @@ impl RunnerApi for Fake {
             },
         };
         Ok(EventBatch {
+            life: String::new(),
             events: vec![event],
             next: after + 1,
             lost: after == 7,
@@ -310,7 +315,6 @@ impl RunnerApi for Fake {
         &self,
         id: &SnapshotId,
         name: &str,
-        _owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         self.find_snapshot(id).map(|_| job(name))
     }
@@ -340,11 +344,7 @@ impl RunnerApi for Fake {
             in_use_by: 0,
         }])
     }
-    async fn add_image(
-        &self,
-        source: ImageSource,
-        _owner: ImageOwner,
-    ) -> Result<ImageJob, RunnerError> {
+    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
         match source {
             ImageSource::Registry { reference, .. } => Ok(job(&reference)),
             ImageSource::Debian => Ok(job("debian")),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use cove_model::{OrgId, SandboxId};
 
-use crate::sql::{Op, Tx, json, values};
-use crate::{NewEvent, PAGE_MAX, StoreError, StoredEvent};
+use crate::sql::{Op, Row, Tx, json, values};
+use crate::{HostPosition, NewEvent, PAGE_MAX, StoreError, StoredEvent};
 
 const POSITION: &str = "host_event_position";
 
@@ -29,7 +29,7 @@ pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, 
 
 pub struct Append {
     pub events: Vec<NewEvent>,
-    pub host_position: Option<u64>,
+    pub host_position: Option<HostPosition>,
 }
 
 impl Op for Append {
@@ -70,10 +70,9 @@ impl Op for Append {
                 });
             }
         }
-        if let Some(position) = self.host_position {
-            PutSetting(POSITION.to_owned(), position.to_string())
-                .run(tx)
-                .await?;
+        if let Some(position) = &self.host_position {
+            let text = format!("{} {}", position.sequence, position.life);
+            PutSetting(POSITION.to_owned(), text).run(tx).await?;
         }
         Ok(stored)
     }
@@ -82,13 +81,18 @@ impl Op for Append {
 pub struct Position;
 
 impl Op for Position {
-    type Out = Option<u64>;
+    type Out = Option<HostPosition>;
     const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let text = Setting(POSITION.to_owned()).run(tx).await?;
         text.map(|text| {
-            text.parse().map_err(|_| StoreError::Corrupt {
+            let (sequence, life) = text.split_once(' ').unwrap_or((&text, ""));
+            let sequence = sequence.parse().map_err(|_| StoreError::Corrupt {
                 what: "event position",
+            })?;
+            Ok(HostPosition {
+                sequence,
+                life: life.to_owned(),
             })
         })
         .transpose()
@@ -120,17 +124,34 @@ impl Op for After {
                     .await?
             }
         };
-        rows.iter()
-            .map(|row| {
-                Ok(StoredEvent {
-                    sequence: row.count(0)?,
-                    org: row.parse(1, "organisation id")?,
-                    sandbox: row.parse(2, "sandbox id")?,
-                    at: row.time(3)?,
-                    kind: row.json(4, "event")?,
-                })
-            })
-            .collect()
+        rows.iter().map(stored).collect()
+    }
+}
+
+fn stored(row: &Row) -> Result<StoredEvent, StoreError> {
+    Ok(StoredEvent {
+        sequence: row.count(0)?,
+        org: row.parse(1, "organisation id")?,
+        sandbox: row.parse(2, "sandbox id")?,
+        at: row.time(3)?,
+        kind: row.json(4, "event")?,
+    })
+}
+
+/// Of one sandbox, newest first, whoever owns it.
+pub struct Latest(pub SandboxId, pub u32);
+
+impl Op for Latest {
+    type Out = Vec<StoredEvent>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let rows = tx
+            .query(
+                "SELECT sequence, org, sandbox, at, kind FROM events WHERE sandbox = ?1 \
+                 ORDER BY sequence DESC LIMIT ?2",
+                values![&self.0, i64::from(self.1.min(PAGE_MAX))],
+            )
+            .await?;
+        rows.iter().map(stored).collect()
     }
 }
 

@@ -1,7 +1,6 @@
 //! A caller's promise that two requests with one key are one.
 
-use cove_model::OrgId;
-use time::OffsetDateTime;
+use cove_model::{OrgId, Steady};
 
 use crate::sql::{Tx, Value, values};
 use crate::{IdempotencyKey, StoreError};
@@ -22,7 +21,7 @@ pub async fn claim<T: Tx>(
     org: &OrgId,
     key: &IdempotencyKey,
     made: Value,
-    at: OffsetDateTime,
+    at: Steady,
 ) -> Result<Claimed, StoreError> {
     let claimed = tx
         .execute(

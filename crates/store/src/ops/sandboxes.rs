@@ -9,13 +9,13 @@ use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::hold;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
-    Created, Desired, Holding, IdempotencyKey, Page, PageRequest, SandboxChange, SandboxFilter,
-    SandboxRecord, StoreError,
+    Created, Desired, Holding, IdempotencyKey, Moment, Page, PageRequest, SandboxChange,
+    SandboxFilter, SandboxRecord, StoreError,
 };
 
 const COLUMNS: &str = "id, org, spec, desired, state, reason, generation, facts, held_sandboxes, \
      held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, started_at, \
-     last_active_at, deleted_at, origin, head, stopped_at";
+     last_active_at, deleted_at, origin, head, stopped_at, created_steady, active_steady";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a sandbox of this name",
@@ -54,6 +54,8 @@ fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         origin: row.optional_parse(17, "snapshot id")?,
         head: row.optional_parse(18, "snapshot id")?,
         stopped_at: row.optional_time(19)?,
+        created_steady: row.steady(20)?,
+        active_steady: row.steady(21)?,
     })
 }
 
@@ -86,7 +88,7 @@ impl Op for Create {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Created, StoreError> {
         let new = &self.record;
         if let Some(key) = &self.idempotency {
-            match claim(tx, &new.org, key, (&new.id).into(), new.created_at).await? {
+            match claim(tx, &new.org, key, (&new.id).into(), new.created_steady).await? {
                 Claimed::New => {}
                 Claimed::Taken => return Ok(Created::KeyReused),
                 Claimed::Before(id) => {
@@ -101,8 +103,9 @@ impl Op for Create {
         tx.execute(
             "INSERT INTO sandboxes (id, org, name, spec, desired, state, reason, generation, facts, \
              held_sandboxes, held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, \
-             started_at, last_active_at, deleted_at, origin, head, stopped_at) VALUES (?1, ?2, ?3, ?4, \
-             ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+             started_at, last_active_at, deleted_at, origin, head, stopped_at, created_steady, \
+             active_steady) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
+             ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
             &row_values(new)?,
         )
         .await
@@ -112,7 +115,7 @@ impl Op for Create {
     }
 }
 
-fn row_values(record: &SandboxRecord) -> Result<[Value; 21], StoreError> {
+fn row_values(record: &SandboxRecord) -> Result<[Value; 23], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -135,6 +138,8 @@ fn row_values(record: &SandboxRecord) -> Result<[Value; 21], StoreError> {
         record.origin.as_ref().into(),
         record.head.as_ref().into(),
         record.stopped_at.into(),
+        record.created_steady.into(),
+        record.active_steady.into(),
     ])
 }
 
@@ -232,7 +237,7 @@ impl Op for Change {
              reason = ?7, generation = ?8, facts = ?9, held_sandboxes = ?10, held_cpu_milli = ?11, \
              held_memory_mb = ?12, held_disk_mb = ?13, created_at = ?14, updated_at = ?15, \
              started_at = ?16, last_active_at = ?17, deleted_at = ?18, origin = ?19, head = ?20, \
-             stopped_at = ?21 WHERE id = ?1",
+             stopped_at = ?21, created_steady = ?22, active_steady = ?23 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await
@@ -254,6 +259,13 @@ impl Op for Change {
 fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> SandboxRecord {
     let change = change.clone();
     let state = change.state.unwrap_or(old.state);
+    let before = Moment {
+        at: old.last_active_at,
+        steady: old.active_steady,
+    };
+    // The later one by time that passed: the date may have been set back.
+    let active = change.last_active.filter(|new| new.steady > before.steady);
+    let active = active.unwrap_or(before);
     SandboxRecord {
         spec: change.spec.unwrap_or_else(|| old.spec.clone()),
         desired: change.desired.unwrap_or(old.desired),
@@ -263,9 +275,8 @@ fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> S
         facts: change.facts.unwrap_or_else(|| old.facts.clone()),
         holds: change.holds.unwrap_or(old.holds),
         started_at: change.started_at.unwrap_or(old.started_at),
-        last_active_at: change
-            .last_active_at
-            .map_or(old.last_active_at, |new| new.max(old.last_active_at)),
+        last_active_at: active.at,
+        active_steady: active.steady,
         deleted_at: change.deleted_at.or(old.deleted_at),
         head: change.head.unwrap_or_else(|| old.head.clone()),
         origin: old.origin.clone(),
@@ -274,6 +285,7 @@ fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> S
         org: old.org.clone(),
         generation: old.generation,
         created_at: old.created_at,
+        created_steady: old.created_steady,
     }
 }
 
@@ -288,15 +300,31 @@ fn stopped_at(old: &SandboxRecord, state: State, at: OffsetDateTime) -> Option<O
     }
 }
 
-pub struct Touch(pub Vec<(SandboxId, OffsetDateTime)>);
+/// Those that are gone, the last first.
+pub struct Buried(pub u32);
+
+impl Op for Buried {
+    type Out = Vec<SandboxRecord>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM sandboxes WHERE deleted_at IS NOT NULL \
+             ORDER BY deleted_at DESC LIMIT ?1"
+        );
+        let rows = tx.query(&sql, values![i64::from(self.0)]).await?;
+        rows.iter().map(record).collect()
+    }
+}
+
+pub struct Touch(pub Vec<(SandboxId, Moment)>);
 
 impl Op for Touch {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         for (id, at) in &self.0 {
             tx.execute(
-                "UPDATE sandboxes SET last_active_at = ?2 WHERE id = ?1 AND last_active_at < ?2",
-                values![id, *at],
+                "UPDATE sandboxes SET last_active_at = ?2, active_steady = ?3 \
+                 WHERE id = ?1 AND active_steady < ?3",
+                values![id, at.at, at.steady],
             )
             .await?;
         }

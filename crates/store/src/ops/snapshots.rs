@@ -14,7 +14,7 @@ use crate::{
 };
 
 const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
-     facts, held_disk_mb, created_at, deleted_at";
+     facts, held_disk_mb, created_at, deleted_at, created_steady";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a snapshot of this name",
@@ -37,10 +37,11 @@ fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
         held_disk_mb: row.count(11)?,
         created_at: row.time(12)?,
         deleted_at: row.optional_time(13)?,
+        created_steady: row.steady(14)?,
     })
 }
 
-fn row_values(record: &SnapshotRecord) -> Result<[Value; 14], StoreError> {
+fn row_values(record: &SnapshotRecord) -> Result<[Value; 15], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -56,6 +57,7 @@ fn row_values(record: &SnapshotRecord) -> Result<[Value; 14], StoreError> {
         record.held_disk_mb.into(),
         record.created_at.into(),
         record.deleted_at.into(),
+        record.created_steady.into(),
     ])
 }
 
@@ -84,7 +86,7 @@ impl Op for Create {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<SnapshotCreated, StoreError> {
         let new = &self.record;
         if let Some(key) = &self.idempotency {
-            match claim(tx, &new.org, key, (&new.id).into(), new.created_at).await? {
+            match claim(tx, &new.org, key, (&new.id).into(), new.created_steady).await? {
                 Claimed::New => {}
                 Claimed::Taken => return Ok(SnapshotCreated::KeyReused),
                 Claimed::Before(id) => {
@@ -100,7 +102,7 @@ impl Op for Create {
         hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
-             ?11, ?12, ?13, ?14)"
+             ?11, ?12, ?13, ?14, ?15)"
         );
         tx.execute(&sql, &row_values(new)?)
             .await
@@ -190,7 +192,7 @@ impl Op for Change {
         tx.execute(
             "UPDATE snapshots SET org = ?2, name = ?3, sandbox = ?4, parent = ?5, kind = ?6, \
              state = ?7, memory = ?8, spec = ?9, rolled_back_to = ?10, facts = ?11, \
-             held_disk_mb = ?12, created_at = ?13, deleted_at = ?14 WHERE id = ?1",
+             held_disk_mb = ?12, created_at = ?13, deleted_at = ?14, created_steady = ?15 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await?;

@@ -28,7 +28,7 @@ impl Op for Sweep {
             .execute(
                 "DELETE FROM image_jobs WHERE (id, org) IN (SELECT id, org FROM image_jobs \
                  WHERE created_at < ?1 LIMIT ?2)",
-                values![keep.idempotency_before, ROWS_MAX],
+                values![keep.jobs_before, ROWS_MAX],
             )
             .await?;
         removed += trim_events(tx, keep).await?;
@@ -94,14 +94,15 @@ async fn bury<T: Tx>(tx: &mut T, keep: &Retention) -> Result<u64, StoreError> {
     let which = values![before, ROWS_MAX];
     let fold = format!(
         "INSERT INTO usage_hours (sandbox, hour, org, cpu_usec, memory_mib_ms, disk_mib_ms, \
-         egress_bytes) SELECT org, hour, org, CAST(SUM(cpu_usec) AS BIGINT), \
+         egress_bytes, estimated_ms) SELECT org, hour, org, CAST(SUM(cpu_usec) AS BIGINT), \
          CAST(SUM(memory_mib_ms) AS BIGINT), CAST(SUM(disk_mib_ms) AS BIGINT), \
-         CAST(SUM(egress_bytes) AS BIGINT) FROM usage_hours WHERE sandbox IN ({dead}) \
+         CAST(SUM(egress_bytes) AS BIGINT), CAST(SUM(estimated_ms) AS BIGINT) FROM usage_hours WHERE sandbox IN ({dead}) \
          GROUP BY org, hour ON CONFLICT (sandbox, hour) DO UPDATE SET \
          cpu_usec = usage_hours.cpu_usec + excluded.cpu_usec, \
          memory_mib_ms = usage_hours.memory_mib_ms + excluded.memory_mib_ms, \
          disk_mib_ms = usage_hours.disk_mib_ms + excluded.disk_mib_ms, \
-         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes"
+         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes, \
+         estimated_ms = usage_hours.estimated_ms + excluded.estimated_ms"
     );
     tx.execute(&fold, which).await?;
     for table in ["usage_hours", "usage_marks", "port_shares"] {

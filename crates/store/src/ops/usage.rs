@@ -1,7 +1,9 @@
 //! Metering. Each sample charges what was used since the one before and moves the marks in the same
 //! transaction, so a sample counts once however often the program dies around it.
 
-use cove_model::{OrgId, SandboxId};
+use std::time::Duration;
+
+use cove_model::{OrgId, SandboxId, Steady};
 
 use crate::cursor::{self, Place};
 use crate::sql::{Op, Row, Tx, micros, values};
@@ -21,9 +23,10 @@ const UNIT: u128 = (1 << 20) * 1000;
 const SUMS: &str = "CAST(COALESCE(SUM(cpu_usec), 0) AS BIGINT), \
      CAST(COALESCE(SUM(memory_mib_ms), 0) AS BIGINT), \
      CAST(COALESCE(SUM(disk_mib_ms), 0) AS BIGINT), \
-     CAST(COALESCE(SUM(egress_bytes), 0) AS BIGINT)";
+     CAST(COALESCE(SUM(egress_bytes), 0) AS BIGINT), \
+     CAST(COALESCE(SUM(estimated_ms), 0) AS BIGINT)";
 
-/// Where the last sample left off. The rests are what did not fill a whole unit yet.
+/// Where the last sample left off, on the axis of time that passed. The rests are what did not fill a whole unit yet.
 struct Mark {
     at: i64,
     running: bool,
@@ -62,7 +65,11 @@ fn charge(mark: &Mark, sample: &Figures<'_>) -> (Usage, u64, u64) {
     let ran = if mark.running { ran_until - mark.at } else { 0 };
     let (memory_mib_ms, memory_rest) = held(mark.memory_bytes, ran, mark.memory_rest);
     let (disk_mib_ms, disk_rest) = held(mark.disk_bytes, now - mark.at, mark.disk_rest);
+    // The host was restarted since: how long that took only dates can tell.
+    let estimated = mark.at < sample.exact_since && (memory_mib_ms > 0 || disk_mib_ms > 0);
+    let spanned = u64::try_from((now - mark.at) / 1000).unwrap_or(0);
     let usage = Usage {
+        estimated_ms: if estimated { spanned } else { 0 },
         cpu_usec: grown(sample.cpu_usec, mark.cpu_usec),
         memory_mib_ms,
         disk_mib_ms,
@@ -81,9 +88,12 @@ impl Op for Apply {
                 mark: sample.sandbox.as_str(),
                 counts_for: sample.sandbox.as_str(),
                 org: &sample.org,
-                at: micros(sample.at),
+                at: sample.at.steady.micros(),
+                date: micros(sample.at.at),
+                exact_since: sample.exact_since.micros(),
                 running: sample.running,
-                ran_until: sample.ran_until.map(micros),
+                running_for: sample.running_for,
+                ran_until: sample.ran_until.map(Steady::micros),
                 cpu_usec: sample.cpu_usec,
                 memory_bytes: sample.memory_bytes,
                 disk_bytes: sample.disk_bytes,
@@ -116,8 +126,11 @@ impl Op for ApplySnapshots {
                 mark: sample.snapshot.as_str(),
                 counts_for: sample.org.as_str(),
                 org: &sample.org,
-                at: micros(sample.at),
+                at: sample.at.steady.micros(),
+                date: micros(sample.at.at),
+                exact_since: sample.exact_since.micros(),
                 running: false,
+                running_for: None,
                 ran_until: None,
                 cpu_usec: 0,
                 memory_bytes: 0,
@@ -145,19 +158,16 @@ struct Figures<'a> {
     counts_for: &'a str,
     org: &'a OrgId,
     at: i64,
+    /// The same as a date.
+    date: i64,
+    exact_since: i64,
     running: bool,
+    running_for: Option<Duration>,
     ran_until: Option<i64>,
     cpu_usec: u64,
     memory_bytes: u64,
     disk_bytes: u64,
     egress_bytes: u64,
-}
-
-/// When a sandbox started; nothing for anything else.
-async fn started<T: Tx>(tx: &mut T, id: &str) -> Result<Option<i64>, StoreError> {
-    let select = "SELECT started_at FROM sandboxes WHERE id = ?1 AND started_at IS NOT NULL";
-    let rows = tx.query(select, values![id]).await?;
-    rows.first().map(|row| row.int(0)).transpose()
 }
 
 async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError> {
@@ -190,11 +200,12 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
     };
     if inserted > 0
         && sample.running
-        && let Some(started) = started(tx, sample.mark).await?
+        && let Some(running_for) = sample.running_for
     {
         // What it held before anybody looked is not known: its first figures stand for that, as far
         // as they can.
-        mark.at = started.max(at - UNSEEN_START_MICROS).min(at);
+        let running = i64::try_from(running_for.as_micros()).unwrap_or(i64::MAX);
+        mark.at = at - running.min(UNSEEN_START_MICROS);
         mark.running = true;
         mark.memory_bytes = sample.memory_bytes;
         mark.disk_bytes = sample.disk_bytes;
@@ -225,20 +236,22 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
         return Ok(());
     }
     tx.execute(
-        "INSERT INTO usage_hours VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
+        "INSERT INTO usage_hours VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
          ON CONFLICT (sandbox, hour) DO UPDATE SET \
          cpu_usec = usage_hours.cpu_usec + excluded.cpu_usec, \
          memory_mib_ms = usage_hours.memory_mib_ms + excluded.memory_mib_ms, \
          disk_mib_ms = usage_hours.disk_mib_ms + excluded.disk_mib_ms, \
-         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes",
+         egress_bytes = usage_hours.egress_bytes + excluded.egress_bytes, \
+         estimated_ms = usage_hours.estimated_ms + excluded.estimated_ms",
         values![
             sample.counts_for,
-            at.div_euclid(HOUR_MICROS),
+            sample.date.div_euclid(HOUR_MICROS),
             sample.org,
             usage.cpu_usec,
             usage.memory_mib_ms,
             usage.disk_mib_ms,
             usage.egress_bytes,
+            usage.estimated_ms,
         ],
     )
     .await?;
@@ -251,6 +264,7 @@ fn usage(row: &Row, first: usize) -> Result<Usage, StoreError> {
         memory_mib_ms: row.count(first + 1)?,
         disk_mib_ms: row.count(first + 2)?,
         egress_bytes: row.count(first + 3)?,
+        estimated_ms: row.count(first + 4)?,
     })
 }
 

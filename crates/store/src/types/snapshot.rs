@@ -1,6 +1,6 @@
 //! Rows of snapshots: what was kept of which sandbox, and what it grew from.
 
-use cove_model::{ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId};
+use cove_model::{ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId, Steady};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -98,6 +98,7 @@ pub struct SnapshotRecord {
     /// MiB of the organisation's disk quota.
     pub held_disk_mb: u64,
     pub created_at: OffsetDateTime,
+    pub created_steady: Steady,
     /// The row stays for a while, so that the tree it was part of keeps its shape.
     pub deleted_at: Option<OffsetDateTime>,
 }

@@ -106,6 +106,10 @@ fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     raw.execute_batch(&format!(
         "DROP TABLE audit; DROP TABLE audit_heads; DROP TABLE audit_journals; \
          DROP TABLE events; DROP TABLE event_heads; \
+         ALTER TABLE sandboxes DROP COLUMN created_steady; \
+         ALTER TABLE sandboxes DROP COLUMN active_steady; \
+         ALTER TABLE snapshots DROP COLUMN created_steady; \
+         ALTER TABLE usage_hours DROP COLUMN estimated_ms; \
          CREATE TABLE events (sequence BIGINT PRIMARY KEY, org TEXT NOT NULL, sandbox TEXT NOT NULL, \
          at BIGINT NOT NULL, kind TEXT NOT NULL); \
          CREATE INDEX events_by_org ON events (org, sequence); \

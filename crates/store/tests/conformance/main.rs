@@ -89,6 +89,8 @@ suite!(
     shares::shared_ports_are_bounded_and_go_with_their_sandbox,
     ssh_keys::ssh_keys_are_found_by_fingerprint_and_belong_to_one_organisation,
     misc::settings_are_replaced,
+    misc::time_that_passed_never_goes_back,
+    usage::dates_that_jump_change_no_charge,
     misc::sweeping_removes_only_what_is_past_its_time,
     misc::odd_texts_find_nothing_and_break_nothing,
 );

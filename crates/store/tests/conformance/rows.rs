@@ -2,16 +2,28 @@
 
 use std::sync::Arc;
 
-use cove_model::{KeyId, OrgId, Resources, SandboxId, SandboxSpec, State};
+use cove_model::{KeyId, OrgId, Resources, SandboxId, SandboxSpec, State, Steady};
 use cove_store::{
-    AuditJournal, AuditRecord, Desired, Holding, HostFacts, JournalEntry, Key, Organisation, Quota,
-    SandboxRecord, Scope, Store,
+    AuditJournal, AuditRecord, Desired, Holding, HostFacts, JournalEntry, Key, Moment,
+    Organisation, Quota, SandboxRecord, Scope, Store,
 };
 use time::OffsetDateTime;
 
 /// Second `s` of the cases' own time.
 pub fn at(s: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(1_800_000_000 + s).unwrap()
+}
+
+/// The same as a point of time that passed.
+pub fn steady(s: i64) -> Steady {
+    Steady::from_micros((1_800_000_000 + s) * 1_000_000)
+}
+
+pub fn moment(s: i64) -> Moment {
+    Moment {
+        at: at(s),
+        steady: steady(s),
+    }
 }
 
 pub async fn org(store: &Arc<dyn Store>, name: &str) -> OrgId {
@@ -96,6 +108,8 @@ pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) ->
         generation: 1,
         facts: HostFacts::default(),
         created_at,
+        created_steady: steady_of(created_at),
+        active_steady: steady_of(created_at),
         updated_at: created_at,
         started_at: None,
         stopped_at: None,
@@ -104,6 +118,10 @@ pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) ->
         origin: None,
         head: None,
     }
+}
+
+fn steady_of(at: OffsetDateTime) -> Steady {
+    Steady::from_micros(i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap())
 }
 
 pub fn small() -> Resources {

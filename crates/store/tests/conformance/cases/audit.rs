@@ -8,7 +8,7 @@ use cove_store::{
     Retention, Store,
 };
 
-use crate::rows::{append, at, audit, journal, org};
+use crate::rows::{append, at, audit, journal, org, steady};
 
 pub async fn records_page_newest_first(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
@@ -138,7 +138,8 @@ pub async fn pruning_keeps_an_anchor_and_one_organisation_does_not_push_out_anot
     append(&store, "quiet", (0..3).map(|n| audit(&quiet, n)).collect()).await;
     append(&store, "loud", (0..40).map(|n| audit(&loud, n)).collect()).await;
     let keep = Retention {
-        idempotency_before: at(-100),
+        idempotency_before: steady(-100),
+        jobs_before: at(-100),
         events_before: at(-100),
         events_max: 100,
         audit_before: at(-100),

@@ -7,6 +7,13 @@ use cove_store::{NewEvent, Store};
 
 use crate::rows::{at, org};
 
+fn place(sequence: u64, life: &str) -> cove_store::HostPosition {
+    cove_store::HostPosition {
+        sequence,
+        life: life.into(),
+    }
+}
+
 fn event(org: &OrgId, sandbox: &SandboxId) -> NewEvent {
     NewEvent {
         org: org.clone(),
@@ -61,10 +68,16 @@ pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
     assert_eq!(store.event_bounds(&ours).await.unwrap(), (None, 0));
     let (one, two) = (SandboxId::random(), SandboxId::random());
     let told = [event(&ours, &one), event(&theirs, &two), event(&ours, &two)];
-    let stored = store.append_events(&told, Some(17)).await.unwrap();
-    assert_eq!(store.host_position().await.unwrap(), Some(17));
-    store.append_events(&[], Some(19)).await.unwrap();
-    assert_eq!(store.host_position().await.unwrap(), Some(19));
+    let stored = store
+        .append_events(&told, Some(place(17, "a")))
+        .await
+        .unwrap();
+    assert_eq!(store.host_position().await.unwrap(), Some(place(17, "a")));
+    store
+        .append_events(&[], Some(place(19, "b c")))
+        .await
+        .unwrap();
+    assert_eq!(store.host_position().await.unwrap(), Some(place(19, "b c")));
     assert_eq!(store.event_bounds(&ours).await.unwrap(), (Some(1), 2));
     assert_eq!(store.event_bounds(&theirs).await.unwrap(), (Some(1), 1));
 

@@ -10,7 +10,7 @@ use cove_store::{
     StoreError, Usage, UsageSample,
 };
 
-use crate::rows::{append, at, org, sandbox};
+use crate::rows::{append, at, moment, org, sandbox, steady};
 
 pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
@@ -166,8 +166,10 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
     let used = UsageSample {
         sandbox: dead.id.clone(),
         org: ours.clone(),
-        at: at(15),
+        at: moment(15),
+        exact_since: steady(0),
         running: true,
+        running_for: None,
         ran_until: None,
         cpu_usec: 77,
         memory_bytes: 0,
@@ -176,7 +178,8 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
     };
     store.apply_samples(&[used]).await.unwrap();
     let keep = Retention {
-        idempotency_before: at(0),
+        idempotency_before: steady(0),
+        jobs_before: at(0),
         events_before: at(0),
         events_max: 100,
         audit_before: at(0),
@@ -236,7 +239,7 @@ pub async fn sweeping_removes_only_what_is_past_its_time(store: Arc<dyn Store>) 
     assert!(store.any_sandbox(&alive.id).await.unwrap().is_some());
     let removed = store
         .sweep(&Retention {
-            idempotency_before: at(11),
+            idempotency_before: steady(11),
             ..keep
         })
         .await
@@ -333,7 +336,8 @@ pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>)
         [job(&theirs, None)]
     );
     let keep = Retention {
-        idempotency_before: at(5),
+        jobs_before: at(5),
+        idempotency_before: steady(0),
         events_before: at(0),
         events_max: 100,
         audit_before: at(0),
@@ -343,9 +347,41 @@ pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>)
     };
     assert_eq!(store.sweep(&keep).await.unwrap(), 0);
     let later = Retention {
-        idempotency_before: at(6),
+        jobs_before: at(6),
         ..keep
     };
     assert_eq!(store.sweep(&later).await.unwrap(), 2);
     assert_eq!(store.image_job(None, "job_1").await.unwrap(), None);
+}
+
+/// Readings of several boots lie on one axis that never goes back.
+pub async fn time_that_passed_never_goes_back(store: Arc<dyn Store>) {
+    let read = |boot: &str, since_s: u64, date_s: i64| {
+        let reading = cove_store::BootReading {
+            at: at(date_s),
+            boot_time: cove_model::BootTime {
+                boot: boot.into(),
+                micros: since_s * 1_000_000,
+            },
+        };
+        let store = Arc::clone(&store);
+        async move {
+            let axis = store.read_steady(&reading).await.unwrap();
+            let now = axis.offset_us + i64::try_from(since_s).unwrap() * 1_000_000;
+            (
+                now - steady(0).micros(),
+                axis.began.micros() - steady(0).micros(),
+            )
+        }
+    };
+    let second = 1_000_000;
+    assert_eq!(read("a", 100, 0).await, (0, 0));
+    // The date jumps; what passed does not.
+    assert_eq!(read("a", 110, 3610).await, (10 * second, 0));
+    assert_eq!(read("a", 120, -3580).await, (20 * second, 0));
+    // Another boot: as long as dates say since the last reading.
+    assert_eq!(read("b", 5, -3480).await, (120 * second, 120 * second));
+    assert_eq!(read("b", 15, 9999).await, (130 * second, 120 * second));
+    // And never less than nothing.
+    assert_eq!(read("c", 1, 0).await, (130 * second, 130 * second));
 }

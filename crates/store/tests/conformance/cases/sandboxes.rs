@@ -9,7 +9,7 @@ use cove_store::{
     Store, StoreError,
 };
 
-use crate::rows::{at, org, sandbox, sandbox_of, small};
+use crate::rows::{at, moment, org, sandbox, sandbox_of, small};
 
 fn deleted() -> SandboxChange {
     SandboxChange {
@@ -335,11 +335,11 @@ pub async fn activity_only_moves_forward(store: Arc<dyn Store>) {
     let made = sandbox(&ours, None);
     store.create_sandbox(&made, None).await.unwrap();
     store
-        .touch_sandboxes(&[(made.id.clone(), at(100))])
+        .touch_sandboxes(&[(made.id.clone(), moment(100))])
         .await
         .unwrap();
     store
-        .touch_sandboxes(&[(made.id.clone(), at(90))])
+        .touch_sandboxes(&[(made.id.clone(), moment(90))])
         .await
         .unwrap();
     let found = store.any_sandbox(&made.id).await.unwrap().unwrap();

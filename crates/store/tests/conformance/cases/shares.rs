@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cove_model::{OrgId, SandboxId};
 use cove_store::{Holding, PortShare, Retention, SandboxChange, Store, StoreError};
 
-use crate::rows::{at, org, sandbox};
+use crate::rows::{at, org, sandbox, steady};
 
 fn share(org: &OrgId, sandbox: &SandboxId, port: u16) -> PortShare {
     PortShare {
@@ -85,7 +85,8 @@ pub async fn shared_ports_are_bounded_and_go_with_their_sandbox(store: Arc<dyn S
         .await
         .unwrap();
     let keep = Retention {
-        idempotency_before: at(0),
+        idempotency_before: steady(0),
+        jobs_before: at(0),
         events_before: at(0),
         events_max: 1000,
         audit_before: at(0),

@@ -9,7 +9,7 @@ use cove_store::{
     SnapshotRef, SnapshotSample, SnapshotState, Store, StoreError,
 };
 
-use crate::rows::{at, org, org_with, sandbox};
+use crate::rows::{at, moment, org, org_with, sandbox, steady};
 
 fn snapshot(of: &SandboxRecord, name: Option<&str>) -> SnapshotRecord {
     SnapshotRecord {
@@ -26,6 +26,7 @@ fn snapshot(of: &SandboxRecord, name: Option<&str>) -> SnapshotRecord {
         facts: SnapshotFacts::default(),
         held_disk_mb: 1,
         created_at: at(20),
+        created_steady: steady(20),
         deleted_at: None,
     }
 }
@@ -202,7 +203,8 @@ pub async fn sandboxes_remember_what_they_grew_from(store: Arc<dyn Store>) {
     store.change_snapshot(&taken.id, &gone()).await.unwrap();
     assert_eq!(store.forks(&parent.id, 10).await.unwrap(), [child.id]);
     let retention = Retention {
-        idempotency_before: at(0),
+        idempotency_before: steady(0),
+        jobs_before: at(0),
         events_before: at(0),
         events_max: 1000,
         audit_before: at(0),
@@ -263,7 +265,8 @@ pub async fn their_disk_is_charged_from_beginning_to_end(store: Arc<dyn Store>) 
     let sample = |second: i64, disk_bytes: Option<u64>| SnapshotSample {
         snapshot: one.id.clone(),
         org: ours.clone(),
-        at: at(second),
+        at: moment(second),
+        exact_since: steady(-1_000_000),
         disk_bytes,
     };
     let used = async || {

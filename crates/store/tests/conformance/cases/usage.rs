@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_model::{OrgId, SandboxId};
-use cove_store::{PageRequest, Period, Store, Usage, UsageSample};
+use cove_store::{Moment, PageRequest, Period, Store, Usage, UsageSample};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use crate::rows::{at, org, sandbox};
+use crate::rows::{at, moment, org, sandbox, steady};
 
 fn ever() -> Period {
     Period {
@@ -17,12 +17,21 @@ fn ever() -> Period {
     }
 }
 
+fn later(than: Moment, by: Duration) -> Moment {
+    Moment {
+        at: than.at + by,
+        steady: than.steady + by,
+    }
+}
+
 fn sample(sandbox: &SandboxId, org: &OrgId, second: i64) -> UsageSample {
     UsageSample {
         sandbox: sandbox.clone(),
         org: org.clone(),
-        at: at(second),
+        at: moment(second),
+        exact_since: steady(-1_000_000),
         running: true,
+        running_for: None,
         ran_until: None,
         cpu_usec: 0,
         memory_bytes: 0,
@@ -60,7 +69,7 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
             .unwrap();
         for (passed, running, cpu, memory_bytes, disk_bytes, egress) in series {
             let next = UsageSample {
-                at: last.at + Duration::from_micros(passed),
+                at: later(last.at, Duration::from_micros(passed)),
                 running,
                 cpu_usec: last.cpu_usec + cpu,
                 memory_bytes,
@@ -92,6 +101,7 @@ pub async fn charges_are_exact_for_any_series_of_samples(store: Arc<dyn Store>) 
             memory_mib_ms: (memory / unit) as u64,
             disk_mib_ms: (disk / unit) as u64,
             egress_bytes: last.egress_bytes,
+            estimated_ms: 0,
         };
         assert_eq!(store.usage_of(&sandbox).await.unwrap(), expected);
         total.cpu_usec += expected.cpu_usec;
@@ -157,7 +167,7 @@ pub async fn periods_count_whole_hours(store: Arc<dyn Store>) {
     let stopped = UsageSample {
         cpu_usec: 57,
         running: false,
-        ran_until: Some(at(3 * 3600 + 2)),
+        ran_until: Some(steady(3 * 3600 + 2)),
         ..sample(&sandbox, &ours, 3 * 3600 + 100)
     };
     store.apply_samples(&[stopped]).await.unwrap();
@@ -167,11 +177,11 @@ pub async fn periods_count_whole_hours(store: Arc<dyn Store>) {
 
 pub async fn first_figures_count_from_the_start_for_a_while(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
-    for (seconds, charged) in [(5, 5), (3600, 60)] {
-        let mut record = sandbox(&ours, None);
-        record.started_at = Some(at(100));
+    for (seconds, charged) in [(5i64, 5), (3600, 60)] {
+        let record = sandbox(&ours, None);
         store.create_sandbox(&record, None).await.unwrap();
         let first = UsageSample {
+            running_for: Some(Duration::from_secs(seconds.unsigned_abs())),
             cpu_usec: 7,
             memory_bytes: 3 << 20,
             disk_bytes: 2 << 20,
@@ -184,16 +194,48 @@ pub async fn first_figures_count_from_the_start_for_a_while(store: Arc<dyn Store
         assert_eq!(usage.disk_mib_ms, 2 * charged * 1000);
     }
     // What is seen only after its end has no memory to tell of.
-    let mut record = sandbox(&ours, None);
-    record.started_at = Some(at(100));
+    let record = sandbox(&ours, None);
     store.create_sandbox(&record, None).await.unwrap();
     let ended = UsageSample {
         running: false,
-        ran_until: Some(at(110)),
+        ran_until: Some(steady(110)),
         disk_bytes: 2 << 20,
         ..sample(&record.id, &ours, 120)
     };
     store.apply_samples(&[ended]).await.unwrap();
     let usage = store.usage_of(&record.id).await.unwrap();
     assert_eq!((usage.memory_mib_ms, usage.disk_mib_ms), (0, 0));
+}
+
+/// The date says which hour something counts for; how long it was is another clock's to say.
+pub async fn dates_that_jump_change_no_charge(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let sandbox = SandboxId::random();
+    let told = |steady_s: i64, date_s: i64| UsageSample {
+        at: Moment {
+            at: at(date_s),
+            steady: steady(steady_s),
+        },
+        memory_bytes: 1 << 20,
+        disk_bytes: 1 << 20,
+        ..sample(&sandbox, &ours, 0)
+    };
+    // An hour forward, and two back.
+    for (steady_s, date_s) in [(0, 0), (10, 3610), (20, -3580), (30, -3570)] {
+        store
+            .apply_samples(&[told(steady_s, date_s)])
+            .await
+            .unwrap();
+    }
+    let usage = store.usage_of(&sandbox).await.unwrap();
+    assert_eq!((usage.memory_mib_ms, usage.disk_mib_ms), (30_000, 30_000));
+    assert_eq!(usage.estimated_ms, 0);
+    // What spans a restart of the host is charged too, and marked.
+    let restarted = UsageSample {
+        exact_since: steady(45),
+        ..told(50, 50)
+    };
+    store.apply_samples(&[restarted]).await.unwrap();
+    let usage = store.usage_of(&sandbox).await.unwrap();
+    assert_eq!((usage.disk_mib_ms, usage.estimated_ms), (50_000, 20_000));
 }

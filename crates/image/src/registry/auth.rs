@@ -1,22 +1,41 @@
 //! Who asks: no one, a name with a password, or a token fetched with either.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::error::RegistryError;
-use crate::wire::Login;
+use super::RegistryError;
 
-pub(crate) fn basic(login: &Login) -> String {
-    format!(
-        "Basic {}",
-        STANDARD.encode(format!("{}:{}", login.username, login.password))
-    )
+/// A name and a password (or an access token in its place) for one pull.
+#[derive(Clone)]
+pub struct RegistryAuth {
+    pub username: String,
+    pub password: String,
+}
+
+/// Passwords stay out of logs.
+impl fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryAuth")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RegistryAuth {
+    pub(super) fn basic(&self) -> String {
+        format!(
+            "Basic {}",
+            STANDARD.encode(format!("{}:{}", self.username, self.password))
+        )
+    }
 }
 
 /// What a registry asks for with its 401.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Challenge {
+pub(super) enum Challenge {
     Basic,
     Bearer {
         realm: String,
@@ -84,7 +103,7 @@ fn parameters(mut text: &str) -> Vec<(String, String)> {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct TokenAnswer {
+pub(super) struct TokenAnswer {
     token: Option<String>,
     access_token: Option<String>,
 }
@@ -102,7 +121,7 @@ impl TokenAnswer {
 }
 
 /// One value of a query string.
-pub(crate) fn percent_encode(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -167,5 +186,14 @@ mod tests {
         };
         assert_eq!(answer("abc").bearer().as_deref(), Some("Bearer abc"));
         assert_eq!(answer("abc\r\nX: y").bearer(), None);
+    }
+
+    #[test]
+    fn a_password_is_not_printed() {
+        let auth = RegistryAuth {
+            username: "me".to_owned(),
+            password: "hunter2".to_owned(),
+        };
+        assert!(!format!("{auth:?}").contains("hunter2"));
     }
 }
