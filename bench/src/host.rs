@@ -8,7 +8,7 @@ use cove_engine::{Engine, EngineConfig, Overcommit};
 use cove_model::{ProcessId, Resources, SandboxId, SandboxSpec};
 use cove_protocol::client::{ExecResult, Guest};
 use cove_protocol::message::Start;
-use cove_runner::{CreateRequest, ImageSource, JobState, RunnerApi};
+use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
 
 pub struct Host {
     pub engine: Engine,
@@ -28,6 +28,11 @@ impl Host {
             disk: 1e6,
         };
         config.warm = 8;
+        config.import_dirs = image
+            .and_then(Path::parent)
+            .map(Path::to_owned)
+            .into_iter()
+            .collect();
         let engine = Engine::open(config).await?;
         let source = match image {
             None => ImageSource::Debian,
@@ -36,7 +41,7 @@ impl Host {
                 path: path.to_string_lossy().into_owned(),
             },
         };
-        let mut job = engine.add_image(source).await?;
+        let mut job = engine.add_image(source, ImageOwner::Operator).await?;
         while job.state == JobState::Running {
             tokio::time::sleep(Duration::from_millis(100)).await;
             job = engine.image_job(&job.id).await?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cove_engine::Engine;
 use cove_model::{SandboxId, State};
-use cove_runner::{CreateRequest, ImageSource, JobState, RunnerApi, RunnerError};
+use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, guest, small_spec, succeed};
 
 use crate::PROGRAM;
@@ -204,10 +204,13 @@ async fn an_import_and_creates_go_on_side_by_side() {
     let world = World::start(PROGRAM).await;
     let client = world.client();
     let job = client
-        .add_image(ImageSource::Local {
-            name: "other".into(),
-            path: world.setup.dir.join("image").display().to_string(),
-        })
+        .add_image(
+            ImageSource::Local {
+                name: "other".into(),
+                path: world.setup.dir.join("image").display().to_string(),
+            },
+            ImageOwner::Operator,
+        )
         .await
         .unwrap();
     let ids: Vec<SandboxId> = {

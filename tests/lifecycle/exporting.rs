@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cove_model::{SandboxId, SandboxSpec, SnapshotId};
 use cove_runner::{
-    CreateRequest, FromSnapshot, GuestStream, Imported, JobState, RunnerApi, RunnerError,
-    SnapshotRequest,
+    CreateRequest, FromSnapshot, GuestStream, ImageOwner, Imported, JobState, RunnerApi,
+    RunnerError, SnapshotRequest,
 };
 use cove_tests::engine_host::{World, output, small_spec, succeed};
 use cove_tests::strace::Strace;
@@ -137,7 +137,7 @@ async fn a_snapshot_becomes_an_image_that_needs_nothing_of_it() {
     let at_home = start(&world, &snapshot).await;
     let expected = output(&world.guest(&at_home), LOOK).await;
     let job = client
-        .image_from_snapshot(&snapshot, "set-up")
+        .image_from_snapshot(&snapshot, "set-up", ImageOwner::Operator)
         .await
         .unwrap();
     let job = world.job_end(&job.id).await;
@@ -150,7 +150,9 @@ async fn a_snapshot_becomes_an_image_that_needs_nothing_of_it() {
         .await
         .id;
     assert_eq!(output(&world.guest(&made), LOOK).await, expected);
-    let job = client.image_from_snapshot(&snapshot, "again").await;
+    let job = client
+        .image_from_snapshot(&snapshot, "again", ImageOwner::Operator)
+        .await;
     assert!(matches!(job, Err(RunnerError::NotFound { .. })), "{job:?}");
     client.delete(&made).await.unwrap();
     client.remove_image("set-up").await.unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use cove_runner::{ImageSource, JobState, RunnerApi, RunnerError};
+use cove_runner::{ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{IMAGE, World, eventually, output};
 
 use crate::PROGRAM;
@@ -81,11 +81,21 @@ async fn two_callers_share_one_debian_build_and_a_second_data_directory_reuses_i
     let (one, two) = tokio::join!(
         {
             let client = first.client();
-            async move { client.add_image(ImageSource::Debian).await.unwrap() }
+            async move {
+                client
+                    .add_image(ImageSource::Debian, ImageOwner::Operator)
+                    .await
+                    .unwrap()
+            }
         },
         {
             let client = first.client();
-            async move { client.add_image(ImageSource::Debian).await.unwrap() }
+            async move {
+                client
+                    .add_image(ImageSource::Debian, ImageOwner::Operator)
+                    .await
+                    .unwrap()
+            }
         }
     );
     assert_eq!(one.id, two.id);
@@ -120,7 +130,7 @@ async fn two_callers_share_one_debian_build_and_a_second_data_directory_reuses_i
     let begun = Instant::now();
     let job = second
         .client()
-        .add_image(ImageSource::Debian)
+        .add_image(ImageSource::Debian, ImageOwner::Operator)
         .await
         .unwrap();
     let job = eventually("the cached image is there", || async {
@@ -162,7 +172,13 @@ async fn fetches_are_shared_only_by_those_with_the_same_credentials() {
             password: login.map(|(_, password)| password.to_owned()),
         };
         let asker = &asker;
-        async move { asker.add_image(source).await.unwrap().id }
+        async move {
+            asker
+                .add_image(source, ImageOwner::Operator)
+                .await
+                .unwrap()
+                .id
+        }
     };
     let ours = fetch(Some(("ours", "secret"))).await;
     assert_eq!(fetch(Some(("ours", "secret"))).await, ours);

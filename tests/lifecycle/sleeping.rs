@@ -6,7 +6,7 @@ use std::fs;
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_protocol::message::WriteFile;
 use cove_runner::{
-    CreateRequest, FromSnapshot, JobState, RollbackRequest, RunnerApi, RunnerError,
+    CreateRequest, FromSnapshot, ImageOwner, JobState, RollbackRequest, RunnerApi, RunnerError,
     SnapshotRequest, SnapshotView,
 };
 use cove_tests::engine_host::{World, eventually, output, shell, small_spec};
@@ -269,7 +269,7 @@ async fn processes_are_forked_rolled_back_and_made_part_of_images() {
     assert!(is_gapless(&world, &parent).await > before);
 
     let job = client
-        .image_from_snapshot(&taken.id, "counting")
+        .image_from_snapshot(&taken.id, "counting", ImageOwner::Operator)
         .await
         .unwrap();
     let job = world.job_end(&job.id).await;

@@ -1,7 +1,9 @@
 //! A database inside is consistent in every snapshot that is taken under its writes.
 
 use cove_model::{SandboxId, SnapshotId};
-use cove_runner::{CreateRequest, FromSnapshot, ImageSource, JobState, RunnerApi, SnapshotRequest};
+use cove_runner::{
+    CreateRequest, FromSnapshot, ImageOwner, ImageSource, JobState, RunnerApi, SnapshotRequest,
+};
 use cove_tests::engine_host::{World, eventually, output, shell, small_spec};
 
 use crate::PROGRAM;
@@ -39,7 +41,10 @@ print('ok')
 async fn sqlite_under_load_is_whole_in_each_of_a_hundred_snapshots() {
     let world = World::start(PROGRAM).await;
     let client = world.client();
-    let job = client.add_image(ImageSource::Debian).await.unwrap();
+    let job = client
+        .add_image(ImageSource::Debian, ImageOwner::Operator)
+        .await
+        .unwrap();
     let job = eventually("the default image is there", || async {
         let job = client.image_job(&job.id).await.unwrap();
         (job.state != JobState::Running).then_some(job)

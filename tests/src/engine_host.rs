@@ -16,7 +16,7 @@ use cove_model::{Event, Resources, SandboxId, SandboxSpec, State};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::wire::Client;
 use cove_runner::{
-    CreateRequest, ImageJob, ImageSource, JobState, RunnerApi, RunnerError, SandboxView,
+    CreateRequest, ImageJob, ImageOwner, ImageSource, JobState, RunnerApi, RunnerError, SandboxView,
 };
 
 mod inside;
@@ -76,6 +76,7 @@ impl Setup {
 
     pub fn engine_config(&self) -> EngineConfig {
         let mut config = crate::engine_config(self.data_dir());
+        config.import_dirs = vec![self.dir.clone()];
         if self.directory_backend {
             config.backend = BackendChoice::Directory;
         } else {
@@ -275,7 +276,11 @@ impl World {
             name: name.into(),
             path: path.display().to_string(),
         };
-        let job = self.client().add_image(source).await.expect("a job");
+        let job = self
+            .client()
+            .add_image(source, ImageOwner::Operator)
+            .await
+            .expect("a job");
         self.job_end(&job.id).await
     }
 

@@ -16,7 +16,7 @@ use cove_engine::{Engine, EngineConfig};
 use cove_model::{ProcessId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{Exit, Start};
-use cove_runner::{CreateRequest, ImageSource, JobState, RunnerApi};
+use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -54,6 +54,7 @@ impl Host {
             .expect("a temporary directory can be made");
         let mut config = engine_config(dir.path().join("data"));
         config.pool_bytes = Some(POOL_BYTES);
+        config.import_dirs = vec![dir.path().to_owned()];
         change(&mut config);
         let engine = Engine::open(config).await.expect("the engine opens");
         Arc::new(Self {
@@ -75,7 +76,11 @@ impl Host {
 
     /// Adds an image and waits until it can be used.
     pub async fn add_image(&self, source: ImageSource) {
-        let mut job = self.engine.add_image(source).await.expect("a job starts");
+        let mut job = self
+            .engine
+            .add_image(source, ImageOwner::Operator)
+            .await
+            .expect("a job starts");
         let deadline = Instant::now() + IMAGE_DEADLINE;
         while job.state == JobState::Running {
             assert!(

@@ -107,7 +107,9 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Egress(args) => done(egress::run(&client, &args, json).await),
         Command::Audit { limit } => done(look::audit(&client, limit, json).await),
         Command::Stats { sandboxes } => done(look::stats(&client, sandboxes, json).await),
-        Command::Image(command) => images::run(&client, command, json).await,
+        Command::Image(command) => {
+            images::run(&client, &connect::data_dir(global), command, json).await
+        }
         Command::Key(command) => done(access::key(&client, command, json).await),
         Command::Org(command) => done(access::org(&client, command, json).await),
         Command::Bench(args) => done(bench::run(&client, &args, global).await),

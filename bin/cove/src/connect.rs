@@ -15,6 +15,11 @@ pub const ROOT_KEY_FILE: &str = "root.key";
 /// Where the server of this data directory is reached, written when it starts.
 pub const URL_FILE: &str = "url";
 
+/// Where `cove image import` puts what the server of this data directory is to import.
+pub fn import_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("import")
+}
+
 pub fn data_dir(global: &Global) -> PathBuf {
     global
         .data_dir

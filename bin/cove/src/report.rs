@@ -1,6 +1,6 @@
 //! What goes wrong, told to a person on standard error, with the exit code scripts rely on.
 
-use std::io;
+use std::io::{self, Write};
 
 use cove_api::ErrorCode;
 use cove_client::ClientError;
@@ -107,6 +107,11 @@ impl CliError {
     }
 }
 
+/// A line on standard error. Where that cannot be written to, the exit code still tells.
+fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Prints the error, its causes and what to do; returns the exit code.
 pub fn print(error: &CliError) -> u8 {
     let code = error.exit_code();
@@ -123,9 +128,9 @@ pub fn print(error: &CliError) -> u8 {
         }
         below = cause.source();
     }
-    eprintln!("cove: {text}");
+    tell(&format!("cove: {text}"));
     if let Some(hint) = error.hint() {
-        eprintln!("  {}", printable(&hint));
+        tell(&format!("  {}", printable(&hint)));
     }
     if let Some(ClientError::Refused {
         detail,
@@ -134,13 +139,13 @@ pub fn print(error: &CliError) -> u8 {
     }) = error.client()
     {
         if let Some(seconds) = retry_after_s {
-            eprintln!("  trying again makes sense in {seconds} s");
+            tell(&format!("  trying again makes sense in {seconds} s"));
         }
         if detail.code == ErrorCode::Internal {
-            eprintln!(
+            tell(&format!(
                 "  the server's log has more under {}",
                 printable(&detail.request_id)
-            );
+            ));
         }
     }
     code

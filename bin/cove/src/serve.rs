@@ -3,7 +3,7 @@
 //! ```text
 //!  cove serve (root)  binds the port, makes the first key, starts and restarts its children
 //!    ├─ runner  (root)          the engine, behind <data-dir>/runner.sock
-//!    └─ control (unprivileged)  HTTP and the books; the listening socket is its standard input
+//!    └─ control (unprivileged)  HTTP and the database; gets the listening sockets over standard input
 //! ```
 //!
 //! ```text
@@ -11,6 +11,7 @@
 //! <data-dir>/root.key     0600  the first key
 //! <data-dir>/url          0644  where the command line of this machine finds the server
 //! <data-dir>/engine/      0700  root's: the pool, images, records
+//! <data-dir>/control.uid  0644  the user id that is the control side's alone
 //! <data-dir>/control/     0700  the control side's: its database
 //! <data-dir>/runner.sock  0600  the control side's way to the runner
 //! ```
@@ -18,10 +19,12 @@
 //! Whoever of them dies, sandboxes live on and nothing acknowledged is lost; the supervisor keeps the
 //! listening socket, so that callers wait through a restart of the control side instead of failing.
 
+mod confine;
 mod control;
 mod handover;
 mod logging;
 mod open_files;
+mod ownership;
 mod privileges;
 mod ready;
 mod reload;
@@ -145,8 +148,8 @@ pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
             open_files::raise();
             resolve(&args, global).and_then(supervisor::run)
         }
-        Some("runner") => return role::child(runner::run),
-        Some("control") => return role::child(control::run),
+        Some("runner") => return role::child(logging::Process::Runner, runner::run),
+        Some("control") => return role::child(logging::Process::Control, control::run),
         Some(other) => Err(ServeError::Settings {
             message: format!("there is no role '{other}'"),
         }),

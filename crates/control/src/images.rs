@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
 use cove_model::{ImageId, OrgId};
-use cove_runner::{HostReport, ImageJob, ImageSource, ImageView, JobState};
+use cove_runner::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, JobState};
 use cove_store::{Scope, StoreError};
 
 mod jobs;
@@ -177,12 +177,12 @@ impl Control {
             principal.require_operator()?;
         }
         if let ImageSource::Registry { reference, .. } = &source {
-            self.check_registry(principal, reference).await?;
+            self.check_registry(principal, reference)?;
         }
-        self.require_room(principal).await?;
+        let owner = self.image_owner(principal).await?;
         let shared =
             principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
-        let job = self.runner().add_image(source).await?;
+        let job = self.runner().add_image(source, owner).await?;
         self.follow_job(principal, job, name, shared).await
     }
 
@@ -209,22 +209,34 @@ impl Control {
         Ok(left)
     }
 
-    /// Refuses to begin with an image of an organisation that has no room for any.
-    pub(crate) async fn require_room(&self, principal: &Principal) -> Result<(), ControlError> {
+    /// On whose behalf the host adds an image. Refuses to begin with one of an organisation that has no
+    /// room for any.
+    pub(crate) async fn image_owner(
+        &self,
+        principal: &Principal,
+    ) -> Result<ImageOwner, ControlError> {
+        if principal.home {
+            return Ok(ImageOwner::Operator);
+        }
         let org = self.store().organisation(&principal.org).await?;
-        match org {
-            Some(org) if !principal.home && org.used.disk_mb >= org.quota.disk_mb => {
-                Err(ControlError::new(
+        let room_mb = match org {
+            Some(org) if org.used.disk_mb >= org.quota.disk_mb => {
+                return Err(ControlError::new(
                     ErrorCode::QuotaExceeded,
                     format!(
                         "the organisation's quota of {} MiB of disk is used up",
                         org.quota.disk_mb
                     ),
                 )
-                .hint("remove images, snapshots or sandboxes, or have the quota raised"))
+                .hint("remove images, snapshots or sandboxes, or have the quota raised"));
             }
-            _ => Ok(()),
-        }
+            Some(org) => org.quota.disk_mb - org.used.disk_mb,
+            None => 0,
+        };
+        Ok(ImageOwner::Tenant {
+            org: principal.org.clone(),
+            room_bytes: room_mb.saturating_mul(1 << 20),
+        })
     }
 
     /// Needs `manage`. An image others may use too stays on the host; one that sandboxes or snapshots of

@@ -430,7 +430,7 @@ pub async fn logs(front: &Front, access: GuestAccess, process: Process) -> Answe
     let follow = access.listener().follow(from.clone()).await?;
     let said = tokio::select! {
         said = collect(front, Following::new(access, follow, from, true)) => said?,
-        () = front.closing.cancelled() => {
+        () = front.leaving.cancelled() => {
             return Err(Refusal::new(503, "UNAVAILABLE", "the server is restarting"));
         }
     };

@@ -19,6 +19,8 @@ pub struct Front {
     pub control: Control,
     /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
     pub draining: CancellationToken,
+    /// Cancelled soon after: who follows a command ends, the command goes on.
+    pub leaving: CancellationToken,
     /// Cancelled when everything else must end too.
     pub closing: CancellationToken,
     /// Room for what all callers together hold in memory, in units of [`BUFFER_UNIT`].

@@ -1,5 +1,5 @@
 //! The static programs that travel inside the one binary: PID 1 of every sandbox, the spawner that
-//! makes sandboxes, the confined unpacker of image layers, the confined
+//! makes sandboxes, the confined fetcher and unpacker of image layers, the confined
 //! parser of snapshots and captured memory, and the resolver and egress gateway.
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,8 @@
 pub static GUEST: &[u8] = include_bytes!(env!("COVE_GUEST"));
 /// The tiny privileged process that clones sandboxes.
 pub static SPAWNER: &[u8] = include_bytes!(env!("COVE_SPAWNER"));
+/// The confined child that speaks to image registries.
+pub static FETCHER: &[u8] = include_bytes!(env!("COVE_FETCHER"));
 /// The confined child that unpacks a stranger's archive.
 pub static UNPACK: &[u8] = include_bytes!(env!("COVE_UNPACK"));
 /// The confined child that reads and writes what guests and strangers made.

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
-    SandboxView, SnapshotRequest, SnapshotView,
+    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
+    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -170,8 +170,9 @@ impl RunnerApi for Engine {
         &self,
         id: &SnapshotId,
         name: &str,
+        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
-        self.make_template(id, name).await
+        self.make_template(id, name, owner).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
@@ -202,8 +203,12 @@ impl RunnerApi for Engine {
             .collect())
     }
 
-    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
-        self.inner.images.add(source)
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
+        self.inner.images.add(source, owner)
     }
 
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use cove_model::network::Cidr;
 use cove_network::Addresses;
 use cove_pool::BackendChoice;
 
@@ -36,6 +37,10 @@ pub struct EngineConfig {
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
     pub plain_registries: Vec<String>,
+    /// Private ranges in which registries of every organisation may be.
+    pub tenant_private_ranges: Vec<Cidr>,
+    /// Directories from which images may be imported; what lies elsewhere is refused.
+    pub import_dirs: Vec<PathBuf>,
     /// Ed25519 keys of other hosts whose exported memory is restored here; this host's own always is.
     pub trusted_keys: Vec<[u8; 32]>,
 }
@@ -76,6 +81,8 @@ impl EngineConfig {
             network_resolvers: Vec::new(),
             default_registry: None,
             plain_registries: Vec::new(),
+            tenant_private_ranges: Vec::new(),
+            import_dirs: Vec::new(),
             trusted_keys: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use cove_image::{ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
+use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::claims::{UidRange, UidRanges};
 use cove_isolation::{Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, ContainerTier};
@@ -259,6 +259,13 @@ impl Inner {
                     UnpackProgram::new(cove_embedded::UNPACK)
                         .map_err(at("prepare the unpacker in", data_dir))?,
                 ),
+                fetch: FetchConfig {
+                    open_ranges: config.tenant_private_ranges.clone(),
+                    ..FetchConfig::new(
+                        FetchProgram::new(cove_embedded::FETCHER)
+                            .map_err(at("prepare the fetcher in", data_dir))?,
+                    )
+                },
             },
         )?;
         let space = pool.space()?;
@@ -283,7 +290,7 @@ impl Inner {
                 Events::open(&data_dir.join("events"), host_boot.clone())
                     .map_err(at("number events in", data_dir))?,
             ),
-            images: Images::new(images),
+            images: Images::new(images, config.import_dirs.clone()),
             sandboxes: RwLock::default(),
             _unpack_range: unpack_range,
             parser,

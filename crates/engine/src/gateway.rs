@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets};
+use cove_isolation::accounts;
 use cove_isolation_container::ContainerTier;
 use cove_model::network::Cidr;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
@@ -28,8 +29,8 @@ use crate::engine::{Engine, Inner};
 use crate::error::{chain, internal};
 use crate::record::Record;
 
-/// The gateway's uid: below all ranges of sandboxes and above what hosts hand out, by the instance.
-const UID_BASE: u32 = 0x6fff_0000;
+/// What the gateway's user id is claimed as.
+const ACCOUNT: &str = "gateway";
 /// How often a pair of ports is tried.
 const PORT_TRIES: u32 = 16;
 /// How long the thread that hears of refusals waits before it looks whether the engine still is.
@@ -74,8 +75,7 @@ impl Gatekeeper {
         let directory = engine.data_dir.join("gateway");
         let ports = ports(&directory.with_extension("ports"), address)?;
         let (range, prefix) = addresses.range();
-        let number = u32::from_str_radix(instance, 16).unwrap_or(0);
-        let uid = UID_BASE | (number & 0xffff);
+        let uid = accounts::claim(&engine.host_cache, &engine.data_dir, ACCOUNT, None)?;
         let config = GatewayConfig {
             owners: Default::default(),
             program: cove_embedded::GATEWAY,

@@ -1,14 +1,17 @@
-//! Images and the jobs that add them. A job outlives the call that started it; two calls for the
-//! same image with the same credentials share one job. Other credentials are another job: whoever
-//! asks gets what the registry gives to them, not to somebody before them.
+//! Images and the jobs that add them. A job outlives the call that started it; two calls of an
+//! organisation for the same image with the same credentials share one job. Another organisation or
+//! other credentials are another job: whoever asks gets what the registry gives to them, not to somebody
+//! before them. No organisation can take all jobs there may be at once.
+
+mod local;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cove_image::{Image, ImageError, ImageStore, Progress, Recipe, RegistryAuth, Source};
+use cove_image::{Image, ImageError, ImageStore, Owner, Progress, Recipe, RegistryAuth, Source};
 use cove_model::SnapshotId;
-use cove_runner::{ImageJob, ImageSource, ImageView, JobState, RunnerError};
+use cove_runner::{ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError};
 
 use futures_util::future::BoxFuture;
 
@@ -18,6 +21,10 @@ use crate::error::{chain, from_pool, internal};
 const FINISHED_MAX: usize = 100;
 /// Jobs under way at once.
 const RUNNING_MAX: usize = 64;
+/// Of one organisation besides the operator's.
+const TENANT_RUNNING_MAX: usize = 8;
+/// Of all organisations besides the operator's, who always finds room.
+const TENANTS_RUNNING_MAX: usize = 56;
 /// Warnings kept of one job; an image can cause millions.
 const WARNINGS_MAX: usize = 20;
 
@@ -25,6 +32,8 @@ pub struct Images {
     pub store: ImageStore,
     /// Part of every job's id, so that a job of an earlier process is never taken for one of ours.
     life: String,
+    /// What may be imported lies beneath one of these.
+    import_dirs: Vec<PathBuf>,
     jobs: Arc<Mutex<Jobs>>,
 }
 
@@ -39,35 +48,50 @@ pub enum Asked {
 /// Takes the progress of a job.
 pub type Tell = Box<dyn Fn(Progress) + Send + Sync>;
 
+/// A job under way: what was asked for, credentials included, and by whom.
+struct Running {
+    asked: Asked,
+    owner: ImageOwner,
+    number: u64,
+}
+
 #[derive(Default)]
 struct Jobs {
     next: u64,
     by_id: BTreeMap<u64, ImageJob>,
-    /// What the jobs under way were asked for, credentials included.
-    running: Vec<(Asked, u64)>,
+    running: Vec<Running>,
     /// Bytes done and in all of each layer of a running job.
     layers: BTreeMap<u64, BTreeMap<String, (u64, u64)>>,
 }
 
 impl Images {
-    pub fn new(store: ImageStore) -> Self {
+    pub fn new(store: ImageStore, import_dirs: Vec<PathBuf>) -> Self {
         Self {
             store,
+            import_dirs,
             life: format!("{:016x}", rand::random::<u64>()),
             jobs: Arc::default(),
         }
     }
 
-    pub fn add(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+    pub fn add(&self, source: ImageSource, owner: ImageOwner) -> Result<ImageJob, RunnerError> {
         let name = match &source {
             ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => cove_model::spec::DEFAULT_IMAGE.to_owned(),
             ImageSource::CodeInterpreter => cove_model::spec::INTERPRETER_IMAGE.to_owned(),
             ImageSource::Local { name, .. } => name.clone(),
         };
-        let store = self.store.clone();
-        self.begin(&name, Asked::Source(source.clone()), move |progress| {
-            Box::pin(async move { run(&store, source, progress).await })
+        let (store, dirs) = (self.store.clone(), self.import_dirs.clone());
+        let asked = Asked::Source(source.clone());
+        let whose = match &owner {
+            ImageOwner::Operator => Owner::Operator,
+            ImageOwner::Tenant { org, room_bytes } => Owner::Tenant {
+                org: org.clone(),
+                room_bytes: *room_bytes,
+            },
+        };
+        self.begin(&name, asked, owner, move |progress| {
+            Box::pin(async move { run(&store, &whose, &dirs, source, progress).await })
         })
     }
 
@@ -76,19 +100,18 @@ impl Images {
         &self,
         name: &str,
         asked: Asked,
+        owner: ImageOwner,
         work: impl FnOnce(Tell) -> BoxFuture<'static, Result<Image, RunnerError>>,
     ) -> Result<ImageJob, RunnerError> {
         let mut jobs = self.lock();
-        let same = jobs.running.iter().find(|(other, _)| *other == asked);
-        if let Some(job) = same.and_then(|(_, id)| jobs.by_id.get(id)) {
+        let same = jobs
+            .running
+            .iter()
+            .find(|job| job.asked == asked && (is_everybodys(&asked) || same(&job.owner, &owner)));
+        if let Some(job) = same.and_then(|job| jobs.by_id.get(&job.number)) {
             return Ok(job.clone());
         }
-        if jobs.running.len() >= RUNNING_MAX {
-            return Err(RunnerError::NoCapacity {
-                resource: "room for image jobs".into(),
-                message: format!("{RUNNING_MAX} are under way"),
-            });
-        }
+        jobs.require_room(&owner)?;
         jobs.next += 1;
         let number = jobs.next;
         let job = ImageJob {
@@ -103,7 +126,11 @@ impl Images {
             error: None,
         };
         jobs.by_id.insert(number, job.clone());
-        jobs.running.push((asked, number));
+        jobs.running.push(Running {
+            asked,
+            owner,
+            number,
+        });
         while jobs.by_id.len() > FINISHED_MAX {
             let Some(oldest) = jobs
                 .by_id
@@ -147,8 +174,57 @@ impl Images {
     }
 }
 
+impl Jobs {
+    /// Refuses a job of somebody who has their share under way.
+    fn require_room(&self, owner: &ImageOwner) -> Result<(), RunnerError> {
+        let full = |message: String| {
+            Err(RunnerError::NoCapacity {
+                resource: "room for image jobs".into(),
+                message,
+            })
+        };
+        if *owner != ImageOwner::Operator {
+            let tenants = self.running.iter().map(|job| &job.owner);
+            let tenants = tenants.filter(|other| **other != ImageOwner::Operator);
+            if tenants.clone().filter(|other| same(other, owner)).count() >= TENANT_RUNNING_MAX {
+                return full(format!(
+                    "{TENANT_RUNNING_MAX} of your organisation's are under way; wait for one to end"
+                ));
+            }
+            if tenants.count() >= TENANTS_RUNNING_MAX {
+                return full(format!("{TENANTS_RUNNING_MAX} are under way"));
+            }
+        }
+        if self.running.len() >= RUNNING_MAX {
+            return full(format!("{RUNNING_MAX} are under way"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether two owners are the same organisation, whatever room each had when it asked.
+fn same(one: &ImageOwner, other: &ImageOwner) -> bool {
+    match (one, other) {
+        (ImageOwner::Operator, ImageOwner::Operator) => true,
+        (ImageOwner::Tenant { org: one, .. }, ImageOwner::Tenant { org: other, .. }) => {
+            one == other
+        }
+        _ => false,
+    }
+}
+
+/// The images the host builds itself are the same for everybody, and so is the job.
+fn is_everybodys(asked: &Asked) -> bool {
+    matches!(
+        asked,
+        Asked::Source(ImageSource::Debian | ImageSource::CodeInterpreter)
+    )
+}
+
 async fn run(
     store: &ImageStore,
+    owner: &Owner,
+    import_dirs: &[PathBuf],
     source: ImageSource,
     progress: impl Fn(Progress) + Send + Sync + 'static,
 ) -> Result<Image, RunnerError> {
@@ -167,22 +243,29 @@ async fn run(
                     });
                 }
             };
-            store.pull(&reference, auth, progress).await
+            store.pull_for(owner, &reference, auth, progress).await
         }
         ImageSource::Debian => store.bootstrap_debian(progress).await,
         ImageSource::CodeInterpreter => {
             store.bootstrap(&Recipe::code_interpreter(), progress).await
         }
         ImageSource::Local { name, path } => {
-            let unreadable = |error| RunnerError::Invalid {
-                message: format!("cannot read {path}: {error}"),
-            };
-            let found = tokio::fs::metadata(&path).await.map_err(unreadable)?;
-            if found.is_dir() {
-                store.import_dir(&name, Path::new(&path), progress).await
-            } else {
-                let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
-                store.import_tar(&name, file, progress).await
+            if *owner != Owner::Operator {
+                return Err(RunnerError::Invalid {
+                    message: "only the operator imports files of the host".into(),
+                });
+            }
+            let found = local::open(import_dirs, PathBuf::from(&path)).await?;
+            match found {
+                local::Found::Directory(directory) => {
+                    store
+                        .import_open_dir(&name, directory, PathBuf::from(&path), progress)
+                        .await
+                }
+                local::Found::File(file) => {
+                    let file = tokio::fs::File::from_std(file);
+                    store.import_tar(&name, file, progress).await
+                }
             }
         }
     };
@@ -193,6 +276,12 @@ async fn run(
 pub fn failure(error: ImageError) -> RunnerError {
     match error {
         ImageError::Pool(error) => from_pool(error),
+        error @ (ImageError::BeyondQuota { .. } | ImageError::QuotaFull { .. }) => {
+            RunnerError::NoCapacity {
+                resource: "disk".into(),
+                message: chain(&error),
+            }
+        }
         error @ (ImageError::File { .. } | ImageError::Task(_)) => internal(chain(&error)),
         error => RunnerError::Invalid {
             message: chain(&error),
@@ -246,7 +335,7 @@ fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
 
 fn finish(jobs: &Mutex<Jobs>, number: u64, result: Result<Image, RunnerError>) {
     let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
-    jobs.running.retain(|(_, running)| *running != number);
+    jobs.running.retain(|job| job.number != number);
     jobs.layers.remove(&number);
     let Some(job) = jobs.by_id.get_mut(&number) else {
         return;

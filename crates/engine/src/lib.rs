@@ -48,6 +48,7 @@ mod template;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};
+pub use cove_isolation::accounts;
 pub use cove_network::Addresses;
 pub use cove_pool::BackendChoice;
 pub use engine::Engine;

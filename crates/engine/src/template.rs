@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cove_image::{Image, Progress};
 use cove_model::SnapshotId;
-use cove_runner::{ImageJob, RunnerError};
+use cove_runner::{ImageJob, ImageOwner, RunnerError};
 use time::OffsetDateTime;
 use tokio::net::unix::pipe;
 use tokio::task::spawn_blocking;
@@ -23,14 +23,17 @@ impl Engine {
         &self,
         id: &SnapshotId,
         name: &str,
+        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         let hold = self.inner.snapshots.hold(id).await?;
         let inner = Arc::clone(&self.inner);
         let asked = Asked::Snapshot(id.clone(), name.to_owned());
         let wanted = name.to_owned();
-        self.inner.images.begin(name, asked, move |progress| {
-            Box::pin(async move { inner.flatten(&hold, &wanted, progress).await })
-        })
+        self.inner
+            .images
+            .begin(name, asked, owner, move |progress| {
+                Box::pin(async move { inner.flatten(&hold, &wanted, progress).await })
+            })
     }
 }
 

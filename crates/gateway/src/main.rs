@@ -22,7 +22,7 @@ fn main() -> std::process::ExitCode {
     let mut parent = match parent() {
         Ok(parent) => parent,
         Err(error) => {
-            eprintln!("cove-gateway: not started by an engine: {error}");
+            say(&format!("not started by an engine: {error}"));
             return std::process::ExitCode::FAILURE;
         }
     };
@@ -30,13 +30,18 @@ fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             let message = error.to_string();
-            eprintln!("cove-gateway: {message}");
+            say(&message);
             // The parent may have gone; then nobody is interested.
             let _ = control::encode(&Started::Failed { message })
                 .and_then(|frame| parent.write_all(&frame));
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// The log is a file, and its disk may be full: then nothing is said, and the parent hears it all the same.
+fn say(message: &str) {
+    let _ = writeln!(io::stderr(), "cove-gateway: {message}");
 }
 
 fn parent() -> io::Result<UnixStream> {

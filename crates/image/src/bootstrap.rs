@@ -101,6 +101,7 @@ impl ImageStore {
                 content: Content::Tree,
                 hash: false,
                 digest: Some(cached.digest.clone()),
+                room_bytes: None,
             };
             let filled = layer::fill(&inner.pool, &inner.config, None, archive, &report).await?;
             filled.publish(chain.clone()).await?;

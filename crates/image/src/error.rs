@@ -30,6 +30,14 @@ pub enum ImageError {
     Reference(#[from] ReferenceError),
     #[error("the image could not be pulled")]
     Registry(#[from] RegistryError),
+    #[error(
+        "the image's layers are {need} bytes, and the organisation's quota of disk has room for {room}"
+    )]
+    BeyondQuota { need: u64, room: u64 },
+    #[error(
+        "the image is larger than the {room} bytes the organisation's quota of disk has room for"
+    )]
+    QuotaFull { room: u64 },
     #[error("the archive is larger than {limit} bytes")]
     ArchiveTooLarge { limit: u64 },
     #[error(

@@ -1,6 +1,8 @@
 //! Images from a tarball (plain, gzip or zstd, as `docker export` writes them) or a directory.
 
-use std::path::Path;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use cove_unpack::Content;
@@ -67,11 +69,32 @@ impl ImageStore {
         path: &Path,
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
+        let path = path.to_owned();
+        let wanted = path.clone();
+        let directory = blocking(move || {
+            File::open(&wanted).map_err(|error| ImageError::Pack {
+                path: wanted,
+                reason: error.to_string(),
+            })
+        });
+        let directory = directory.await?;
+        self.import_open_dir(name, directory.into(), path, progress)
+            .await
+    }
+
+    /// The same of a directory that is open; `path` is what it is called in errors.
+    pub async fn import_open_dir(
+        &self,
+        name: &str,
+        directory: OwnedFd,
+        path: PathBuf,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
         check_name(name)?;
         let report = Report::new(progress);
         let _operation = self.inner.pin(&[]);
         let failed = |reason: String| ImageError::Pack {
-            path: path.to_owned(),
+            path: path.clone(),
             reason,
         };
         let mut tar = Command::new("tar")
@@ -82,14 +105,9 @@ impl ImageStore {
                 "--sparse",
                 "--one-file-system",
             ])
-            .args([
-                "--xattrs",
-                "--xattrs-include=*",
-                "--sort=name",
-                "--directory",
-            ])
-            .arg(path)
-            .arg(".")
+            .args(["--xattrs", "--xattrs-include=*", "--sort=name", "."])
+            // By its descriptor, which is open until tar runs: nobody can put another in its place.
+            .current_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -161,6 +179,7 @@ impl ImageStore {
             content: Content::Tree,
             hash: false,
             digest: None,
+            room_bytes: None,
         };
         let limit = inner.config.limits.total_bytes;
         // Both run to their end: when one fails the other sees the pipe close.

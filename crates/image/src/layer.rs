@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use cove_model::ImageId;
 use cove_pool::{Access, Kind, Place, Pool, PoolError, VolumeId};
-use cove_unpack::Content;
 use cove_unpack::driver::{Event, Job};
-use cove_unpack::{Summary, UnpackError, UnpackProgram};
+use cove_unpack::{Content, Failure, Summary, UnpackError, UnpackProgram};
 
 use crate::chain::ChainId;
 use crate::error::ImageError;
@@ -35,6 +34,8 @@ pub(crate) struct Archive {
     pub hash: bool,
     /// Shown in progress.
     pub digest: Option<String>,
+    /// What its owner's quota has room for, the volume below included.
+    pub room_bytes: Option<u64>,
 }
 
 /// A volume being filled; deleted when dropped before [`Staged::publish`].
@@ -70,15 +71,18 @@ impl Staged {
         })
     }
 
-    /// Lets what is written from now on take what there is beyond the reserve, where that can be said.
-    fn limit(&self) -> Result<(), PoolError> {
+    /// Lets what is written from now on take what there is beyond the reserve, and no more than the
+    /// owner has room for, where that can be said.
+    fn limit(&self, owners_room: Option<u64>) -> Result<(), PoolError> {
         if self.pool.limits().is_err() {
             return Ok(());
         }
         let room = u64::try_from(self.pool.headroom()?.beyond_reserve).unwrap_or(0);
         let used = self.pool.usage(&self.volume)?.referenced_bytes;
-        self.pool
-            .set_limit(&self.volume, Some(used.saturating_add(room)))
+        let most = used
+            .saturating_add(room)
+            .min(owners_room.unwrap_or(u64::MAX));
+        self.pool.set_limit(&self.volume, Some(most))
     }
 
     /// Gives the volume its name, on disk and read-only. Fine when another got there first.
@@ -146,10 +150,11 @@ pub(crate) async fn fill(
     let (pool, parent, report) = (pool.clone(), parent.cloned(), report.clone());
     let program: Arc<UnpackProgram> = Arc::clone(&config.unpack_program);
     let (uid_base, limits) = (config.unpack_uid_base, config.limits);
+    let room_bytes = archive.room_bytes;
     let watched = pool.clone();
     let filling = blocking(move || {
         let staged = Staged::new(&pool, parent.as_ref())?;
-        staged.limit()?;
+        staged.limit(room_bytes)?;
         let target = pool.path(&staged.volume);
         let job = Job {
             program: &program,
@@ -176,7 +181,15 @@ pub(crate) async fn fill(
             filled = &mut filling => return match filled {
                 Err(error @ ImageError::Unpack(UnpackError::Refused(_))) => {
                     let full = short_of(&watched, FULL_MARGIN_BYTES).await;
-                    Err(full.map_or(error, ImageError::Pool))
+                    let disk_full = matches!(
+                        &error,
+                        ImageError::Unpack(UnpackError::Refused(Failure::DiskFull))
+                    );
+                    Err(match (full, room_bytes) {
+                        (Some(full), _) => ImageError::Pool(full),
+                        (None, Some(room)) if disk_full => ImageError::QuotaFull { room },
+                        (None, _) => error,
+                    })
                 }
                 filled => filled,
             },

@@ -2,21 +2,22 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use cove_fetcher::{Configuration, Digest, Layer, Manifest};
 use cove_unpack::Content;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::chain::ChainId;
 use crate::error::ImageError;
-use crate::image::{Image, Source};
+use crate::image::{Image, OciConfig, Source, host_arch};
 use crate::layer::{self, Archive, blocking};
+use crate::owner::Owner;
 use crate::progress::{Progress, Report};
 use crate::reference::Reference;
-use crate::registry::{
-    BlobLease, Client, Layer, RegistryAuth, RegistryError, Resolved, is_passing,
-};
-use crate::store::{Description, ImageStore, Inner};
+use crate::registry::{self, BlobLease, RegistryAuth, RegistryError, Session};
+use crate::store::{Description, ImageStore, Inner, Names};
 
 /// Layers of one pull on their way at once.
 const PARALLEL_DOWNLOADS: usize = 4;
@@ -25,39 +26,81 @@ const PARALLEL_DOWNLOADS: usize = 4;
 type Fetched = Result<(OwnedFd, BlobLease), ImageError>;
 
 impl ImageStore {
-    /// Fetches an image from a registry. Layers that some image here already has are not fetched
-    /// again; a pull that broke off is continued.
+    /// Fetches an image from a registry for the operator.
     pub async fn pull(
         &self,
         reference: &str,
         auth: Option<RegistryAuth>,
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
+        self.pull_for(&Owner::Operator, reference, auth, progress)
+            .await
+    }
+
+    /// Fetches an image from a registry. Layers that were delivered to the same owner before and are
+    /// still here are not fetched again; a pull that broke off is continued.
+    pub async fn pull_for(
+        &self,
+        owner: &Owner,
+        reference: &str,
+        auth: Option<RegistryAuth>,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
+        let default = self.inner.config.default_registry.as_deref();
+        let reference = Reference::parse(reference, default)?;
+        let pulled = self.pull_parsed(owner, &reference, auth, progress).await;
+        pulled.map_err(|error| match (error, owner) {
+            (ImageError::Registry(error), Owner::Tenant { org, .. }) => {
+                let shown = error.clone().for_tenant(&reference.registry);
+                if shown != error {
+                    tracing::warn!(%org, image = %reference, cause = %error, "an image pull failed");
+                }
+                shown.into()
+            }
+            (error, _) => error,
+        })
+    }
+
+    async fn pull_parsed(
+        &self,
+        owner: &Owner,
+        reference: &Reference,
+        auth: Option<RegistryAuth>,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
         let inner = &self.inner;
         let report = Report::new(progress);
         report.send(Progress::Resolving);
-        let reference = Reference::parse(reference, inner.config.default_registry.as_deref())?;
-        let (asked, plain) = (reference.clone(), inner.config.plain_registries.clone());
-        let client = Arc::new(blocking(move || Ok(Client::new(&asked, &plain, auth)?)).await?);
-        let resolved = client.resolve(&reference).await?;
-        // Whoever pulls the same image at the same time waits here and then finds it all done.
-        let _same_image = inner.building.lock(&resolved.digest).await;
+        let number = inner.pulls.fetch_add(1, Ordering::Relaxed);
+        let started = registry::start(&inner.config, number, owner, reference, auth);
+        let (session, resolved) = started.await?;
+        let session = Arc::new(session);
+        let digest = resolved.digest.to_string();
+        // Who pulls the same image at the same time waits here and then finds it all done. Others do
+        // not wait for a registry that is not theirs.
+        let same = format!("{} {digest}", owner.key());
+        let _same_image = inner.building.lock(&same).await;
         let chains = chains(&resolved.layers);
-        let digests = resolved.layers.iter().map(|layer| layer.digest.clone());
-        let digests: Vec<String> = digests.collect();
+        let digests: Vec<Digest> = resolved.layers.iter().map(|layer| layer.digest).collect();
         let pin = inner.pin(&chains);
-        let built = self.build_layers(client, &resolved, &chains, &report).await;
+        let built = self
+            .build_layers(owner, session, &resolved, &chains, &report)
+            .await;
         let made = match built {
             Ok(()) => {
                 let description = Description {
-                    names: reference.names(&resolved.digest),
-                    digest: Some(resolved.digest),
+                    names: reference.names(&digest),
+                    digest: Some(digest),
                     source: Source::Registry,
-                    config: resolved.config,
+                    config: oci_config(resolved.configuration),
                     layers: chains.clone(),
-                    arch: resolved.arch,
+                    arch: host_arch().to_owned(),
                 };
-                inner.register(description).await
+                let names = match owner {
+                    Owner::Operator => Names::Taken,
+                    Owner::Tenant { .. } => Names::IfFree,
+                };
+                inner.register_with(description, names).await
             }
             Err(error) => Err(error),
         };
@@ -65,7 +108,7 @@ impl ImageStore {
             Ok(image) => image,
             Err(error) => {
                 drop(pin);
-                inner.clear_up(chains, digests, &error).await;
+                inner.clear_up(owner, chains, digests, &error).await;
                 return Err(error);
             }
         };
@@ -75,13 +118,14 @@ impl ImageStore {
 
     async fn build_layers(
         &self,
-        client: Arc<Client>,
-        resolved: &Resolved,
+        owner: &Owner,
+        session: Arc<Session>,
+        resolved: &Manifest,
         chains: &[ChainId],
         report: &Report,
     ) -> Result<(), ImageError> {
         let inner = &self.inner;
-        let missing_from = inner.first_missing(chains.to_vec()).await?;
+        let missing_from = inner.first_missing(owner, chains.to_vec()).await?;
         let missing = &resolved.layers[missing_from..];
         let limit = inner.config.limits.total_bytes;
         let need: u64 = missing
@@ -89,30 +133,37 @@ impl ImageStore {
             .fold(0, |sum, layer| sum.saturating_add(layer.size));
         if need > limit {
             let error = RegistryError::TooLarge {
-                what: "the image",
+                what: "the image".into(),
                 size: need,
                 limit,
             };
             return Err(error.into());
         }
+        let kept = inner.blobs.kept_bytes(owner);
+        let _reserved = inner.in_flight.reserve(owner, need, kept)?;
         let pool = inner.pool.clone();
         blocking(move || Ok(pool.check_room(need)?)).await?;
         // Dropping the set, also with this future, ends the downloads.
         let mut downloads = JoinSet::new();
-        let arrivals = self.start_downloads(&mut downloads, client, missing, report);
-        let built = self.stack_layers(&mut downloads, arrivals, resolved, chains, report);
+        let arrivals = self.start_downloads(&mut downloads, owner, session, missing, report);
+        let built = self.stack_layers(owner, &mut downloads, arrivals, resolved, chains, report);
         let built = built.await;
         // Those still under way keep their files until they have ended.
         downloads.shutdown().await;
-        built
+        built?;
+        // All of it was delivered now or before, so from now on it counts for this owner.
+        let (inner, owner) = (Arc::clone(inner), owner.clone());
+        let chains = chains.to_vec();
+        blocking(move || inner.claims.add(&owner, &chains)).await
     }
 
     /// Unpacks the uppermost layers as they arrive, one over the other.
     async fn stack_layers(
         &self,
+        owner: &Owner,
         downloads: &mut JoinSet<()>,
         arrivals: Vec<oneshot::Receiver<Fetched>>,
-        resolved: &Resolved,
+        resolved: &Manifest,
         chains: &[ChainId],
         report: &Report,
     ) -> Result<(), ImageError> {
@@ -133,7 +184,7 @@ impl ImageStore {
             let (input, mut lease) = fetched?;
             let layer = &resolved.layers[index];
             self.inner
-                .build_layer(parent, &chains[index], layer, input, report)
+                .build_layer(owner, parent, &chains[index], layer, input, report)
                 .await?;
             lease.mark_used();
         }
@@ -144,23 +195,26 @@ impl ImageStore {
     fn start_downloads(
         &self,
         downloads: &mut JoinSet<()>,
-        client: Arc<Client>,
+        owner: &Owner,
+        session: Arc<Session>,
         layers: &[Layer],
         report: &Report,
     ) -> Vec<oneshot::Receiver<Fetched>> {
         let slots = Arc::new(Semaphore::new(PARALLEL_DOWNLOADS));
         let start = |layer: &Layer| {
             let (answer, arrival) = oneshot::channel();
-            let lease = self.inner.blobs.lease(&layer.digest);
-            let (inner, client, slots) = (
+            let lease = self.inner.blobs.lease(owner, &layer.digest);
+            let (inner, session, slots) = (
                 Arc::clone(&self.inner),
-                Arc::clone(&client),
+                Arc::clone(&session),
                 Arc::clone(&slots),
             );
-            let (layer, report) = (layer.clone(), report.clone());
+            let (layer, owner, report) = (*layer, owner.clone(), report.clone());
             downloads.spawn(async move {
                 let _slot = slots.acquire_owned().await;
-                let fetched = inner.download(&client, lease, &layer, &report).await;
+                let fetched = inner
+                    .download(&owner, &session, lease, &layer, &report)
+                    .await;
                 // Nobody listens when an earlier layer has failed.
                 let _ = answer.send(fetched);
             });
@@ -175,17 +229,18 @@ impl Inner {
     /// of a broken connection is kept for the next try; a refused image leaves nothing.
     async fn clear_up(
         self: &Arc<Self>,
+        owner: &Owner,
         chains: Vec<ChainId>,
-        digests: Vec<String>,
+        digests: Vec<Digest>,
         error: &ImageError,
     ) {
-        let keep = matches!(error, ImageError::Registry(error) if is_passing(error));
-        let inner = Arc::clone(self);
+        let keep = matches!(error, ImageError::Registry(error) if error.is_passing());
+        let (inner, owner) = (Arc::clone(self), owner.clone());
         let cleared = blocking(move || {
             if !keep {
                 digests
                     .iter()
-                    .for_each(|digest| inner.blobs.discard(digest));
+                    .for_each(|digest| inner.blobs.discard(&owner, digest));
             }
             inner.blobs.sweep();
             inner.delete_unneeded_layers(&chains)
@@ -194,12 +249,19 @@ impl Inner {
         let _ = cleared.await;
     }
 
-    /// How many layers, from the bottom, need not be made because a higher one is there already.
-    async fn first_missing(&self, chains: Vec<ChainId>) -> Result<usize, ImageError> {
-        let pool = self.pool.clone();
+    /// How many layers, from the bottom, need not be fetched because the owner has fetched them before
+    /// and they are still here.
+    async fn first_missing(
+        self: &Arc<Self>,
+        owner: &Owner,
+        chains: Vec<ChainId>,
+    ) -> Result<usize, ImageError> {
+        let (inner, owner) = (Arc::clone(self), owner.clone());
         blocking(move || {
             for index in (0..chains.len()).rev() {
-                if layer::is_ready(&pool, &chains[index])? {
+                if inner.claims.has(&owner, &chains[index])
+                    && layer::is_ready(&inner.pool, &chains[index])?
+                {
                     return Ok(index + 1);
                 }
             }
@@ -210,27 +272,30 @@ impl Inner {
 
     async fn download(
         &self,
-        client: &Client,
+        owner: &Owner,
+        session: &Session,
         lease: BlobLease,
         layer: &Layer,
         report: &Report,
     ) -> Fetched {
-        // Another pull may be writing the same file.
-        let _one_writer = self.building.lock(&format!("blob {}", layer.digest)).await;
+        // Another pull of the same owner may be writing the same file.
+        let file = format!("blob {} {}", owner.key(), layer.digest);
+        let _one_writer = self.building.lock(&file).await;
         let tell = |done_bytes| {
-            let (digest, total_bytes) = (layer.digest.clone(), layer.size);
+            let (digest, total_bytes) = (layer.digest.to_string(), layer.size);
             report.send(Progress::Layer {
                 digest,
                 done_bytes,
                 total_bytes,
             });
         };
-        let file = client.download(&lease, layer, &tell).await?;
+        let file = session.download(&lease, layer, &tell).await?;
         Ok((file.into(), lease))
     }
 
     async fn build_layer(
         &self,
+        owner: &Owner,
         parent: Option<&ChainId>,
         chain: &ChainId,
         layer: &Layer,
@@ -243,17 +308,17 @@ impl Inner {
         if blocking(move || Ok(layer::is_ready(&pool, &wanted)?)).await? {
             return Ok(());
         }
-        let digest = Some(layer.digest.clone());
         let archive = Archive {
             input,
             content: Content::Layer,
             hash: true,
-            digest,
+            digest: Some(layer.digest.to_string()),
+            room_bytes: owner.room_bytes(),
         };
         let filled = layer::fill(&self.pool, &self.config, parent, archive, report).await?;
         let actual = filled.summary.diff_id.clone().unwrap_or_default();
-        if actual != layer.diff_id {
-            let (layer, expected) = (layer.digest.clone(), layer.diff_id.clone());
+        if actual != layer.diff_id.to_string() {
+            let (layer, expected) = (layer.digest.to_string(), layer.diff_id.to_string());
             return Err(RegistryError::DiffIdMismatch {
                 layer,
                 expected,
@@ -268,8 +333,20 @@ impl Inner {
 fn chains(layers: &[Layer]) -> Vec<ChainId> {
     let mut chains: Vec<ChainId> = Vec::with_capacity(layers.len());
     for layer in layers {
-        let chain = ChainId::over(chains.last(), Content::Layer, &layer.digest);
+        let chain = ChainId::over(chains.last(), Content::Layer, &layer.digest.to_string());
         chains.push(chain);
     }
     chains
+}
+
+/// The program has told these texts; their number and length were checked when they were read.
+fn oci_config(told: Configuration) -> OciConfig {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    OciConfig {
+        env: told.env,
+        user: some(told.user),
+        workdir: some(told.workdir),
+        entrypoint: told.entrypoint,
+        cmd: told.cmd,
+    }
 }

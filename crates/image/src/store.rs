@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cove_model::ImageId;
@@ -18,9 +19,10 @@ use crate::error::ImageError;
 use crate::image::{Image, OciConfig, Source};
 use crate::keyed::Keyed;
 use crate::layer::{self, STAGING_PREFIX, blocking};
+use crate::owner::{Claims, InFlight};
 use crate::records::Records;
 use crate::reference::Reference;
-use crate::registry::Blobs;
+use crate::registry::{Blobs, FetchConfig};
 
 const MAX_NAME_BYTES: usize = 512;
 
@@ -34,6 +36,7 @@ pub struct ImageConfig {
     pub unpack_uid_base: u32,
     pub limits: UnpackLimits,
     pub unpack_program: Arc<UnpackProgram>,
+    pub fetch: FetchConfig,
     /// Put before references that name no registry; without it they are refused.
     pub default_registry: Option<String>,
     /// Registries (`host` or `host:port`) spoken to without TLS, besides those on loopback.
@@ -51,6 +54,10 @@ pub(crate) struct Inner {
     pub config: ImageConfig,
     pub building: Keyed,
     pub blobs: Blobs,
+    pub claims: Claims,
+    pub in_flight: InFlight,
+    /// Pulls begun so far.
+    pub pulls: AtomicU32,
     records: Records,
     state: Mutex<State>,
 }
@@ -84,6 +91,15 @@ impl Description {
     }
 }
 
+/// What becomes of a name that leads to another image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// It leads here from now on.
+    Taken,
+    /// It goes on leading there: what the operator calls an image is not for others to change.
+    IfFree,
+}
+
 /// What [`ImageStore::sweep`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepReport {
@@ -109,12 +125,16 @@ impl ImageStore {
             ..State::default()
         });
         let blobs = Blobs::open(config.dir.join("blobs"))?;
+        let claims = Claims::open(config.dir.join("owners"))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool,
                 config,
                 building: Keyed::default(),
                 blobs,
+                claims,
+                in_flight: InFlight::default(),
+                pulls: AtomicU32::default(),
                 records,
                 state,
             }),
@@ -261,6 +281,10 @@ impl Inner {
                 report.layer_volumes += 1;
             }
         }
+        // One that cannot be asked about counts as there.
+        report.files += self
+            .claims
+            .sweep(|chain| self.pool.exists(&chain.volume()).unwrap_or(true));
         if state.operations == 0 {
             for volume in self.pool.list(Kind::Staging)? {
                 if volume.id.name().starts_with(STAGING_PREFIX) {
@@ -289,6 +313,14 @@ impl Inner {
     /// Writes the record of an image whose layers are all there and pinned by the caller. An
     /// image that is the same but for its name gets the name added.
     pub async fn register(self: &Arc<Self>, description: Description) -> Result<Image, ImageError> {
+        self.register_with(description, Names::Taken).await
+    }
+
+    pub async fn register_with(
+        self: &Arc<Self>,
+        description: Description,
+        names: Names,
+    ) -> Result<Image, ImageError> {
         let inner = Arc::clone(self);
         blocking(move || {
             let known = inner
@@ -307,13 +339,26 @@ impl Inner {
                     inner.pool.measure(&top.volume())?
                 }
             };
-            inner.write_record(description, size_bytes)
+            inner.write_record(description, names, size_bytes)
         })
         .await
     }
 
-    fn write_record(&self, description: Description, size_bytes: u64) -> Result<Image, ImageError> {
+    fn write_record(
+        &self,
+        mut description: Description,
+        names: Names,
+        size_bytes: u64,
+    ) -> Result<Image, ImageError> {
         let mut state = self.state();
+        if names == Names::IfFree {
+            let held = |name: &String| {
+                let mut others = state.images.values();
+                others.any(|other| !description.fits(other) && other.names.contains(name))
+            };
+            let free = description.names.iter().filter(|name| !held(name));
+            description.names = free.cloned().collect();
+        }
         let same = state
             .images
             .values()

@@ -2,6 +2,7 @@
 //! end it. The engine knows only this.
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod claims;
 
 use std::io;

@@ -71,6 +71,7 @@ pub trait RunnerApi: Send + Sync + 'static {
         &self,
         id: &SnapshotId,
         name: &str,
+        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError>;
     /// In force when this returns; connections that it forbids are cut.
     async fn set_network(
@@ -84,7 +85,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError>;
     /// Starts the work if it is not under way; answers at once with the job's state. Callers poll
     /// with [`RunnerApi::image_job`] for progress.
-    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError>;
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError>;
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError>;
     /// Refused while a sandbox uses it.
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;

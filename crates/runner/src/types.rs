@@ -1,7 +1,7 @@
 //! The nouns of the runner's interface.
 
 use cove_model::{
-    BootTime, ImageId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State,
+    BootTime, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State,
 };
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -223,6 +223,20 @@ pub enum ImageSource {
     CodeInterpreter,
     /// A directory or tarball on the runner's own machine (operators only).
     Local { name: String, path: String },
+}
+
+/// On whose behalf an image is added. Decides what a registry may be asked, which layers count as
+/// fetched, and whose share of the host's image jobs it takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ImageOwner {
+    /// The home organisation: whoever owns the host.
+    Operator,
+    Tenant {
+        org: OrgId,
+        /// What its quota of disk has room for.
+        room_bytes: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,9 @@
 use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
-use crate::{CreateRequest, EgressQuery, ImageSource, RollbackRequest, SnapshotRequest};
+use crate::{
+    CreateRequest, EgressQuery, ImageOwner, ImageSource, RollbackRequest, SnapshotRequest,
+};
 
 mod client;
 mod descriptor;
@@ -90,6 +92,7 @@ enum Request {
     ImageFromSnapshot {
         id: SnapshotId,
         name: String,
+        owner: ImageOwner,
     },
     SetNetwork {
         id: SandboxId,
@@ -101,6 +104,7 @@ enum Request {
     Images,
     AddImage {
         source: ImageSource,
+        owner: ImageOwner,
     },
     ImageJob {
         id: String,

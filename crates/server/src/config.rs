@@ -1,5 +1,6 @@
 //! What an operator may set about the HTTP side.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
@@ -25,6 +26,28 @@ pub struct ServerConfig {
     pub previews: Option<crate::preview::Place>,
     /// Where the SSH gateway is reached from outside; without it there is none.
     pub ssh: Option<SshPlace>,
+    /// How much of the log was lost, where somebody counts that.
+    pub log_losses: Option<LogLosses>,
+}
+
+/// Tells how many lines of the log could not be written.
+#[derive(Clone)]
+pub struct LogLosses(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl LogLosses {
+    pub fn new(total: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(total))
+    }
+
+    pub fn total(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for LogLosses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LogLosses({})", self.total())
+    }
 }
 
 /// Where the SSH gateway is and how clients know it.
@@ -65,6 +88,7 @@ impl Default for ServerConfig {
             tls: None,
             previews: None,
             ssh: None,
+            log_losses: None,
         }
     }
 }

@@ -24,7 +24,7 @@ mod streaming;
 mod strict;
 mod tls;
 
-pub use config::{ServerConfig, SshPlace, TlsPem};
+pub use config::{LogLosses, ServerConfig, SshPlace, TlsPem};
 pub use listen::{ServeError, serve, serve_previews};
 pub use preview::{Place, PlaceError};
 pub use router::router;

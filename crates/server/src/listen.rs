@@ -39,6 +39,8 @@ const HTTP1_BUFFER: usize = 128 * 1024;
 const HTTP2_STREAMS: u32 = 256;
 const HTTP2_HEADER_LIST: u32 = 64 * 1024;
 const HTTP2_PING: Duration = Duration::from_secs(30);
+/// What commands get to end before those who follow them are sent away; they can come back.
+const FOLLOWERS_GRACE: Duration = Duration::from_millis(500);
 /// What streams get to say goodbye after they were told to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -51,7 +53,7 @@ pub enum ServeError {
 }
 
 /// Serves until `shutdown`. From then on new connections are refused and streams that can be resumed
-/// end; other requests get `shutdown_grace`, are told to end, and are cut.
+/// end, those that follow a command a moment later; other requests get `shutdown_grace`, are told to end, and are cut.
 pub async fn serve(
     listener: std::net::TcpListener,
     app: App,
@@ -122,7 +124,13 @@ async fn accept(
         tasks.wait().await;
         app.sessions.wait().await;
     };
-    if timeout(app.config.shutdown_grace, ended()).await.is_err() {
+    let grace = app.config.shutdown_grace;
+    let mut left = timeout(grace.min(FOLLOWERS_GRACE), ended()).await;
+    app.leaving.cancel();
+    if left.is_err() {
+        left = timeout(grace.saturating_sub(FOLLOWERS_GRACE), ended()).await;
+    }
+    if left.is_err() {
         app.closing.cancel();
         if timeout(FAREWELL, ended()).await.is_err() {
             tracing::warn!(

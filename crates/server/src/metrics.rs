@@ -151,8 +151,18 @@ impl Metrics {
         Some(Arc::clone(known.entry(route.to_owned()).or_default()))
     }
 
-    pub fn render(&self, host: Option<&HostReport>) -> String {
+    pub fn render(&self, host: Option<&HostReport>, log_lines_lost: Option<u64>) -> String {
         let mut out = String::new();
+        if let Some(lost) = log_lines_lost {
+            let name = "cove_log_lines_lost_total";
+            head(
+                &mut out,
+                name,
+                "counter",
+                "Lines of the log that could not be written",
+            );
+            line(&mut out, name, "", lost as f64);
+        }
         gauge(
             &mut out,
             "cove_http_requests_in_flight",
@@ -330,13 +340,14 @@ mod tests {
             let route = Asked::dialect(&Method::GET, "/e2b/sandboxes/{id}");
             metrics.end(begun, &route, 200, Duration::ZERO);
         }
-        let text = metrics.render(None);
+        let text = metrics.render(None, Some(3));
         for expected in [
             "cove_http_requests_total{operation=\"exec\",status=\"2xx\"} 1",
             "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.005\"} 0",
             "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.01\"} 1",
             "cove_http_request_seconds_count{operation=\"exec\"} 1",
             "cove_http_unmatched_total 1",
+            "cove_log_lines_lost_total 3",
             "cove_http_requests_total{operation=\"GET /e2b/sandboxes/{id}\",status=\"2xx\"} 2",
             "cove_http_requests_in_flight 0",
         ] {

@@ -29,6 +29,8 @@ pub struct Shared {
     pub(crate) openapi: Bytes,
     /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
     pub(crate) draining: CancellationToken,
+    /// Cancelled soon after: who follows a command ends, the command goes on.
+    pub(crate) leaving: CancellationToken,
     /// Cancelled when everything else must end too.
     pub(crate) closing: CancellationToken,
     /// Room for what is held in memory, in units of [`BUFFER_UNIT`].
@@ -44,12 +46,13 @@ pub struct Shared {
 impl App {
     pub fn new(control: Control, config: ServerConfig) -> Self {
         let document = cove_api::openapi::document(env!("CARGO_PKG_VERSION"));
-        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
+        let [draining, leaving, closing] = std::array::from_fn(|_| CancellationToken::new());
         let buffers = Arc::new(Semaphore::new(BUFFERED_MAX / BUFFER_UNIT));
         let sessions = TaskTracker::new();
         let front = Front {
             control: control.clone(),
             draining: draining.clone(),
+            leaving: leaving.clone(),
             closing: closing.clone(),
             buffers: Arc::clone(&buffers),
             streams: Streams::default(),
@@ -66,6 +69,7 @@ impl App {
             metrics: Metrics::default(),
             openapi: document.to_string().into(),
             draining,
+            leaving,
             closing,
             buffers,
             sessions,

@@ -26,8 +26,7 @@ fn main() {
     unsafe { libc::setsid() };
     let filter = seccomp::program();
     if let Err(error) = clone::keep_capabilities_across_uids() {
-        eprintln!("spawner: {error}");
-        std::process::exit(1);
+        fail(&error);
     }
     let kernel_files = kernel_files::KernelFiles::of_this_host();
     let mut alone = false;
@@ -36,8 +35,7 @@ fn main() {
             Ok(Some(received)) => received,
             Ok(None) => return,
             Err(error) => {
-                eprintln!("spawner: {error}");
-                std::process::exit(1);
+                fail(&error);
             }
         };
         let sent = match serve(&request, fds, (&filter, &kernel_files), &mut alone) {
@@ -51,6 +49,23 @@ fn main() {
             return;
         }
     }
+}
+
+/// Says why on the server's standard error, where that takes a line at once: a pipe that nobody reads must
+/// not keep this process from ending.
+fn fail(error: &dyn std::fmt::Display) -> ! {
+    let mut stderr = libc::pollfd {
+        fd: libc::STDERR_FILENO,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one entry that lives through the call, which does not wait.
+    if unsafe { libc::poll(&raw mut stderr, 1, 0) } == 1 {
+        let line = format!("spawner: {error}\n");
+        // SAFETY: the line lives through the call; whether it came out is not looked at.
+        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    }
+    std::process::exit(1);
 }
 
 fn serve(

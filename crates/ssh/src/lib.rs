@@ -66,7 +66,7 @@ const PACKET: u32 = 32 * 1024;
 /// Messages on their way to one client before whoever makes them waits.
 const OUTGOING_MAX: usize = 64;
 /// What clients get to take their leave when the server ends.
-const LEAVE_GRACE: Duration = Duration::from_secs(3);
+const LEAVE_GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, so that it does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const RANDOM_BYTES: usize = 32;

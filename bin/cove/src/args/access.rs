@@ -31,7 +31,7 @@ pub enum ImageCommand {
         #[arg(long, value_name = "SNAPSHOT")]
         from: String,
     },
-    /// Import a directory or tarball of the server's own machine
+    /// Import a directory or tarball, as root on the server's own machine
     Import { name: String, path: PathBuf },
     /// Remove images
     Rm {

@@ -1,5 +1,9 @@
 //! Images: listing, fetching with progress, removing.
 
+mod local;
+
+use std::path::Path;
+
 use cove_api::image::{AddImage, Image, ImageJob, JobState};
 use cove_client::Client;
 
@@ -8,7 +12,12 @@ use crate::output::{self, Facts, Progress, Table};
 use crate::report::CliError;
 use crate::units;
 
-pub async fn run(client: &Client, command: ImageCommand, json: bool) -> Result<u8, CliError> {
+pub async fn run(
+    client: &Client,
+    data_dir: &Path,
+    command: ImageCommand,
+    json: bool,
+) -> Result<u8, CliError> {
     match command {
         ImageCommand::Ls => list(client, json).await?,
         ImageCommand::Show { image } => show(&client.image(&image).await?, json)?,
@@ -45,6 +54,8 @@ pub async fn run(client: &Client, command: ImageCommand, json: bool) -> Result<u
         ImageCommand::Import { name, path } => {
             let path = std::path::absolute(&path)
                 .map_err(|source| CliError::io("the path cannot be made absolute", source))?;
+            let placed = local::place(data_dir, &path)?;
+            let path = placed.as_ref().map_or(path.as_path(), local::Placed::path);
             let path = path.display().to_string();
             add(client, &AddImage::Local { name, path }, json).await?;
         }

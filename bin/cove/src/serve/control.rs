@@ -4,35 +4,45 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::{Control, SystemClock, TokenHash};
+use cove_control::{Control, ControlError, SystemClock, TokenHash};
 use cove_runner::wire;
-use cove_server::{App, Place, SshPlace, TlsPem};
+use cove_server::{App, LogLosses, Place, SshPlace, TlsPem};
+use cove_store::{Store, StoreError};
+use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use super::role::{RoleConfig, claim, follow_parent, until_told};
-use super::{ServeError, handover, privileges, secrets};
+use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
+use super::{ServeError, confine, privileges, secrets};
 
-/// Between two tries to open the books: a database may come up after us.
-const STORE_RETRY: Duration = Duration::from_millis(500);
-const STORE_TRIES: u32 = 60;
+/// Between two tries to reach the database, which may come up after us or be away for a while: doubled
+/// each time, from and to these.
+const STORE_RETRY_FIRST: Duration = Duration::from_millis(250);
+const STORE_RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long requests wait for the runner at a start before they are told that it does not answer.
 const RUNNER_WAIT: Duration = Duration::from_secs(5);
 const RUNNER_PAUSE: Duration = Duration::from_millis(10);
+/// What threads that still work (a name being looked up, say) get when everything else has ended.
+const LAST_THREADS: Duration = Duration::from_millis(500);
 
-pub fn run(config: RoleConfig) -> Result<(), ServeError> {
-    // The listening sockets come over standard input; the key of the certificate is root's to read.
-    let listeners = handover::take()
-        .map_err(|source| ServeError::io("cannot take over the listening sockets", source))?;
+pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
+    // Killed with the supervisor: the next one needs the ports, and everything here may be cut anywhere.
+    follow_parent(&config, Signal::KILL)?;
+    // The key of the certificate is root's to read.
     let tls = tls(&config)?;
-    let _claim = claim(&config, "control")?;
+    let _claim = claim(&config.settings.data_dir, "control")?;
     privileges::drop_to(config.account)?;
-    follow_parent(&config)?;
+    follow_parent(&config, Signal::KILL)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    // Before there is a second thread: all of them get it.
+    let refused = confine::enter()?;
+    handed.log.begin()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start the control side", source))?;
-    runtime.block_on(serve(config, listeners, tls))
+    let ended = runtime.block_on(serve(config, handed, tls, refused));
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
 }
 
 pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
@@ -53,32 +63,23 @@ pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
 
 async fn serve(
     config: RoleConfig,
-    listeners: Vec<TcpListener>,
+    handed: Handed,
     tls: Option<TlsPem>,
+    refused: confine::Refusals,
 ) -> Result<(), ServeError> {
     let shutdown = until_told()?;
+    tokio::spawn(refused.tell());
     let settings = &config.settings;
-    let mut listeners = listeners.into_iter();
+    let mut listeners = handed.sockets.into_iter().map(TcpListener::from);
     let missing = || ServeError::Start {
         message: "a listening socket was not handed over".into(),
         hint: None,
     };
     let listener = listeners.next().ok_or_else(missing)?;
-    let store = open_store(&config).await?;
-    wait_for_runner(&settings.runner_socket()).await;
-    let runner = Arc::new(wire::Client::new(settings.runner_socket()));
-    let mut control = settings.control();
-    control.link_key = secrets::link_key(&settings.control_dir())?;
-    let control = Control::new(control, store, runner, Arc::new(SystemClock));
-    let failed = |error: cove_control::ControlError| ServeError::Start {
-        message: format!("the control side cannot start: {}", chain(&error)),
-        hint: error.hint.clone(),
+    let control = tokio::select! {
+        control = begin(&config) => control?,
+        () = shutdown.cancelled() => return Ok(()),
     };
-    control.prepare().await.map_err(failed)?;
-    let hash = TokenHash::parse(&config.root_key_hash).ok_or_else(|| ServeError::Settings {
-        message: "the hash of the first key is broken".into(),
-    })?;
-    control.bootstrap_root_key(&hash).await.map_err(failed)?;
 
     // The background work outlives the last request, so that what requests did is still noticed.
     let background_end = CancellationToken::new();
@@ -88,6 +89,8 @@ async fn serve(
     });
     let mut server = settings.server();
     server.tls = tls;
+    let lost = handed.lost;
+    server.log_losses = Some(LogLosses::new(move || lost.total()));
     let previews = match &config.preview_url {
         Some(url) => {
             let place = Place::parse(url).map_err(|error| ServeError::Settings {
@@ -163,8 +166,63 @@ async fn wait_for_runner(path: &std::path::Path) {
     tokio::time::timeout(RUNNER_WAIT, connected).await.ok();
 }
 
-async fn open_store(config: &RoleConfig) -> Result<Arc<dyn cove_store::Store>, ServeError> {
-    let mut tries = 0;
+/// Everything that must be there before the first request: the database, the runner for a while, and
+/// both in agreement. Waits for a database for as long as it takes; dropping it gives up.
+async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
+    let settings = &config.settings;
+    let mut pause = STORE_RETRY_FIRST;
+    loop {
+        let store = open_store(config).await?;
+        wait_for_runner(&settings.runner_socket()).await;
+        let runner = Arc::new(wire::Client::new(settings.runner_socket()));
+        let mut with = settings.control();
+        with.link_key = secrets::link_key(&settings.control_dir())?;
+        let control = Control::new(with, store, runner, Arc::new(SystemClock));
+        match prepare(&control, config).await? {
+            Ok(()) => return Ok(control),
+            Err(error) if is_unavailable(&error) => {
+                tracing::warn!(again_in = ?pause, error = chain(&error), "the database went away");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(STORE_RETRY_MAX);
+            }
+            Err(error) => {
+                return Err(ServeError::Start {
+                    message: format!("the control side cannot start: {}", chain(&error)),
+                    hint: error.hint.clone(),
+                });
+            }
+        }
+    }
+}
+
+async fn prepare(
+    control: &Control,
+    config: &RoleConfig,
+) -> Result<Result<(), ControlError>, ServeError> {
+    let hash = TokenHash::parse(&config.root_key_hash).ok_or_else(|| ServeError::Settings {
+        message: "the hash of the first key is broken".into(),
+    })?;
+    Ok(async {
+        control.prepare().await?;
+        control.bootstrap_root_key(&hash).await.map(drop)
+    }
+    .await)
+}
+
+/// Whether an error comes from a database that does not answer.
+fn is_unavailable(error: &ControlError) -> bool {
+    let mut below = std::error::Error::source(error);
+    while let Some(cause) = below {
+        if let Some(StoreError::Unavailable(_)) = cause.downcast_ref() {
+            return true;
+        }
+        below = cause.source();
+    }
+    false
+}
+
+async fn open_store(config: &RoleConfig) -> Result<Arc<dyn Store>, ServeError> {
+    let mut pause = STORE_RETRY_FIRST;
     loop {
         let opened = match config.settings.database.as_str() {
             "" => cove_store::open_sqlite(&config.settings.control_dir().join("cove.db")).await,
@@ -172,13 +230,13 @@ async fn open_store(config: &RoleConfig) -> Result<Arc<dyn cove_store::Store>, S
         };
         match opened {
             Ok(store) => return Ok(store),
-            Err(cove_store::StoreError::Unavailable(_)) if tries < STORE_TRIES => {
-                tries += 1;
-                tracing::warn!("the database does not answer yet");
-                tokio::time::sleep(STORE_RETRY).await;
+            Err(error @ StoreError::Unavailable(_)) => {
+                tracing::warn!(again_in = ?pause, error = chain(&error), "cannot reach the database");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(STORE_RETRY_MAX);
             }
             Err(error) => {
-                let message = format!("the books cannot be opened: {}", chain(&error));
+                let message = format!("cannot open the database: {}", chain(&error));
                 return Err(ServeError::Start {
                     message,
                     hint: None,

@@ -1,10 +1,13 @@
-//! How the control side gets its listening sockets: over its standard input, in a fixed order. They stay
-//! open in the supervisor, so callers of a control side that is replaced wait instead of being refused.
+//! What a child of the supervisor gets over its standard input: descriptors in a fixed order, then its
+//! configuration as text. Nothing of it stands in an environment or on a command line, where children of
+//! the child would inherit it.
+//!
+//! Listening sockets stay open in the supervisor too, so callers of a control side that is replaced wait
+//! instead of being refused.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{
@@ -12,37 +15,41 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sockets handed over at most.
-const SOCKETS_MAX: usize = 4;
+/// Descriptors handed over at most.
+const DESCRIPTORS_MAX: usize = 8;
 
 /// The end for the child's standard input, with everything in it already.
-pub fn give(sockets: &[OwnedFd]) -> io::Result<OwnedFd> {
-    let (ours, childs) = UnixStream::pair()?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+pub fn give(descriptors: &[BorrowedFd<'_>], text: &str) -> io::Result<OwnedFd> {
+    let (mut ours, childs) = UnixStream::pair()?;
+    // Nobody reads yet, so what does not fit would wait for ever.
+    ours.set_nonblocking(true)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::Error::other("too many sockets to hand over"));
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors to hand over"));
     }
     // One byte must travel with them.
     let byte = [IoSlice::new(&[0])];
     sendmsg(&ours, &byte, &mut ancillary, SendFlags::NOSIGNAL)?;
+    ours.write_all(text.as_bytes())?;
     Ok(childs.into())
 }
 
 /// What the supervisor gave, from standard input.
-pub fn take() -> io::Result<Vec<TcpListener>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+pub fn take() -> io::Result<(Vec<OwnedFd>, String)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
     let stdin = rustix::stdio::stdin();
     recvmsg(stdin, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut sockets = Vec::new();
+    let mut received = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            sockets.extend(descriptors.map(TcpListener::from));
+            received.extend(descriptors);
         }
     }
-    Ok(sockets)
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text)?;
+    Ok((received, text))
 }

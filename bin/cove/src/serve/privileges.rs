@@ -1,14 +1,14 @@
-//! Giving up privileges for good.
+//! Who the control side is, and giving up privileges for good.
 
-use rustix::process::{Gid, Uid};
+use std::path::Path;
+
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::ServeError;
 
-/// The user the control side runs as, where the system has it.
+/// The user the control side runs as, where the system has it and no other server of the machine does.
 const USER: &str = "cove";
-/// Otherwise this one: outside of what distributions hand out and of every sandbox's range.
-const FALLBACK_ID: u32 = 61_100;
 /// Capabilities the kernel may know; those it does not are skipped.
 const CAPABILITIES: u32 = 64;
 
@@ -18,13 +18,16 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// Who the control side becomes.
-pub fn account() -> Account {
+/// Who the control side over this directory becomes: nobody else's account, and the same at every start.
+pub fn account(shared: &Path, data_dir: &Path) -> Result<Account, ServeError> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    find(&passwd).unwrap_or(Account {
-        uid: FALLBACK_ID,
-        gid: FALLBACK_ID,
-    })
+    let named = find(&passwd);
+    let preferred = named.map(|account| account.uid);
+    let uid = cove_engine::accounts::claim(shared, data_dir, "control", preferred)
+        .map_err(|source| ServeError::io("cannot claim a user id for the control side", source))?;
+    Ok(named
+        .filter(|account| account.uid == uid)
+        .unwrap_or(Account { uid, gid: uid }))
 }
 
 fn find(passwd: &str) -> Option<Account> {
@@ -63,6 +66,13 @@ pub fn drop_to(account: Account) -> Result<(), ServeError> {
     };
     rustix::thread::set_capabilities(None, sets).map_err(failed)?;
     rustix::thread::set_no_new_privs(true).map_err(failed)?;
+    // Neither others of the same account nor a dump on disk may read what is in memory.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)?;
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(Resource::Core, no_core).map_err(failed)?;
     let root = Uid::from_raw(0);
     if rustix::thread::set_thread_res_uid(root, root, root).is_ok() {
         return Err(ServeError::Start {

@@ -1,22 +1,24 @@
 //! What both children share: their configuration, their log, and when to end.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::logging::{self, Log, LostLines, Process};
 use super::privileges::Account;
 use super::settings::Settings;
-use super::{FATAL, ServeError, logging};
+use super::{FATAL, ServeError, handover};
 use crate::report::CliError;
 
-/// The variable a child gets its configuration in: resolved once, by the supervisor.
-pub const VARIABLE: &str = "COVE_ROLE";
-
-#[derive(Debug, Serialize, Deserialize)]
+/// Resolved once, by the supervisor.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RoleConfig {
     pub settings: Settings,
     pub account: Account,
@@ -31,48 +33,81 @@ pub struct RoleConfig {
 }
 
 impl RoleConfig {
-    /// For the variable.
+    /// As it is handed over.
     pub fn encoded(&self) -> Result<String, ServeError> {
         serde_json::to_string(self).map_err(|error| ServeError::Settings {
             message: error.to_string(),
         })
     }
-}
 
-/// Runs a child to its end. What it cannot recover from by a restart is told by the exit code.
-pub fn child(run: fn(RoleConfig) -> Result<(), ServeError>) -> Result<u8, CliError> {
-    let config = configuration()?;
-    logging::start(&config.settings)?;
-    match run(config) {
-        Ok(()) => Ok(0),
-        Err(error) => {
-            let mut text = error.to_string();
-            let mut below = std::error::Error::source(&error);
-            while let Some(cause) = below {
-                text.push_str(&format!(": {cause}"));
-                below = cause.source();
-            }
-            tracing::error!(hint = error.hint().unwrap_or_default(), "{text}");
-            Ok(FATAL)
-        }
+    /// Without what the runner has no use for: it starts programs, and the database is not theirs.
+    pub fn for_runner(&self) -> Self {
+        let mut config = self.clone();
+        config.settings.database.clear();
+        config.root_key_hash.clear();
+        config
     }
 }
 
-fn configuration() -> Result<RoleConfig, ServeError> {
-    let text = std::env::var(VARIABLE).map_err(|_| {
+/// What a child was handed besides its configuration.
+pub struct Handed {
+    /// Listening sockets, in the order of [`RoleConfig`].
+    pub sockets: Vec<OwnedFd>,
+    pub log: Log,
+    /// What the log of all processes lost.
+    pub lost: LostLines,
+}
+
+/// Runs a child to its end. What it cannot recover from by a restart is told by the exit code.
+pub fn child(
+    process: Process,
+    run: fn(RoleConfig, Handed) -> Result<(), ServeError>,
+) -> Result<u8, CliError> {
+    let (config, sockets, lost) = configuration(process)?;
+    let shown = lost
+        .of(process)
+        .map_err(|source| ServeError::io("cannot count lines of the log", source))?;
+    let log = logging::start(&config.settings, lost)?;
+    let handed = Handed {
+        sockets,
+        log: log.clone(),
+        lost: shown,
+    };
+    let ended = run(config, handed);
+    if let Err(error) = &ended {
+        let mut text = error.to_string();
+        let mut below = std::error::Error::source(error);
+        while let Some(cause) = below {
+            text.push_str(&format!(": {cause}"));
+            below = cause.source();
+        }
+        tracing::error!(hint = error.hint().unwrap_or_default(), "{text}");
+    }
+    log.flush();
+    Ok(if ended.is_ok() { 0 } else { FATAL })
+}
+
+fn configuration(process: Process) -> Result<(RoleConfig, Vec<OwnedFd>, LostLines), ServeError> {
+    let by_hand = || {
         ServeError::start(
             "roles are started by `cove serve`",
             "run `cove serve` without --role",
         )
+    };
+    let (descriptors, text) = handover::take().map_err(|_| by_hand())?;
+    let config = serde_json::from_str(&text).map_err(|error| ServeError::Settings {
+        message: format!("the configuration of this role is broken: {error}"),
     })?;
-    serde_json::from_str(&text).map_err(|error| ServeError::Settings {
-        message: format!("{VARIABLE} is broken: {error}"),
-    })
+    let mut descriptors = descriptors.into_iter();
+    let lost = descriptors.next().ok_or_else(by_hand)?;
+    let lost = LostLines::taken(lost, process);
+    Ok((config, descriptors.collect(), lost))
 }
 
-/// Ends with the supervisor, however that ends. Changing the user forgets this, so it comes after.
-pub fn follow_parent(config: &RoleConfig) -> Result<(), ServeError> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+/// Gets `signal` when the supervisor ends, however that ends. Changing the user forgets this, so it is
+/// said again afterwards.
+pub fn follow_parent(config: &RoleConfig, signal: Signal) -> Result<(), ServeError> {
+    rustix::process::set_parent_process_death_signal(Some(signal))
         .map_err(|errno| ServeError::io("cannot follow the supervisor", errno.into()))?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if parent != Some(config.parent) {
@@ -89,8 +124,8 @@ const CLAIM_WAIT: Duration = Duration::from_secs(60);
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// At most one child of a role lives over a data directory. Held until the file is dropped.
-pub fn claim(config: &RoleConfig, role: &str) -> Result<File, ServeError> {
-    let path = config.settings.data_dir.join(format!("{role}.lock"));
+pub fn claim(data_dir: &Path, role: &str) -> Result<File, ServeError> {
+    let path = lock_file(data_dir, role);
     let failed = |source| ServeError::io(format!("cannot lock {}", path.display()), source);
     let file = OpenOptions::new()
         .create(true)
@@ -109,6 +144,16 @@ pub fn claim(config: &RoleConfig, role: &str) -> Result<File, ServeError> {
             Err(error) => return Err(failed(error.into())),
         }
     }
+}
+
+fn lock_file(data_dir: &Path, role: &str) -> std::path::PathBuf {
+    data_dir.join(format!("{role}.lock"))
+}
+
+/// Whether a child of a role lives over this directory.
+pub fn is_claimed(data_dir: &Path, role: &str) -> bool {
+    File::open(lock_file(data_dir, role))
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Cancelled by SIGTERM or SIGINT.

@@ -1,31 +1,44 @@
 //! The privileged child: the engine behind a unix socket that the control side alone may open.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cove_engine::Engine;
 use cove_runner::wire;
 
-use super::ServeError;
-use super::role::{RoleConfig, claim, follow_parent, until_told};
+use rustix::process::Signal;
 
-pub fn run(config: RoleConfig) -> Result<(), ServeError> {
-    follow_parent(&config)?;
-    let _claim = claim(&config, "runner")?;
+use super::ServeError;
+use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
+
+/// What threads that still work get when everything else has ended.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+
+pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
+    // In good order: a change under way comes to its end.
+    follow_parent(&config, Signal::TERM)?;
+    handed.log.begin()?;
+    let _claim = claim(&config.settings.data_dir, "runner")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start the runner", source))?;
-    runtime.block_on(serve(config))
+    let ended = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
 }
 
 async fn serve(config: RoleConfig) -> Result<(), ServeError> {
     let shutdown = until_told()?;
-    let engine = Engine::open(config.settings.engine())
-        .await
-        .map_err(|error| ServeError::Start {
-            message: told(&error),
-            hint: Some("`cove doctor` says what this host lacks".into()),
-        })?;
+    let opened = tokio::select! {
+        opened = Engine::open(config.settings.engine()) => opened,
+        // The next start goes on from wherever this one was.
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    let engine = opened.map_err(|error| ServeError::Start {
+        message: told(&error),
+        hint: Some("`cove doctor` says what this host lacks".into()),
+    })?;
     let engine = Arc::new(engine);
     let path = config.settings.runner_socket();
     let listener = wire::bind(&path, Some(config.account.uid))

@@ -75,6 +75,7 @@ pub struct Settings {
     pub cache_dir: PathBuf,
     pub default_registry: String,
     pub plain_registries: Vec<String>,
+    pub import_dirs: Vec<String>,
     pub trusted_keys: Vec<String>,
     pub network_range: String,
     pub network_presets: Option<PathBuf>,
@@ -134,6 +135,7 @@ impl Default for Settings {
             cache_dir: engine.host_cache,
             default_registry: engine.default_registry.unwrap_or_default(),
             plain_registries: engine.plain_registries,
+            import_dirs: Vec::new(),
             trusted_keys: Vec::new(),
             network_range: engine.network_range.to_string(),
             network_presets: Some(PRESETS_FILE.into()),
@@ -211,6 +213,7 @@ settings! {
     cache_dir "DIR" "Shared by all servers of a machine; kept";
     default_registry "HOST" "Put before images that name no registry; empty: those are refused";
     plain_registries "HOSTS" "Registries spoken to without TLS, as host or host:port, besides those on loopback";
+    import_dirs "DIRS" "Directories images may be imported from, besides import in the data directory; what lies elsewhere or behind links is refused";
     trusted_keys "KEYS" "Export keys of other hosts, as their `cove doctor` shows them, whose snapshots bring memory in";
     network_range "RANGE" "Addresses of sandboxes, a /15 the host has no other use for; the same for all servers of a machine";
     network_presets "FILE" "Named lists of what sandboxes may reach, besides those that come with Cove; may be missing";
@@ -237,6 +240,7 @@ impl Setting {
 /// Settings that may be written as a list in the file.
 const LISTS: &[&str] = &[
     "plain_registries",
+    "import_dirs",
     "trusted_keys",
     "network_resolvers",
     "tenant_private_ranges",
@@ -437,6 +441,13 @@ impl Settings {
                 )));
             }
         }
+        for text in &self.import_dirs {
+            if !text.starts_with('/') {
+                return Err(wrong(format!(
+                    "import_dirs: '{text}' must be an absolute path"
+                )));
+            }
+        }
         for text in &self.tenant_private_ranges {
             if let Err(error) = text.parse::<Cidr>() {
                 return Err(wrong(format!("tenant_private_ranges: '{text}': {error}")));
@@ -526,6 +537,7 @@ impl Settings {
             tls: None,
             previews: None,
             ssh: None,
+            log_losses: None,
         }
     }
 
@@ -552,11 +564,7 @@ impl Settings {
             audit_kept: Duration::from_secs(self.audit_kept_days.saturating_mul(86_400)),
             audit_journal: Some(self.control_dir().join("audit")),
             delete_unknown_sandboxes: self.delete_unknown_sandboxes,
-            tenant_private_ranges: self
-                .tenant_private_ranges
-                .iter()
-                .filter_map(|text| text.parse().ok())
-                .collect(),
+            tenant_private_ranges: self.open_ranges(),
             ..ControlConfig::default()
         }
     }
@@ -581,6 +589,8 @@ impl Settings {
             },
             default_registry: Some(self.default_registry.clone()).filter(|name| !name.is_empty()),
             plain_registries: self.plain_registries.clone(),
+            tenant_private_ranges: self.open_ranges(),
+            import_dirs: self.import_dirs(),
             trusted_keys: self
                 .trusted_keys
                 .iter()
@@ -596,6 +606,19 @@ impl Settings {
             criu: self.criu.clone(),
             ..EngineConfig::new(self.engine_dir())
         }
+    }
+
+    /// Checked when the settings were read, so that none is left out.
+    fn open_ranges(&self) -> Vec<Cidr> {
+        let ranges = self.tenant_private_ranges.iter();
+        ranges.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// Where the runner takes images from; the first is where `cove image import` puts them.
+    fn import_dirs(&self) -> Vec<PathBuf> {
+        let own = crate::connect::import_dir(&self.data_dir);
+        let others = self.import_dirs.iter().map(PathBuf::from);
+        std::iter::once(own).chain(others).collect()
     }
 
     /// Root's own part of the data directory.

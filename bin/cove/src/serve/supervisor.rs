@@ -3,10 +3,11 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_control::ApiToken;
@@ -17,10 +18,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::logging::{self, LostLines, Process};
 use super::privileges::{self, Account};
-use super::role::{RoleConfig, VARIABLE};
+use super::role::{RoleConfig, claim, is_claimed};
 use super::settings::Settings;
-use super::{FATAL, ServeError, handover, logging, ready, reload};
+use super::{FATAL, ServeError, handover, ownership, ready, reload};
 use crate::connect::{ROOT_KEY_FILE, URL_FILE};
 
 /// Between a child's end and its next start: doubled each time, from and to these.
@@ -31,6 +33,20 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 /// What the control side gets beyond its own grace time, and the runner in all.
 const CONTROL_MARGIN: Duration = Duration::from_secs(5);
 const RUNNER_GRACE: Duration = Duration::from_secs(30);
+/// How long a start waits for the ports of a control side that a killed supervisor left.
+const ORPHAN_WAIT: Duration = Duration::from_secs(10);
+const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
+/// Variables of the supervisor's environment that its children get; everything else they are handed.
+const KEPT_VARIABLES: [&str; 8] = [
+    "PATH",
+    "TMPDIR",
+    "TZ",
+    "LANG",
+    "LC_ALL",
+    "RUST_BACKTRACE",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
 /// Held by the supervisor while it lives; holds its process id.
 pub const LOCK_FILE: &str = "server.lock";
 
@@ -50,20 +66,34 @@ pub fn run(settings: Settings) -> Result<(), ServeError> {
             "sandboxes need namespaces, mounts and cgroups; the part that talks to the network gives root up",
         ));
     }
-    logging::start(&settings)?;
+    let failed = |source| ServeError::io("cannot count lines of the log", source);
+    let lost = LostLines::new().map_err(failed)?;
+    let handed = Arc::new(lost.of(Process::Supervisor).map_err(failed)?);
+    let log = logging::start(&settings, lost)?;
+    log.begin()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start", source))?;
-    runtime.block_on(supervise(settings))
+    let ended = runtime.block_on(supervise(settings, handed));
+    log.flush();
+    ended
 }
 
-async fn supervise(settings: Settings) -> Result<(), ServeError> {
-    let account = privileges::account();
-    prepare_directories(&settings, account)?;
+async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), ServeError> {
+    make_directory(&settings.data_dir, 0o711)?;
     let lock = lock(&settings.data_dir)?;
+    let account = privileges::account(&settings.cache_dir, &settings.data_dir)?;
+    passable(&settings.data_dir, account)?;
+    let control_dir = settings.control_dir();
+    make_directory(&control_dir, 0o700)?;
+    {
+        // Not while a control side that a killed supervisor left may still write there.
+        let _nobody = claim(&settings.data_dir, "control")?;
+        ownership::give(&control_dir, account)?;
+    }
     let token = root_key(&settings.data_dir)?;
-    let listener = listen(settings.listen, "--listen")?;
+    let listener = listen(settings.listen, "--listen", &settings.data_dir).await?;
     let address = listener
         .local_addr()
         .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -77,7 +107,7 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
     let mut sockets = vec![OwnedFd::from(listener)];
     let mut preview_url = None;
     if let Some(wanted) = settings.preview_address()? {
-        let listener = listen(wanted, "--preview-listen")?;
+        let listener = listen(wanted, "--preview-listen", &settings.data_dir).await?;
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -87,7 +117,7 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
 
     let mut ssh = None;
     if let Some(wanted) = settings.ssh_address()? {
-        let listener = listen(wanted, "--ssh-listen")?;
+        let listener = listen(wanted, "--ssh-listen", &settings.data_dir).await?;
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -104,8 +134,8 @@ async fn supervise(settings: Settings) -> Result<(), ServeError> {
         settings,
     };
     let stop = CancellationToken::new();
-    let runner = Supervised::new("runner", &role)?;
-    let (control, reloads) = Supervised::renewable("control", &role, sockets)?;
+    let runner = Supervised::new("runner", &role.for_runner(), Arc::clone(&lines))?;
+    let (control, reloads) = Supervised::renewable("control", &role, sockets, lines)?;
     let until_ready = stop.clone();
     let ca_pem = role
         .settings
@@ -176,16 +206,22 @@ struct Supervised {
     role: &'static str,
     /// A new value ends the child in good order and starts another with it.
     config: watch::Receiver<String>,
-    /// Handed over to the child through its standard input.
+    /// Handed over to the child through its standard input, as are the next.
     sockets: Vec<OwnedFd>,
+    lost: Arc<LostLines>,
 }
 
 impl Supervised {
-    fn new(role: &'static str, config: &RoleConfig) -> Result<Self, ServeError> {
+    fn new(
+        role: &'static str,
+        config: &RoleConfig,
+        lost: Arc<LostLines>,
+    ) -> Result<Self, ServeError> {
         Ok(Self {
             role,
             config: watch::channel(config.encoded()?).1,
             sockets: Vec::new(),
+            lost,
         })
     }
 
@@ -194,12 +230,14 @@ impl Supervised {
         role: &'static str,
         config: &RoleConfig,
         sockets: Vec<OwnedFd>,
+        lost: Arc<LostLines>,
     ) -> Result<(Self, watch::Sender<String>), ServeError> {
         let (renew, config) = watch::channel(config.encoded()?);
         let supervised = Self {
             role,
             config,
             sockets,
+            lost,
         };
         Ok((supervised, renew))
     }
@@ -208,21 +246,24 @@ impl Supervised {
         let failed =
             |source| ServeError::io(format!("cannot start the {} side", self.role), source);
         let program = std::env::current_exe().map_err(failed)?;
-        let stdin = match self.sockets.is_empty() {
-            false => Stdio::from(handover::give(&self.sockets).map_err(failed)?),
-            true => Stdio::null(),
-        };
+        let mut descriptors = vec![self.lost.as_fd()];
+        descriptors.extend(self.sockets.iter().map(AsFd::as_fd));
+        let stdin = handover::give(&descriptors, &self.config.borrow()).map_err(failed)?;
+        let kept = KEPT_VARIABLES
+            .iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?)));
         let memory: &[(&str, &str)] = match self.role {
             "control" => CONTROL_MEMORY,
             _ => &[],
         };
         Command::new(program)
             .args(["serve", "--role", self.role])
+            .env_clear()
+            .envs(kept)
             .envs(memory.iter().copied())
-            .env(VARIABLE, self.config.borrow().as_str())
             // Signals of a terminal are for the supervisor, which passes them on in order.
             .process_group(0)
-            .stdin(stdin)
+            .stdin(Stdio::from(stdin))
             .spawn()
             .map_err(failed)
     }
@@ -291,33 +332,40 @@ fn is_fatal(status: ExitStatus) -> bool {
     status.code() == Some(i32::from(FATAL))
 }
 
-fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).map_err(|source| match source.kind() {
-        std::io::ErrorKind::AddrInUse => ServeError::start(
-            format!("{address} is taken by another program"),
-            format!("is a server running already? choose another with {flag}"),
-        ),
-        _ => ServeError::io(format!("cannot listen at {address}"), source),
-    })
+/// A killed supervisor's control side may hold the port for a moment still.
+async fn listen(
+    address: SocketAddr,
+    flag: &str,
+    data_dir: &Path,
+) -> Result<TcpListener, ServeError> {
+    let started = Instant::now();
+    loop {
+        let orphaned = is_claimed(data_dir, "control");
+        let error = match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
+        };
+        if error.kind() != std::io::ErrorKind::AddrInUse {
+            return Err(ServeError::io(format!("cannot listen at {address}"), error));
+        }
+        if !orphaned || started.elapsed() > ORPHAN_WAIT {
+            return Err(ServeError::start(
+                format!("{address} is taken by another program"),
+                format!("is a server running already? choose another with {flag}"),
+            ));
+        }
+        tokio::time::sleep(ORPHAN_PAUSE).await;
+    }
 }
 
-/// The data directory may be passed through, not read; the control side owns its own part of it.
-fn prepare_directories(settings: &Settings, account: Account) -> Result<(), ServeError> {
-    let make = |path: &Path, mode: u32| -> Result<(), ServeError> {
-        let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(path)
-            .map_err(failed)?;
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
-    };
-    make(&settings.data_dir, 0o711)?;
-    passable(&settings.data_dir, account)?;
-    let control = settings.control_dir();
-    make(&control, 0o700)?;
-    chown_tree(&control, account)
-        .map_err(|source| ServeError::io(format!("cannot give away {}", control.display()), source))
+fn make_directory(path: &Path, mode: u32) -> Result<(), ServeError> {
+    let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
 }
 
 /// The control side must get to its own directory; a private one above would shut it out.
@@ -344,16 +392,6 @@ fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
                 ),
             ));
         }
-    }
-    Ok(())
-}
-
-/// One level is all there is: the database and its journals.
-fn chown_tree(directory: &Path, account: Account) -> std::io::Result<()> {
-    let (uid, gid) = (Some(account.uid), Some(account.gid));
-    chown(directory, uid, gid)?;
-    for entry in fs::read_dir(directory)? {
-        std::os::unix::fs::lchown(entry?.path(), uid, gid)?;
     }
     Ok(())
 }

@@ -20,7 +20,25 @@ pub struct Cove {
     flags: Vec<String>,
     /// Certificates the command line trusts instead of the system's.
     ca_file: Option<PathBuf>,
+    listen: String,
+    /// What the server's standard error is.
+    stderr: Box<dyn Fn(&Path) -> Stdio>,
     server: Option<Child>,
+}
+
+/// The test's own log file, where nothing else was asked for.
+fn log_file(scratch: &Path) -> Stdio {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(scratch.join("log"));
+    log.unwrap().into()
+}
+
+/// A port nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 /// Waits for a state of the world, and says which one when it does not come.
@@ -52,19 +70,40 @@ impl Cove {
 
     /// The same, for a server with a certificate.
     pub fn start_trusting(flags: &[&str], ca_file: Option<PathBuf>) -> Self {
+        let mut cove = Self::prepare(flags, ca_file);
+        cove.serve();
+        cove.import_busybox();
+        cove
+    }
+
+    /// The same, with another standard error for the server.
+    pub fn start_logging_to(flags: &[&str], stderr: impl Fn(&Path) -> Stdio + 'static) -> Self {
+        let mut cove = Self::prepare(flags, None);
+        cove.stderr = Box::new(stderr);
+        cove.serve();
+        cove.import_busybox();
+        cove
+    }
+
+    /// An installation whose server was not started yet.
+    pub fn prepare(flags: &[&str], ca_file: Option<PathBuf>) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("cove-e2e-")
             .tempdir_in("/var/tmp")
             .unwrap();
-        let mut cove = Self {
+        Self {
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             ca_file,
+            listen: "127.0.0.1:0".into(),
+            stderr: Box::new(log_file),
             server: None,
-        };
-        cove.serve();
-        cove.import_busybox();
-        cove
+        }
+    }
+
+    /// Where the API listens from the next [`Cove::serve`] on.
+    pub fn listen_at(&mut self, port: u16) {
+        self.listen = format!("127.0.0.1:{port}");
     }
 
     /// For the next [`Cove::serve`].
@@ -84,29 +123,34 @@ impl Cove {
 
     /// Starts the server over the data directory and waits until it can take work.
     pub fn serve(&mut self) {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.path().join("log"))
-            .unwrap();
+        self.launch(&[]);
+        self.wait_until_ready();
+    }
+
+    /// Starts the server and does not wait for anything.
+    pub fn launch(&mut self, environment: &[(&str, &str)]) {
         // A login shell's limit of open files: the server must not depend on a better one.
         let child = Command::new("sh")
             .args(["-c", "ulimit -S -n 1024; exec \"$0\" \"$@\"", program()])
             .args([
                 "serve",
                 "--listen",
-                "127.0.0.1:0",
+                &self.listen,
                 "--pool-mb",
                 POOL_MB,
                 "--data-dir",
             ])
             .arg(self.data_dir())
             .args(&self.flags)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
-            .stderr(log)
+            .stderr((self.stderr)(self.dir.path()))
             .spawn()
             .unwrap();
         self.server = Some(child);
+    }
+
+    pub fn wait_until_ready(&mut self) {
         let started = Instant::now();
         loop {
             let ended = self.server.as_mut().unwrap().try_wait().unwrap();
@@ -129,6 +173,11 @@ impl Cove {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Whether the supervisor has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.server.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     pub fn server_pid(&self) -> i32 {
@@ -180,6 +229,20 @@ impl Cove {
         let mut args: Vec<_> = args.into_iter().collect();
         args.insert(0, "--json");
         serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    /// A raw connection on which the operator asked for `path`; for answers that go on and on.
+    pub fn ask(&self, path: &str) -> std::net::TcpStream {
+        let read = |name: &str| std::fs::read_to_string(self.data_dir().join(name)).unwrap();
+        let (url, key) = (read("url"), read("root.key"));
+        let address = url.trim().strip_prefix("http://").unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+            key.trim()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
     }
 
     /// A command with this input.
@@ -253,6 +316,9 @@ pub fn signal(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
+/// How the log tells of a system call that the control side is not allowed.
+const REFUSED_CALL: &str = "was refused a system call";
+
 impl Drop for Cove {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -274,6 +340,9 @@ impl Drop for Cove {
                 std::thread::sleep(PAUSE);
             }
         }
+        // Whatever a test did, the list of calls that the control side leaves itself must have sufficed.
+        let refused = self.log().contains(REFUSED_CALL) && !std::thread::panicking();
+        let log = self.log();
         let engine = self.data_dir().join("engine");
         if !engine.exists() {
             return;
@@ -301,5 +370,6 @@ impl Drop for Cove {
             Ok(Ok(())) => {}
             other => eprintln!("the installation could not be removed: {other:?}"),
         }
+        assert!(!refused, "a system call is missing in the list:\n{log}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use super::harness::Cove;
+use super::harness::{Cove, wait_for};
 
 fn status(pid: i32, field: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -41,6 +41,108 @@ fn what_parses_strangers_bytes_has_no_privilege_left() {
             .next(),
         Some("0")
     );
+}
+
+#[test]
+fn what_parses_strangers_bytes_is_confined() {
+    let mut cove = Cove::prepare(&[], None);
+    cove.launch(&[
+        ("COVE_TEST_SECRET", "s3cret"),
+        ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+    ]);
+    cove.wait_until_ready();
+    let control = cove.role_pid("control");
+    // A filter of system calls is in force.
+    assert_eq!(status(control, "Seccomp"), "2");
+    let limits = std::fs::read_to_string(format!("/proc/{control}/limits")).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let core: Vec<_> = core.unwrap().split_whitespace().collect();
+    assert_eq!(core[4..6], ["0", "0"]);
+    // A process that may be dumped has its directory for itself; this one's is root's.
+    assert_eq!(
+        std::fs::metadata(format!("/proc/{control}/environ"))
+            .unwrap()
+            .uid(),
+        0
+    );
+    const KEPT: [&str; 8] = [
+        "PATH",
+        "TMPDIR",
+        "TZ",
+        "LANG",
+        "LC_ALL",
+        "RUST_BACKTRACE",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ];
+    for pid in [control, cove.role_pid("runner")] {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let environment = String::from_utf8(environment).unwrap();
+        for variable in environment.split('\0').filter(|text| !text.is_empty()) {
+            let name = variable.split('=').next().unwrap();
+            assert!(KEPT.contains(&name), "{name} of process {pid}");
+        }
+    }
+}
+
+#[test]
+fn servers_of_one_machine_share_no_account() {
+    let (mut one, other) = (Cove::start(), Cove::start());
+    let user = |pid: i32| {
+        status(pid, "Uid")
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let open = |cove: &Cove| {
+        cove.ok([
+            "create",
+            "busybox",
+            "--name",
+            "open",
+            "--memory",
+            "256M",
+            "--disk",
+            "1G",
+            "--network",
+            "open",
+        ]);
+        // The gateway, which is nobody's child.
+        let process = cove.data_dir().join("engine/gateway/process");
+        let note = wait_for("the gateway runs", || {
+            std::fs::read_to_string(&process).ok()
+        });
+        note.split_whitespace()
+            .next()
+            .unwrap()
+            .parse::<i32>()
+            .unwrap()
+    };
+    let mut users: Vec<_> = [&one, &other]
+        .into_iter()
+        .flat_map(|cove| [user(cove.role_pid("control")), user(open(cove))])
+        .collect();
+    users.sort();
+    users.dedup();
+    assert_eq!(users.len(), 4, "{users:?}");
+    // The same in its next life, and everything it owns goes along when it changes.
+    let before = user(one.role_pid("control"));
+    one.stop();
+    one.serve();
+    assert_eq!(user(one.role_pid("control")), before);
+    one.stop();
+    std::fs::remove_file(one.data_dir().join("control.uid")).unwrap();
+    for entry in std::fs::read_dir(one.data_dir().join("control")).unwrap() {
+        std::os::unix::fs::chown(entry.unwrap().path(), Some(61_100), Some(61_100)).unwrap();
+    }
+    std::os::unix::fs::chown(one.data_dir().join("control"), Some(61_100), Some(61_100)).unwrap();
+    one.serve();
+    let shown = one.json(["show", "open"]);
+    assert_eq!(shown["state"], "running");
+    assert_ne!(user(one.role_pid("control")), "61100");
 }
 
 #[test]

@@ -2,10 +2,9 @@
 //!
 //! The host runs a fetch; the books say who asked for it and, once it is over, how it ended. So an
 //! organisation that follows its fetch learns the truth also from a control plane that was started
-//! later. Organisations that ask for the same thing with the same credentials share one fetch, each
-//! with a row of its own; other credentials are another fetch. A fetch that died with the host's
-//! process counts as failed: what the host has under that name may have come with somebody else's
-//! credentials.
+//! later. What an organisation asks for twice with the same credentials is one fetch; another
+//! organisation or other credentials are another. A fetch that died with the host's process counts as
+//! failed: what the host has under that name may have come with somebody else's credentials.
 
 use std::time::Duration;
 

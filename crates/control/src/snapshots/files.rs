@@ -178,13 +178,16 @@ impl Control {
             )
             .hint("choose another name, or remove that image first"));
         }
-        self.require_room(principal).await?;
+        let owner = self.image_owner(principal).await?;
         // Names on the host are everybody's, so an organisation's own begin with it.
         let on_host = match principal.home {
             true => name.to_owned(),
             false => format!("{}/{name}", principal.org.as_str().replace('_', "-")),
         };
-        let job = self.runner().image_from_snapshot(&row.id, &on_host).await;
+        let job = self
+            .runner()
+            .image_from_snapshot(&row.id, &on_host, owner)
+            .await;
         let job = job.map_err(|error| match error {
             RunnerError::NotFound { .. } => no_snapshot(which),
             other => other.into(),

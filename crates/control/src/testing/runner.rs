@@ -12,7 +12,7 @@ use cove_model::{
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
+    ImageOwner, ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
     RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
 };
 use time::OffsetDateTime;
@@ -58,7 +58,7 @@ pub(super) struct World {
     images: Vec<ImageView>,
     jobs: HashMap<String, ImageJob>,
     /// What each job fetches, newest first.
-    fetches: Vec<(String, ImageSource)>,
+    fetches: Vec<(String, ImageSource, ImageOwner)>,
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<(Call, Option<SandboxId>)>,
     guest: GuestKind,
@@ -638,15 +638,15 @@ impl RunnerApi for MemoryRunner {
         &self,
         id: &SnapshotId,
         name: &str,
+        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         self.get_snapshot(id).await?;
-        let reference = name.to_owned();
-        self.add_image(ImageSource::Registry {
-            reference,
+        let source = ImageSource::Registry {
+            reference: name.to_owned(),
             username: None,
             password: None,
-        })
-        .await
+        };
+        self.add_image(source, owner).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
@@ -654,7 +654,11 @@ impl RunnerApi for MemoryRunner {
         Ok(self.world().images.clone())
     }
 
-    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
         self.enter(Call::AddImage, None).await?;
         let name = match &source {
             ImageSource::Registry { reference, .. } => reference.clone(),
@@ -671,8 +675,10 @@ impl RunnerApi for MemoryRunner {
             self.add_named_image(&name);
         }
         let mut world = self.world();
-        let same = world.fetches.iter().find(|(_, other)| *other == source);
-        if let Some(job) = same.and_then(|(id, _)| world.jobs.get(id))
+        // As on a real host, what an organisation asks for is fetched for it alone.
+        let mut fetches = world.fetches.iter();
+        let same = fetches.find(|(_, other, whose)| *other == source && *whose == owner);
+        if let Some(job) = same.and_then(|(id, ..)| world.jobs.get(id))
             && job.state == JobState::Running
         {
             return Ok(job.clone());
@@ -696,7 +702,7 @@ impl RunnerApi for MemoryRunner {
             error: None,
         };
         world.jobs.insert(job.id.clone(), job.clone());
-        world.fetches.insert(0, (job.id.clone(), source));
+        world.fetches.insert(0, (job.id.clone(), source, owner));
         Ok(job)
     }
 

@@ -174,8 +174,10 @@ async fn nobody_rides_on_anothers_credentials() {
     assert!(plane.create(&theirs, from("private/app")).await.is_err());
 }
 
+/// What a registry delivers counts for the organisation it was delivered to, so nobody shares another's
+/// fetch, not even with the same credentials.
 #[tokio::test]
-async fn who_asks_for_the_same_with_the_same_credentials_shares_the_fetch() {
+async fn each_organisation_fetches_for_itself_and_shares_only_with_itself() {
     let plane = Plane::new().await;
     let (ours, theirs) = (
         plane.tenant("ours", None).await,
@@ -183,11 +185,14 @@ async fn who_asks_for_the_same_with_the_same_credentials_shares_the_fetch() {
     );
     plane.runner.keep_fetching();
     let one = plane.control.add_image(&ours, pull("app")).await.unwrap();
+    let again = plane.control.add_image(&ours, pull("app")).await.unwrap();
+    assert_eq!(one.id, again.id);
     let two = plane.control.add_image(&theirs, pull("app")).await.unwrap();
-    assert_eq!(one.id, two.id);
+    assert_ne!(one.id, two.id);
+    plane.control.image_job(&theirs, &one.id).await.unwrap_err();
     plane.runner.finish_fetching();
-    for tenant in [&ours, &theirs] {
-        let job = plane.control.image_job(tenant, &one.id).await.unwrap();
+    for (tenant, job) in [(&ours, &one), (&theirs, &two)] {
+        let job = plane.control.image_job(tenant, &job.id).await.unwrap();
         assert_eq!(job.state, JobState::Done);
         assert_eq!(names(&plane, tenant).await, ["app", "debian"]);
     }
@@ -433,7 +438,7 @@ async fn a_removal_that_a_crash_cut_off_is_finished() {
 }
 
 #[tokio::test]
-async fn who_shared_a_fetch_gets_the_image_also_when_another_has_no_room_for_it() {
+async fn who_fetched_the_same_gets_the_image_also_when_another_has_no_room_for_it() {
     let plane = Plane::new().await;
     let (small, large) = (
         small_tenant(&plane, "small", 50).await,
@@ -442,29 +447,32 @@ async fn who_shared_a_fetch_gets_the_image_also_when_another_has_no_room_for_it(
     let tiny = small_tenant(&plane, "tiny", 10).await;
     plane.runner.size_images(60 << 20);
     plane.runner.keep_fetching();
-    let job = plane.control.add_image(&small, pull("app")).await.unwrap();
-    for tenant in [&large, &tiny] {
-        let shared = plane.control.add_image(tenant, pull("app")).await.unwrap();
-        assert_eq!(shared.id, job.id);
+    let mut jobs = Vec::new();
+    for tenant in [&small, &large, &tiny] {
+        let job = plane.control.add_image(tenant, pull("app")).await.unwrap();
+        jobs.push(job.id);
     }
     plane.runner.finish_fetching();
-    let state = async |tenant| {
-        let job = plane.control.image_job(tenant, &job.id).await.unwrap();
+    let state = async |tenant, job: &str| {
+        let job = plane.control.image_job(tenant, job).await.unwrap();
         job.state
     };
-    assert_eq!(state(&small).await, JobState::Failed);
-    assert_eq!(state(&large).await, JobState::Done);
-    assert_eq!(state(&tiny).await, JobState::Failed);
+    assert_eq!(state(&small, &jobs[0]).await, JobState::Failed);
+    assert_eq!(state(&large, &jobs[1]).await, JobState::Done);
+    assert_eq!(state(&tiny, &jobs[2]).await, JobState::Failed);
     assert_eq!(names(&plane, &large).await, ["app", "debian"]);
     assert_eq!(names(&plane, &small).await, ["debian"]);
 
     // When nobody has room for it, it goes with the last who waited.
     plane.runner.keep_fetching();
-    let job = plane.control.add_image(&small, pull("big")).await.unwrap();
-    plane.control.add_image(&tiny, pull("big")).await.unwrap();
-    plane.runner.finish_fetching();
+    let mut jobs = Vec::new();
     for tenant in [&small, &tiny] {
-        let job = plane.control.image_job(tenant, &job.id).await.unwrap();
+        let job = plane.control.add_image(tenant, pull("big")).await.unwrap();
+        jobs.push((tenant, job.id));
+    }
+    plane.runner.finish_fetching();
+    for (tenant, job) in jobs {
+        let job = plane.control.image_job(tenant, &job).await.unwrap();
         assert_eq!(job.state, JobState::Failed);
     }
     assert_eq!(names(&plane, &plane.root).await, ["app", "debian"]);

@@ -242,7 +242,7 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
         started: Some(process.pid),
         keepalive: wire::keepalive(&door.headers),
         deadline: None,
-        closing: dialect.front.closing.clone(),
+        leaving: dialect.front.leaving.clone(),
     };
     Ok(wire::stream(slot.hold(output.messages())))
 }
@@ -278,7 +278,7 @@ pub async fn connect(
         started: Some(process.pid),
         keepalive: wire::keepalive(&door.headers),
         deadline: patience.map(|patience| Instant::now() + patience),
-        closing: dialect.front.closing.clone(),
+        leaving: dialect.front.leaving.clone(),
     };
     Ok(wire::stream(slot.hold(output.messages())))
 }
@@ -291,7 +291,7 @@ struct Output {
     started: Option<i32>,
     keepalive: Duration,
     deadline: Option<Instant>,
-    closing: CancellationToken,
+    leaving: CancellationToken,
 }
 
 impl Output {
@@ -322,7 +322,7 @@ impl Output {
                     }
                     return (event(json!({"keepalive": {}})), None);
                 }
-                () = self.closing.cancelled() => {
+                () = self.leaving.cancelled() => {
                     let refusal = Refusal::new(Kind::Unavailable, "the server is restarting");
                     return (Next::End(Err(refusal)), None);
                 }

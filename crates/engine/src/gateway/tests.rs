@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
-use super::{Gatekeeper, UID_BASE};
+use super::Gatekeeper;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -44,8 +44,8 @@ impl Blocked {
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),
             instance: "blocked".into(),
-            uid: UID_BASE,
-            gid: UID_BASE,
+            uid: 65_533,
+            gid: 65_533,
             dns: here(free.local_addr().unwrap().port()),
             proxy: here(in_the_way.local_addr().unwrap().port()),
             resolvers: vec![here(9).into()],

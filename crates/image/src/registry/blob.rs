@@ -1,36 +1,33 @@
-//! Layers on their way: each is one file named by its digest, continued where it broke off, and
-//! handed out only when its whole content has been hashed and fits.
+//! Layers on their way: each is one file named by its digest and its owner, continued where it broke
+//! off, and handed out only when its whole content has been hashed here and fits. Nobody continues what
+//! another has begun: bytes count for whom they were delivered to.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use hyper::StatusCode;
-use sha2::{Digest, Sha256};
-use tokio::time::timeout;
+use cove_fetcher::{BlobEvent, Digest, Layer, RegistryError};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
-use super::client::{Ask, Client};
-use super::manifest::check_digest;
-use super::{Layer, RegistryError};
-use crate::chain::hex;
+use super::Session;
 use crate::error::ImageError;
 use crate::layer::blocking;
+use crate::owner::Owner;
 
-/// Tries in a row that bring not one byte.
-const MAX_FRUITLESS_ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest silence within a transfer.
-const SILENCE_SECONDS: u64 = 60;
 /// Bytes gathered before they are hashed and written.
 const WRITE_BYTES: usize = 1 << 20;
 /// A layer nobody came back for is dropped by the sweep after so long.
 const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// What broken pulls may leave, in all, to be continued; nobody pays for it. The oldest goes first.
 const KEPT_MAX_BYTES: u64 = 4 << 30;
+/// What of it one organisation's may be.
+const OWNER_KEPT_MAX_BYTES: u64 = 1 << 30;
 
 /// The folder of layers on their way.
 pub(crate) struct Blobs {
@@ -38,7 +35,7 @@ pub(crate) struct Blobs {
     leases: Arc<Mutex<Leases>>,
 }
 
-/// By digest.
+/// By file name.
 type Leases = HashMap<String, Leased>;
 
 #[derive(Default)]
@@ -51,7 +48,7 @@ struct Leased {
 /// Keeps a layer's file; the last one to go takes the file along if it is of no use any more.
 pub(crate) struct BlobLease {
     path: PathBuf,
-    digest: String,
+    name: String,
     leases: Arc<Mutex<Leases>>,
     used: bool,
 }
@@ -69,29 +66,35 @@ impl Blobs {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, digest: &str) -> PathBuf {
-        self.dir.join(digest.replace(':', "-"))
-    }
-
-    /// The digest must have been checked to be one.
-    pub fn lease(&self, digest: &str) -> BlobLease {
-        self.leases().entry(digest.to_owned()).or_default().count += 1;
+    pub fn lease(&self, owner: &Owner, digest: &Digest) -> BlobLease {
+        let name = file_name(owner, digest);
+        self.leases().entry(name.clone()).or_default().count += 1;
         BlobLease {
-            path: self.path(digest),
-            digest: digest.to_owned(),
+            path: self.dir.join(&name),
+            name,
             leases: Arc::clone(&self.leases),
             used: false,
         }
     }
 
     /// Removes the file of a layer, now or with the last pull that uses it.
-    pub fn discard(&self, digest: &str) {
-        match self.leases().get_mut(digest) {
+    pub fn discard(&self, owner: &Owner, digest: &Digest) {
+        let name = file_name(owner, digest);
+        match self.leases().get_mut(&name) {
             Some(leased) => leased.of_no_use = true,
             None => {
-                let _ = fs::remove_file(self.path(digest));
+                let _ = fs::remove_file(self.dir.join(name));
             }
         }
+    }
+
+    /// What lies here of an owner, to be continued or on its way.
+    pub fn kept_bytes(&self, owner: &Owner) -> u64 {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| owner_of(&entry.file_name().to_string_lossy()) == owner.key())
+            .filter_map(|entry| Some(entry.metadata().ok()?.len()))
+            .sum()
     }
 
     /// Removes files that no pull uses: those nobody has continued for a long time, and the oldest of
@@ -102,26 +105,43 @@ impl Blobs {
             return 0;
         };
         let idle = entries.flatten().filter_map(|entry| {
-            let digest = entry.file_name().to_string_lossy().replacen('-', ":", 1);
+            let name = entry.file_name().to_string_lossy().into_owned();
             let metadata = entry.metadata().ok()?;
             let age = metadata.modified().ok()?.elapsed().unwrap_or_default();
-            let known = leases.contains_key(&digest);
-            (!known).then(|| (age, metadata.len(), entry.path()))
+            (!leases.contains_key(&name)).then_some((age, metadata.len(), name))
         });
         let mut idle: Vec<_> = idle.collect();
         idle.sort();
         let mut kept_bytes = 0u64;
+        let mut kept_of: HashMap<String, u64> = HashMap::new();
         idle.into_iter()
-            .filter(|(age, bytes, path)| {
+            .filter(|(age, bytes, name)| {
                 let with_it = kept_bytes.saturating_add(*bytes);
-                if *age <= MAX_AGE && with_it <= KEPT_MAX_BYTES {
+                let owner = owner_of(name);
+                let of_owner = kept_of.entry(owner.to_owned()).or_default();
+                let owners_with_it = of_owner.saturating_add(*bytes);
+                if *age <= MAX_AGE
+                    && !owner.is_empty()
+                    && with_it <= KEPT_MAX_BYTES
+                    && owners_with_it <= OWNER_KEPT_MAX_BYTES
+                {
                     kept_bytes = with_it;
+                    *of_owner = owners_with_it;
                     return false;
                 }
-                fs::remove_file(path).is_ok()
+                fs::remove_file(self.dir.join(name)).is_ok()
             })
             .count()
     }
+}
+
+fn file_name(owner: &Owner, digest: &Digest) -> String {
+    format!("{}.{}", digest.to_string().replace(':', "-"), owner.key())
+}
+
+/// Empty for a file that nobody's pull would continue.
+fn owner_of(name: &str) -> &str {
+    name.split_once('.').map_or("", |(_, owner)| owner)
 }
 
 impl BlobLease {
@@ -133,10 +153,10 @@ impl BlobLease {
     /// For what goes on when the pull is given up.
     fn another(&self) -> Self {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.entry(self.digest.clone()).or_default().count += 1;
+        leases.entry(self.name.clone()).or_default().count += 1;
         Self {
             path: self.path.clone(),
-            digest: self.digest.clone(),
+            name: self.name.clone(),
             leases: Arc::clone(&self.leases),
             used: false,
         }
@@ -146,7 +166,7 @@ impl BlobLease {
 impl Drop for BlobLease {
     fn drop(&mut self) {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(leased) = leases.get_mut(&self.digest) else {
+        let Some(leased) = leases.get_mut(&self.name) else {
             return;
         };
         leased.count -= 1;
@@ -155,7 +175,7 @@ impl Drop for BlobLease {
             if leased.of_no_use {
                 let _ = fs::remove_file(&self.path);
             }
-            leases.remove(&self.digest);
+            leases.remove(&self.name);
         }
     }
 }
@@ -206,13 +226,7 @@ impl Partial {
     }
 }
 
-/// How one try ended, when it did not fail for good.
-enum Try {
-    Complete,
-    Broken(Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl Client {
+impl Session {
     /// Brings a layer's file to completion and returns it, checked, at its beginning. One at a
     /// time per file. `progress` gets the bytes that are there.
     pub async fn download(
@@ -234,99 +248,60 @@ impl Client {
         if partial.length > layer.size {
             partial.restart().map_err(file_error(path.clone()))?;
         }
-        let mut fruitless = 0;
-        while partial.length < layer.size {
+        if partial.length < layer.size {
             progress(partial.length);
-            let before = partial.length;
-            let (returned, result) = self.attempt(partial, layer, &path, progress).await;
-            partial = returned;
-            let source: Box<dyn std::error::Error + Send + Sync> = match result {
-                Ok(Try::Complete) => break,
-                Ok(Try::Broken(source)) => source,
-                Err(ImageError::Registry(error)) if is_passing(&error) => Box::new(error),
-                Err(error) => return Err(error),
-            };
-            fruitless = if partial.length > before {
-                0
-            } else {
-                fruitless + 1
-            };
-            if fruitless >= MAX_FRUITLESS_ATTEMPTS {
-                return Err(RegistryError::BrokenOff {
-                    attempts: fruitless,
-                    source,
-                }
-                .into());
-            }
-            tokio::time::sleep(FIRST_PAUSE * 2u32.pow(fruitless)).await;
+            partial = self.receive(partial, layer, &path, progress).await?;
         }
         progress(partial.length);
         let Partial { mut file, hash, .. } = partial;
-        let actual = format!("sha256:{}", hex(&hash.finalize()));
-        if let Err(error) = check_digest(&layer.digest, &actual) {
+        let actual = Digest(hash.finalize().into());
+        if actual != layer.digest {
             // Nothing of it can be continued.
             let _ = fs::remove_file(&path);
-            return Err(error.into());
+            return Err(RegistryError::DigestMismatch {
+                expected: layer.digest.to_string(),
+                actual: actual.to_string(),
+            }
+            .into());
         }
         file.seek(SeekFrom::Start(0)).map_err(file_error(path))?;
         Ok(file)
     }
 
-    async fn attempt(
+    async fn receive(
         &self,
         mut partial: Partial,
         layer: &Layer,
         path: &PathBuf,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> (Partial, Result<Try, ImageError>) {
+    ) -> Result<Partial, ImageError> {
         let failed = || ImageError::file("writing", path);
-        let ask_path = format!("blobs/{}", layer.digest);
-        let ask = Ask {
-            path: &ask_path,
-            accept: None,
-            from: partial.length,
-        };
-        let answer = match self.get(ask).await {
-            Ok(answer) => answer,
-            // The server cannot continue there, so from the beginning.
-            Err(RegistryError::Status { status: 416, .. }) => {
-                let result = partial.restart().map_err(failed());
-                return (
-                    partial,
-                    result.map(|()| Try::Broken("the range was refused".into())),
-                );
-            }
-            Err(error) => return (partial, Err(error.into())),
-        };
-        if partial.length > 0
-            && answer.status() != StatusCode::PARTIAL_CONTENT
-            && let Err(error) = partial.restart()
-        {
-            return (partial, Err(failed()(error)));
-        }
-        let mut body = answer.into_body();
+        let mut events = self.fetch.blob(layer, partial.length).await?;
+        let mut pace = Pace::new(self);
         let mut gathered = Vec::with_capacity(WRITE_BYTES + (64 << 10));
         loop {
-            let frame = timeout(Duration::from_secs(SILENCE_SECONDS), body.frame()).await;
-            let ended: Option<Result<Try, ImageError>> = match frame {
-                Err(_) => Some(Ok(Try::Broken("the registry fell silent".into()))),
-                Ok(Some(Err(error))) => Some(Ok(Try::Broken(error.into()))),
-                Ok(None) => Some(Ok(Try::Complete)),
-                Ok(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        gathered.extend_from_slice(&data);
-                    }
+            let ended = match pace.next(&mut events).await {
+                Ok(BlobEvent::Data(bytes)) => {
+                    gathered.extend_from_slice(&bytes);
                     None
                 }
+                Ok(BlobEvent::Restart) => {
+                    gathered.clear();
+                    partial.restart().map_err(failed())?;
+                    None
+                }
+                Ok(BlobEvent::End(result)) => Some(result),
+                // What has arrived is worth keeping.
+                Err(error) => Some(Err(error)),
             };
-            if partial.length + gathered.len() as u64 > layer.size {
-                let size = partial.length + gathered.len() as u64;
-                let error = RegistryError::TooLarge {
-                    what: "a layer",
+            let size = partial.length + gathered.len() as u64;
+            if size > layer.size {
+                return Err(RegistryError::TooLarge {
+                    what: "a layer".into(),
                     size,
                     limit: layer.size,
-                };
-                return (partial, Err(error.into()));
+                }
+                .into());
             }
             if gathered.len() < WRITE_BYTES && ended.is_none() {
                 continue;
@@ -337,29 +312,71 @@ impl Client {
                 (partial, gathered, result)
             });
             let result;
-            (partial, gathered, result) = written.await.expect("writing does not panic");
-            if let Err(error) = result {
-                return (partial, Err(failed()(error)));
-            }
+            (partial, gathered, result) = written.await.map_err(ImageError::Task)?;
+            result.map_err(failed())?;
             progress(partial.length);
             match ended {
                 None => {}
-                // An answer that ends early without saying so is continued like a broken one.
-                Some(Ok(Try::Complete)) if partial.length < layer.size => {
-                    return (partial, Ok(Try::Broken("the answer was short".into())));
+                Some(Ok(())) if partial.length < layer.size => {
+                    let detail = "it ended a layer early".to_owned();
+                    return Err(RegistryError::Helper { detail }.into());
                 }
-                Some(result) => return (partial, result),
+                Some(Ok(())) => return Ok(partial),
+                Some(Err(error)) => return Err(error.into()),
             }
         }
     }
 }
 
-/// Whether trying again may help, so that what has arrived is worth keeping.
-pub(crate) fn is_passing(error: &RegistryError) -> bool {
-    match error {
-        RegistryError::BrokenOff { .. } => true,
-        RegistryError::Unreachable { .. } | RegistryError::Timeout { .. } => true,
-        RegistryError::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
-        _ => false,
+/// Ends a pull that brings too little for too long, however many layers it has on their way.
+struct Pace<'a> {
+    session: &'a Session,
+    until: Instant,
+    before: u64,
+}
+
+impl<'a> Pace<'a> {
+    fn new(session: &'a Session) -> Self {
+        Self {
+            session,
+            until: Instant::now() + session.slowest_window,
+            before: session.received.load(Ordering::Relaxed),
+        }
+    }
+
+    async fn next(
+        &mut self,
+        events: &mut mpsc::Receiver<BlobEvent>,
+    ) -> Result<BlobEvent, RegistryError> {
+        loop {
+            let event = match timeout_at(self.until, events.recv()).await {
+                Ok(Some(event)) => Some(event),
+                Ok(None) => {
+                    let detail = "it ended".to_owned();
+                    return Err(RegistryError::Helper { detail });
+                }
+                Err(_) => None,
+            };
+            if let Some(BlobEvent::Data(bytes)) = &event {
+                let count = bytes.len() as u64;
+                self.session.received.fetch_add(count, Ordering::Relaxed);
+            }
+            let now = self.session.received.load(Ordering::Relaxed);
+            if Instant::now() >= self.until {
+                if now - self.before < self.session.slowest_bytes
+                    && !matches!(event, Some(BlobEvent::End(_)))
+                {
+                    return Err(RegistryError::TooSlow {
+                        bytes: self.session.slowest_bytes,
+                        seconds: self.session.slowest_window.as_secs(),
+                    });
+                }
+                self.until = Instant::now() + self.session.slowest_window;
+                self.before = now;
+            }
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
     }
 }

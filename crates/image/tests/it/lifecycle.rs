@@ -124,12 +124,12 @@ async fn leftovers_of_a_crash_are_swept_and_nothing_else() {
     let fresh = world
         .config
         .dir
-        .join(format!("blobs/sha256-{}", "1".repeat(64)));
+        .join(format!("blobs/sha256-{}.operator", "1".repeat(64)));
     fs::write(&fresh, "").unwrap();
     let stale = world
         .config
         .dir
-        .join(format!("blobs/sha256-{}", "2".repeat(64)));
+        .join(format!("blobs/sha256-{}.operator", "2".repeat(64)));
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
     fs::File::create(&stale)
         .unwrap()
@@ -155,8 +155,8 @@ async fn leftovers_of_a_crash_are_swept_and_nothing_else() {
 #[tokio::test]
 async fn the_oldest_of_what_broken_pulls_left_goes_when_it_is_too_much() {
     let world = World::new();
-    let hours_old = |hours: u64, digit: &str, bytes: u64| {
-        let name = format!("blobs/sha256-{}", digit.repeat(64));
+    let hours_old = |hours: u64, owner: &str, bytes: u64| {
+        let name = format!("blobs/sha256-{}.{owner}", "1".repeat(64));
         let path = world.config.dir.join(name);
         let file = fs::File::create(&path).unwrap();
         file.set_len(bytes).unwrap();
@@ -164,11 +164,16 @@ async fn the_oldest_of_what_broken_pulls_left_goes_when_it_is_too_much() {
         file.set_modified(when).unwrap();
         path
     };
-    let oldest = hours_old(3, "1", 3 << 30);
-    let newest = hours_old(1, "2", 3 << 30);
-    let small = hours_old(2, "3", 1 << 20);
-    assert_eq!(world.store.sweep().await.unwrap().files, 1);
-    assert!(!oldest.exists() && newest.exists() && small.exists());
+    let oldest = hours_old(9, "org_oldest", 900 << 20);
+    let others = [1, 2, 3, 4].map(|hours| hours_old(hours, &format!("org_{hours}"), 900 << 20));
+    let small = hours_old(5, "org_small", 1 << 20);
+    // More than one may leave, and what nobody would come back for.
+    let large = hours_old(1, "org_large", 2 << 30);
+    let nobodys = world.config.dir.join("blobs").join("2".repeat(64));
+    fs::write(&nobodys, "").unwrap();
+    assert_eq!(world.store.sweep().await.unwrap().files, 3);
+    assert!(!oldest.exists() && !large.exists() && !nobodys.exists());
+    assert!(others.iter().all(|path| path.exists()) && small.exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

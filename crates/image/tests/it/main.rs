@@ -4,7 +4,10 @@
 mod bootstrap;
 mod import;
 mod lifecycle;
+mod owners;
 mod proxy;
 mod pull;
+mod reaching;
 mod registry;
+mod stub;
 mod world;

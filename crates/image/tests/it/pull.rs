@@ -192,7 +192,7 @@ async fn every_form_of_layer_and_manifest_is_read() {
 }
 
 /// Uploads a configuration and a manifest for layers (digest, size, diff id) that are there.
-fn put_image(
+pub fn put_image(
     registry: &Registry,
     repository: &str,
     tag: &str,
@@ -676,7 +676,7 @@ async fn a_pull_that_was_given_up_is_continued_by_the_next_one() {
             .config
             .dir
             .join("blobs")
-            .join(digest.replace(':', "-")),
+            .join(format!("{}.operator", digest.replace(':', "-"))),
         &blob[..half],
     )
     .unwrap();

@@ -27,14 +27,24 @@ impl Drop for Registry {
 
 impl Registry {
     pub fn start() -> Self {
-        Self::start_with(None)
+        Self::start_with(None, "")
     }
 
     pub fn with_password(username: &str, password: &str) -> Self {
-        Self::start_with(Some((username.to_owned(), password.to_owned())))
+        Self::start_with(Some((username.to_owned(), password.to_owned())), "")
     }
 
-    fn start_with(login: Option<(String, String)>) -> Self {
+    /// Speaks TLS only, with the certificate and the key in these files.
+    pub fn with_tls(certificate: &Path, key: &Path) -> Self {
+        let tls = format!(
+            "  tls:\n    certificate: {}\n    key: {}\n",
+            certificate.display(),
+            key.display()
+        );
+        Self::start_with(None, &tls)
+    }
+
+    fn start_with(login: Option<(String, String)>, tls: &str) -> Self {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut auth = String::new();
         if let Some((username, password)) = &login {
@@ -56,7 +66,7 @@ impl Registry {
                 .port();
             let config = format!(
                 "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}/data\n\
-                 http:\n  addr: 127.0.0.1:{port}\n{auth}",
+                 http:\n  addr: 127.0.0.1:{port}\n{tls}{auth}",
                 dir.path().display()
             );
             std::fs::write(dir.path().join("config.yml"), config).unwrap();

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use cove_image::{ImageConfig, ImageStore, Progress, UnpackLimits, UnpackProgram};
+use cove_image::{
+    FetchConfig, FetchProgram, ImageConfig, ImageStore, Progress, UnpackLimits, UnpackProgram,
+};
 use cove_pool::{Kind, Pool, PoolConfig};
 
 /// A range far above the ids of any account.
@@ -74,6 +76,7 @@ impl World {
             default_registry: None,
             plain_registries: Vec::new(),
             unpack_program: Arc::new(UnpackProgram::new(cove_embedded::UNPACK).unwrap()),
+            fetch: FetchConfig::new(FetchProgram::new(cove_embedded::FETCHER).unwrap()),
         };
         change(&mut config);
         let store = ImageStore::open(pool.clone(), config.clone()).unwrap();

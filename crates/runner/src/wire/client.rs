@@ -14,8 +14,8 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, descriptor};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
-    SandboxView, SnapshotRequest, SnapshotView,
+    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
+    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 
 /// How long the socket may take to accept.
@@ -279,9 +279,11 @@ impl RunnerApi for Client {
         &self,
         id: &SnapshotId,
         name: &str,
+        owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         let (id, name) = (id.clone(), name.to_owned());
-        self.change(Request::ImageFromSnapshot { id, name }).await
+        self.change(Request::ImageFromSnapshot { id, name, owner })
+            .await
     }
 
     async fn set_network(
@@ -302,8 +304,12 @@ impl RunnerApi for Client {
         self.collect(Request::Images).await
     }
 
-    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
-        self.change(Request::AddImage { source }).await
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
+        self.change(Request::AddImage { source, owner }).await
     }
 
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {

@@ -332,8 +332,8 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::GetSnapshot { id } => whole(&api.get_snapshot(&id).await?),
         Request::DeleteSnapshot { id } => whole(&api.delete_snapshot(&id).await?),
         Request::Rollback { request } => whole(&api.rollback(request).await?),
-        Request::ImageFromSnapshot { id, name } => {
-            whole(&api.image_from_snapshot(&id, &name).await?)
+        Request::ImageFromSnapshot { id, name, owner } => {
+            whole(&api.image_from_snapshot(&id, &name, owner).await?)
         }
         Request::SetNetwork { id, policy } => whole(&api.set_network(&id, policy).await?),
         Request::Egress { mut query } => {
@@ -341,7 +341,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
             whole(&api.egress(query).await?)
         }
         Request::Images => list(api.images().await?),
-        Request::AddImage { source } => whole(&api.add_image(source).await?),
+        Request::AddImage { source, owner } => whole(&api.add_image(source, owner).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
         Request::Host => whole(&api.host().await?),

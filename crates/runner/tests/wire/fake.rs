@@ -315,6 +315,7 @@ impl RunnerApi for Fake {
         &self,
         id: &SnapshotId,
         name: &str,
+        _owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         self.find_snapshot(id).map(|_| job(name))
     }
@@ -344,7 +345,11 @@ impl RunnerApi for Fake {
             in_use_by: 0,
         }])
     }
-    async fn add_image(&self, source: ImageSource) -> Result<ImageJob, RunnerError> {
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        _owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
         match source {
             ImageSource::Registry { reference, .. } => Ok(job(&reference)),
             ImageSource::Debian => Ok(job("debian")),

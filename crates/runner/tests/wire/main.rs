@@ -118,14 +118,21 @@ async fn every_call_comes_through_whole() {
     assert_eq!((batch.next, batch.lost, batch.events.len()), (8, true, 1));
     assert_eq!(client.images().await.unwrap()[0].names, ["debian"]);
     assert_eq!(
-        client.add_image(ImageSource::Debian).await.unwrap(),
+        client
+            .add_image(ImageSource::Debian, ImageOwner::Operator)
+            .await
+            .unwrap(),
         job("debian")
     );
     let local = ImageSource::Local {
         name: "x".into(),
         path: "/x".into(),
     };
-    let refused = client.add_image(local).await.unwrap_err();
+    let tenant = ImageOwner::Tenant {
+        org: cove_model::OrgId::random(),
+        room_bytes: 7,
+    };
+    let refused = client.add_image(local, tenant).await.unwrap_err();
     assert!(matches!(refused, RunnerError::Unsupported { .. }));
     assert_eq!(client.image_job("abc").await.unwrap(), job("abc"));
     assert!(matches!(
@@ -209,7 +216,9 @@ async fn calls_about_rest_snapshots_and_the_network_come_through_whole() {
     let brought = client.import_snapshot(SnapshotId::random(), file).await;
     let content = brought.unwrap().memory_refused;
     assert_eq!(content, Some(format!("the file of {}", taken.id)));
-    let image = client.image_from_snapshot(&taken.id, "mine").await;
+    let image = client
+        .image_from_snapshot(&taken.id, "mine", ImageOwner::Operator)
+        .await;
     assert_eq!(image.unwrap(), job("mine"));
     client.delete_snapshot(&taken.id).await.unwrap();
     let gone = client.get_snapshot(&taken.id).await.unwrap_err();

@@ -83,7 +83,7 @@ pub async fn exec(
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut following).await?;
         let ending = Ending {
-            until: app.closing.clone(),
+            until: app.leaving.clone(),
             request_id: caller.request_id,
         };
         let events = follow_lines(following, Some(output_event(first)), ending);

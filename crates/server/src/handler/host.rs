@@ -4,10 +4,11 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
 use cove_api::NoQuery;
-use cove_api::host::Health;
+use cove_api::host::{Finding, Health, Level};
 use cove_api::route::{JSON, PROMETHEUS};
 
 use super::{Answer, ok};
+use crate::config::LogLosses;
 use crate::convert;
 use crate::extract::{Caller, Query};
 use crate::state::App;
@@ -18,7 +19,11 @@ pub async fn runners(
     Query(NoQuery {}): Query<NoQuery>,
 ) -> Answer {
     let host = app.control.host(&caller.principal).await?;
-    ok(convert::everything(vec![convert::runner(host)]))
+    let mut runner = convert::runner(host);
+    runner
+        .findings
+        .extend(app.config.log_losses.as_ref().map(log_finding));
+    ok(convert::everything(vec![runner]))
 }
 
 pub async fn prometheus(
@@ -32,10 +37,29 @@ pub async fn prometheus(
         Err(error) if error.code == cove_control::ErrorCode::RunnerUnreachable => None,
         Err(error) => return Err(error.into()),
     };
-    let mut response = app.metrics.render(host.as_ref()).into_response();
+    let lost = app.config.log_losses.as_ref().map(LogLosses::total);
+    let mut response = app.metrics.render(host.as_ref(), lost).into_response();
     let kind = HeaderValue::from_static(PROMETHEUS);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
+}
+
+fn log_finding(losses: &LogLosses) -> Finding {
+    let lost = losses.total();
+    let (level, message, fix) = match lost {
+        0 => (Level::Ok, "all lines of the server's log were written".into(), None),
+        lost => (
+            Level::Warning,
+            format!("{lost} lines of the server's log could not be written since it started"),
+            Some("check what its standard error goes to: a full disk, or a reader that is gone or too slow".into()),
+        ),
+    };
+    Finding {
+        name: "log".into(),
+        level,
+        message,
+        fix,
+    }
 }
 
 fn health_body(status: &str) -> Health {

@@ -84,6 +84,7 @@ fn registries_and_unknown_sandboxes_reach_those_who_act_on_them() {
         ("trusted_keys", "0123"),
         ("network_range", "198.18.0.0/16"),
         ("tenant_private_ranges", "10.1.0.1/16"),
+        ("import_dirs", "srv/images"),
         ("network_range", "198.19.0.0/15"),
         ("network_resolvers", "resolver.example"),
         ("criu", "/there/is/none"),

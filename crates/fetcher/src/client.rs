@@ -12,40 +12,43 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::RegistryError;
-use super::auth::{Challenge, RegistryAuth, TokenAnswer, percent_encode};
-use crate::reference::Reference;
+use crate::auth::{Challenge, TokenAnswer, basic, percent_encode};
+use crate::connector::{Connector, DialError};
+use crate::error::RegistryError;
+use crate::names::Names;
+use crate::wire::{Login, Order};
 
 /// Until the answer's first line. Registries may be slow to find a layer.
-pub(super) const ANSWER_SECONDS: u64 = 60;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const ANSWER_SECONDS: u64 = 60;
 const MAX_REDIRECTS: usize = 5;
 const MAX_TOKEN_BYTES: usize = 64 << 10;
 
-type Http = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+type Http = hyper_util::client::legacy::Client<HttpsConnector<Connector>, Empty<Bytes>>;
 
 /// One repository of one registry, for the length of one pull.
-pub(crate) struct Client {
+pub struct Client {
     http: Http,
     /// As references name it.
     registry: String,
     /// Who answers for it.
     server: String,
     repository: String,
-    /// Spoken to without TLS.
-    plain: bool,
-    credentials: Option<RegistryAuth>,
+    /// Registries spoken to without TLS, besides those on loopback.
+    plain: Vec<String>,
+    login: Option<Login>,
     /// The header that worked last.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
 /// One GET.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// Below the repository: `manifests/latest`, `blobs/sha256:…`.
     pub path: &'a str,
     pub accept: Option<&'a str>,
@@ -54,42 +57,60 @@ pub(super) struct Ask<'a> {
 }
 
 impl Client {
-    /// Reads the host's trusted certificates, so this blocks for a moment.
-    pub fn new(
-        reference: &Reference,
-        plain_registries: &[String],
-        credentials: Option<RegistryAuth>,
-    ) -> Result<Self, RegistryError> {
-        let plain =
-            is_loopback(&reference.registry) || plain_registries.contains(&reference.registry);
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.enforce_http(false);
-        let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    pub fn new(order: &Order) -> Result<Self, RegistryError> {
+        let names = Names::new(&order.hosts, &order.resolv, &order.resolvers);
+        let connector = Connector::new(names, order.reachable.clone());
         let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(provider)
-            .map_err(RegistryError::TrustStore)?
+            .with_tls_config(tls(&order.trust)?)
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
         Ok(Self {
             http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
                 .build(connector),
-            registry: reference.registry.clone(),
-            server: reference.server().to_owned(),
-            repository: reference.repository.clone(),
-            plain,
-            credentials,
+            registry: order.registry.clone(),
+            server: order.server.clone(),
+            repository: order.repository.clone(),
+            plain: order.plain.clone(),
+            login: order.login.clone(),
             authorization: Mutex::default(),
         })
     }
 
+    /// Whether a host (with its port, where one is given) is spoken to without TLS.
+    fn is_plain(&self, authority: &str) -> bool {
+        is_loopback(authority) || self.plain.iter().any(|one| one == authority)
+    }
+
+    fn scheme(&self) -> &'static str {
+        match self.is_plain(&self.registry) || self.is_plain(&self.server) {
+            true => "http",
+            false => "https",
+        }
+    }
+
+    /// Whether a request may go there, coming from `from`: never from TLS to none, and without TLS only
+    /// to places that are spoken to so.
+    fn may_go(&self, from: Option<&Uri>, to: &Uri) -> bool {
+        match to.scheme_str() {
+            Some("https") => true,
+            Some("http") => {
+                let host = to.authority().map(|authority| authority.as_str());
+                let secure = from.is_some_and(|from| from.scheme_str() == Some("https"));
+                !secure && host.is_some_and(|host| self.is_plain(host))
+            }
+            _ => false,
+        }
+    }
+
     /// Asks, with credentials if the registry wants some, and follows redirects. The answer is a success.
-    pub(super) async fn get(&self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
-        let scheme = if self.plain { "http" } else { "https" };
+    pub(crate) async fn get(&self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
         let url = format!(
-            "{scheme}://{}/v2/{}/{}",
-            self.server, self.repository, ask.path
+            "{}://{}/v2/{}/{}",
+            self.scheme(),
+            self.server,
+            self.repository,
+            ask.path
         );
         let mut tried = false;
         loop {
@@ -126,7 +147,7 @@ impl Client {
     }
 
     /// A whole answer of at most `limit` bytes.
-    pub(super) async fn get_small(
+    pub(crate) async fn get_small(
         &self,
         ask: Ask<'_>,
         what: &'static str,
@@ -152,14 +173,14 @@ impl Client {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
                 Err(RegistryError::TooLarge {
-                    what,
+                    what: what.to_owned(),
                     size: limit as u64 + 1,
                     limit: limit as u64,
                 })
             }
-            Err(source) => Err(RegistryError::Unreachable {
+            Err(error) => Err(RegistryError::Unreachable {
                 registry: self.registry.clone(),
-                source,
+                detail: error.to_string(),
             }),
         }
     }
@@ -170,10 +191,11 @@ impl Client {
         ask: Ask<'_>,
         mut authorization: Option<HeaderValue>,
     ) -> Result<Response<Incoming>, RegistryError> {
-        let refuse = |url: &str| RegistryError::Redirect {
-            url: url.chars().take(300).collect(),
-        };
+        let refuse = |url: &str| RegistryError::Redirect { url: shown(url) };
         let mut uri: Uri = url.parse().map_err(|_| refuse(url))?;
+        if !self.may_go(None, &uri) || has_userinfo(&uri) {
+            return Err(refuse(url));
+        }
         for _ in 0..=MAX_REDIRECTS {
             let answer = self.send(&uri, ask, authorization.as_ref()).await?;
             if !answer.status().is_redirection() {
@@ -184,8 +206,7 @@ impl Client {
                 .get(LOCATION)
                 .and_then(|value| value.to_str().ok());
             let next = resolve(&uri, location.unwrap_or_default()).ok_or_else(|| refuse(url))?;
-            let downgrade = next.scheme_str() != Some("https") && !self.plain;
-            if downgrade {
+            if !self.may_go(Some(&uri), &next) {
                 return Err(refuse(&next.to_string()));
             }
             // Storage behind a registry has its own signed links; the registry's token is not for it.
@@ -229,10 +250,24 @@ impl Client {
         .map_err(|_| RegistryError::Timeout {
             seconds: ANSWER_SECONDS,
         })?
-        .map_err(|error| RegistryError::Unreachable {
+        .map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> RegistryError {
+        let mut detail = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(error) = source {
+            if let Some(DialError::OffLimits { place, address }) = error.downcast_ref() {
+                let place = format!("{place} ({address})");
+                return RegistryError::OffLimits { place };
+            }
+            detail.push_str(&format!(": {error}"));
+            source = error.source();
+        }
+        RegistryError::Unreachable {
             registry: self.registry.clone(),
-            source: error.into(),
-        })
+            detail,
+        }
     }
 
     async fn authenticate(
@@ -242,10 +277,10 @@ impl Client {
         let offered = answer.headers().get_all(WWW_AUTHENTICATE).iter();
         let text = match Challenge::choose(offered.filter_map(|value| value.to_str().ok()))? {
             Challenge::Basic => self
-                .credentials
+                .login
                 .as_ref()
-                .ok_or(RegistryError::CredentialsNeeded)?
-                .basic(),
+                .map(basic)
+                .ok_or(RegistryError::CredentialsNeeded)?,
             Challenge::Bearer {
                 realm,
                 service,
@@ -271,17 +306,19 @@ impl Client {
             url.push_str(&format!("&service={}", percent_encode(&service)));
         }
         // A password must not travel in the clear because a registry says so.
-        if !url.starts_with("https://") && !self.plain {
-            return Err(RegistryError::Redirect {
-                url: realm.chars().take(300).collect(),
-            });
+        let registry: Uri = format!("{}://{}/", self.scheme(), self.server)
+            .parse()
+            .map_err(|_| RegistryError::Redirect { url: shown(&url) })?;
+        let place: Option<Uri> = url.parse().ok();
+        if !place.is_some_and(|place| self.may_go(Some(&registry), &place)) {
+            return Err(RegistryError::Redirect { url: shown(realm) });
         }
-        let basic = self.credentials.as_ref().map(RegistryAuth::basic);
+        let basic = self.login.as_ref().map(basic);
         let basic = basic.and_then(|text| HeaderValue::from_str(&text).ok());
         let answer = self.follow(&url, Ask::default(), basic).await?;
         match answer.status() {
             StatusCode::OK => {}
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.credentials.is_none() => {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.login.is_none() => {
                 return Err(RegistryError::CredentialsNeeded);
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -305,6 +342,30 @@ impl Client {
     }
 }
 
+/// Trusts the given certificates only.
+fn tls(trust: &[u8]) -> Result<ClientConfig, RegistryError> {
+    let failed = |detail: String| RegistryError::TrustStore { detail };
+    let mut roots = RootCertStore::empty();
+    // One that cannot be read is left out, as everybody does.
+    let certificates = CertificateDer::pem_slice_iter(trust).flatten();
+    roots.add_parsable_certificates(certificates);
+    let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    let config = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn shown(url: &str) -> String {
+    url.chars().take(300).collect()
+}
+
+/// A name before the host makes a URL read as if it led elsewhere.
+fn has_userinfo(uri: &Uri) -> bool {
+    uri.authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+}
+
 /// Where a `Location` leads.
 fn resolve(base: &Uri, location: &str) -> Option<Uri> {
     if location.starts_with('/') && !location.starts_with("//") {
@@ -313,7 +374,8 @@ fn resolve(base: &Uri, location: &str) -> Option<Uri> {
         return Uri::from_parts(parts).ok();
     }
     let uri: Uri = location.parse().ok()?;
-    (matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()).then_some(uri)
+    let web = matches!(uri.scheme_str(), Some("http" | "https"));
+    (web && uri.authority().is_some() && !has_userinfo(&uri)).then_some(uri)
 }
 
 fn is_loopback(registry: &str) -> bool {
@@ -354,6 +416,42 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_never_given_up_and_none_is_for_places_that_have_none() {
+        let order = Order {
+            registry: "r.example".into(),
+            server: "r.example".into(),
+            repository: "app".into(),
+            wanted: "1".into(),
+            digest: None,
+            arch: "amd64".into(),
+            login: None,
+            plain: vec!["plain.example:5000".into()],
+            reachable: crate::reach::Reachable::anywhere(),
+            resolvers: Vec::new(),
+            resolv: Vec::new(),
+            hosts: Vec::new(),
+            trust: Vec::new(),
+        };
+        let client = Client::new(&order).unwrap();
+        let may = |from: &str, to: &str| {
+            let from: Uri = from.parse().unwrap();
+            client.may_go(Some(&from), &to.parse().unwrap())
+        };
+        assert!(may("https://a.example/", "https://b.example/"));
+        assert!(may("http://plain.example:5000/", "https://b.example/"));
+        assert!(may("http://127.0.0.1:1/", "http://plain.example:5000/"));
+        for (from, to) in [
+            ("https://a.example/", "http://plain.example:5000/"),
+            ("https://a.example/", "http://127.0.0.1:1/"),
+            ("http://plain.example:5000/", "http://b.example/"),
+            ("http://plain.example:5000/", "http://plain.example/"),
+            ("http://127.0.0.1:1/", "ftp://127.0.0.1:1/"),
+        ] {
+            assert!(!may(from, to), "{from} {to}");
+        }
+    }
+
+    #[test]
     fn redirects_lead_to_web_addresses_only() {
         let base: Uri = "https://r.example:1/v2/x".parse().unwrap();
         let to = |location: &str| resolve(&base, location).map(|uri| uri.to_string());
@@ -368,6 +466,8 @@ mod tests {
             "//s.example/y",
             "y",
             "ftp://s.example/",
+            "gopher://s.example/",
+            "https://user@s.example/",
         ] {
             assert_eq!(to(bad), None, "{bad:?}");
         }

@@ -4,16 +4,17 @@
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::RegistryError;
-use super::client::{Ask, Client};
-use crate::chain::hex_digest;
-use crate::image::{OciConfig, host_arch};
-use crate::reference::{Reference, is_digest};
+use sha2::Sha256;
+
+use crate::client::{Ask, Client};
+use crate::error::RegistryError;
+use crate::wire::{
+    ARGUMENTS_MAX, CONFIG_BYTES_MAX, CONFIG_TEXT_BYTES_MAX, Configuration, Digest, LAYERS_MAX,
+    Layer, Manifest, Order, VARIABLES_MAX,
+};
 
 const MAX_MANIFEST_BYTES: usize = 4 << 20;
 const MAX_CONFIG_BYTES: usize = 8 << 20;
-/// As many as any builder makes.
-const MAX_LAYERS: usize = 256;
 /// An index may lead to another; more than this in a row is nobody's image.
 const MAX_INDEXES: usize = 3;
 
@@ -42,24 +43,6 @@ const LAYER_TYPES: [&str; 9] = [
     "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
     "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
 ];
-
-/// What a reference means today.
-#[derive(Debug)]
-pub(crate) struct Resolved {
-    /// Of what the reference names: the index where there is one.
-    pub digest: String,
-    pub layers: Vec<Layer>,
-    pub config: OciConfig,
-    pub arch: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layer {
-    pub digest: String,
-    pub size: u64,
-    /// Digest of the uncompressed archive.
-    pub diff_id: String,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -113,11 +96,11 @@ struct RootFs {
 
 impl Client {
     /// Asks what the reference means, down to the layers for this machine.
-    pub async fn resolve(&self, reference: &Reference) -> Result<Resolved, RegistryError> {
-        let body = self.manifest(reference.wanted()).await?;
+    pub async fn resolve(&self, order: &Order) -> Result<Manifest, RegistryError> {
+        let body = self.manifest(&order.wanted).await?;
         let digest = digest_of(&body);
-        if let Some(expected) = &reference.digest {
-            check_digest(expected, &digest)?;
+        if let Some(expected) = order.digest {
+            check_digest(expected, digest)?;
         }
         let mut document = parse(&body)?;
         let mut indexes = 0;
@@ -126,9 +109,9 @@ impl Client {
             if indexes > MAX_INDEXES {
                 return Err(malformed("indexes lead to indexes without end"));
             }
-            let chosen = choose(manifests)?;
+            let (chosen, expected) = choose(manifests, &order.arch)?;
             let body = self.manifest(&chosen.digest).await?;
-            check_digest(&chosen.digest, &digest_of(&body))?;
+            check_digest(expected, digest_of(&body))?;
             document = parse(&body)?;
         }
         let (Some(config), Some(layers)) = (document.config, document.layers) else {
@@ -141,19 +124,17 @@ impl Client {
         }
         let config = self.config(&config.digest).await?;
         let layers = pair(layers, config.rootfs.diff_ids)?;
-        if config.os != "linux" || config.architecture != host_arch() {
+        if config.os != "linux" || config.architecture != order.arch {
             let available = format!("{}/{}", config.os, config.architecture);
             return Err(RegistryError::NoPlatform {
-                arch: host_arch().to_owned(),
+                arch: order.arch.clone(),
                 available,
             });
         }
-        let arch = config.architecture;
-        Ok(Resolved {
+        Ok(Manifest {
             digest,
             layers,
-            config: config.config.unwrap_or_default().into(),
-            arch,
+            configuration: config.config.unwrap_or_default().checked()?,
         })
     }
 
@@ -169,7 +150,7 @@ impl Client {
     }
 
     async fn config(&self, digest: &str) -> Result<ConfigFile, RegistryError> {
-        check_form(digest)?;
+        let expected = form(digest)?;
         let path = format!("blobs/{digest}");
         let ask = Ask {
             path: &path,
@@ -179,7 +160,7 @@ impl Client {
         let body = self
             .get_small(ask, "the configuration", MAX_CONFIG_BYTES)
             .await?;
-        check_digest(digest, &digest_of(&body))?;
+        check_digest(expected, digest_of(&body))?;
         serde_json::from_slice(&body).map_err(|error| malformed(&format!("configuration: {error}")))
     }
 }
@@ -203,14 +184,14 @@ fn parse(body: &[u8]) -> Result<Document, RegistryError> {
 }
 
 /// The entry of an index that runs on this machine.
-fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
+fn choose(manifests: Vec<Descriptor>, arch: &str) -> Result<(Descriptor, Digest), RegistryError> {
     const KNOWN: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
     let rank = |entry: &Descriptor| {
         let Some(platform) = entry.platform.as_ref().filter(|it| !it.os.is_empty()) else {
             // Some builders do not say what it is for; the configuration tells.
             return KNOWN.contains(&&*entry.media_type).then_some(2);
         };
-        let fits = platform.os == "linux" && platform.architecture == host_arch();
+        let fits = platform.os == "linux" && platform.architecture == arch;
         // Without a variant, or with the first one, it runs on every machine of the architecture.
         match platform.variant.as_deref() {
             _ if !fits => None,
@@ -232,7 +213,7 @@ fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
         .map(|(_, index)| index);
     let Some(best) = best else {
         return Err(RegistryError::NoPlatform {
-            arch: host_arch().to_owned(),
+            arch: arch.to_owned(),
             available: available(),
         });
     };
@@ -240,23 +221,23 @@ fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, RegistryError> {
         .into_iter()
         .nth(best)
         .expect("the index was just found");
-    check_form(&chosen.digest)?;
+    let digest = form(&chosen.digest)?;
     if !KNOWN.contains(&&*chosen.media_type) {
         return Err(RegistryError::UnsupportedMedia {
             media_type: chosen.media_type,
         });
     }
-    Ok(chosen)
+    Ok((chosen, digest))
 }
 
 fn pair(layers: Vec<Descriptor>, diff_ids: Vec<String>) -> Result<Vec<Layer>, RegistryError> {
     if layers.is_empty() || layers.len() != diff_ids.len() {
         return Err(malformed("the configuration does not fit the layers"));
     }
-    if layers.len() > MAX_LAYERS {
-        let (size, limit) = (layers.len() as u64, MAX_LAYERS as u64);
+    if layers.len() > LAYERS_MAX {
+        let (size, limit) = (layers.len() as u64, LAYERS_MAX as u64);
         return Err(RegistryError::TooLarge {
-            what: "the list of layers",
+            what: "the list of layers".into(),
             size,
             limit,
         });
@@ -265,15 +246,14 @@ fn pair(layers: Vec<Descriptor>, diff_ids: Vec<String>) -> Result<Vec<Layer>, Re
         .into_iter()
         .zip(diff_ids)
         .map(|(layer, diff_id)| {
-            check_form(&layer.digest)?;
-            check_form(&diff_id)?;
+            let (digest, diff_id) = (form(&layer.digest)?, form(&diff_id)?);
             if !LAYER_TYPES.contains(&&*layer.media_type) {
                 return Err(RegistryError::UnsupportedMedia {
                     media_type: layer.media_type,
                 });
             }
             Ok(Layer {
-                digest: layer.digest,
+                digest,
                 size: layer.size,
                 diff_id,
             })
@@ -281,48 +261,61 @@ fn pair(layers: Vec<Descriptor>, diff_ids: Vec<String>) -> Result<Vec<Layer>, Re
         .collect()
 }
 
-impl From<ConfigSection> for OciConfig {
-    fn from(section: ConfigSection) -> Self {
-        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+impl ConfigSection {
+    /// As it is handed on, when it is no larger than a real one.
+    fn checked(self) -> Result<Configuration, RegistryError> {
         let variable = |text: String| {
             let (name, value) = text.split_once('=').unwrap_or((&text, ""));
             (name.to_owned(), value.to_owned())
         };
-        Self {
-            env: section
+        let configuration = Configuration {
+            env: self
                 .env
                 .unwrap_or_default()
                 .into_iter()
                 .map(variable)
                 .collect(),
-            user: some(section.user),
-            workdir: some(section.working_dir),
-            entrypoint: section.entrypoint.unwrap_or_default(),
-            cmd: section.cmd.unwrap_or_default(),
+            user: self.user.unwrap_or_default(),
+            workdir: self.working_dir.unwrap_or_default(),
+            entrypoint: self.entrypoint.unwrap_or_default(),
+            cmd: self.cmd.unwrap_or_default(),
+        };
+        let unusable = |text: &String| text.len() > CONFIG_TEXT_BYTES_MAX || text.contains('\0');
+        if configuration.texts().any(unusable) {
+            return Err(malformed(
+                "the configuration has a text that no process can take",
+            ));
         }
+        if configuration.bytes() > CONFIG_BYTES_MAX
+            || configuration.env.len() > VARIABLES_MAX
+            || configuration.entrypoint.len() > ARGUMENTS_MAX
+            || configuration.cmd.len() > ARGUMENTS_MAX
+        {
+            return Err(malformed(
+                "the configuration is larger than any process can take",
+            ));
+        }
+        Ok(configuration)
     }
 }
 
-fn digest_of(body: &[u8]) -> String {
-    format!("sha256:{}", hex_digest(body))
+fn digest_of(body: &[u8]) -> Digest {
+    use sha2::Digest as _;
+    Digest(Sha256::digest(body).into())
 }
 
-pub(super) fn check_digest(expected: &str, actual: &str) -> Result<(), RegistryError> {
+fn check_digest(expected: Digest, actual: Digest) -> Result<(), RegistryError> {
     if expected == actual {
         return Ok(());
     }
     Err(RegistryError::DigestMismatch {
-        expected: expected.to_owned(),
-        actual: actual.to_owned(),
+        expected: expected.to_string(),
+        actual: actual.to_string(),
     })
 }
 
-fn check_form(digest: &str) -> Result<(), RegistryError> {
-    if is_digest(digest) {
-        Ok(())
-    } else {
-        Err(malformed("a digest is not sha256"))
-    }
+fn form(digest: &str) -> Result<Digest, RegistryError> {
+    Digest::parse(digest).ok_or_else(|| malformed("a digest is not sha256"))
 }
 
 fn malformed(reason: &str) -> RegistryError {
@@ -334,6 +327,8 @@ fn malformed(reason: &str) -> RegistryError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HERE: &str = "amd64";
 
     fn entry(os: &str, architecture: &str, variant: Option<&str>, fill: char) -> Descriptor {
         Descriptor {
@@ -350,14 +345,14 @@ mod tests {
 
     #[test]
     fn the_plainest_variant_for_this_machine_is_chosen() {
-        let here = host_arch();
+        let here = HERE;
         let list = vec![
             entry("windows", here, None, '1'),
             entry("linux", "s390x", None, '2'),
             entry("linux", here, Some("v3"), '3'),
             entry("linux", here, None, '4'),
         ];
-        assert!(choose(list).unwrap().digest.ends_with("444"));
+        assert!(choose(list, HERE).unwrap().0.digest.ends_with("444"));
         let untold = |fill| Descriptor {
             platform: None,
             ..entry("", "", None, fill)
@@ -367,10 +362,10 @@ mod tests {
             entry("linux", here, Some("v3"), '3'),
             untold('6'),
         ];
-        assert!(choose(list).unwrap().digest.ends_with("333"));
+        assert!(choose(list, HERE).unwrap().0.digest.ends_with("333"));
         let list = vec![entry("linux", "s390x", None, '2'), untold('6')];
-        assert!(choose(list).unwrap().digest.ends_with("666"));
-        let missing = choose(vec![entry("linux", "s390x", None, '2')]);
+        assert!(choose(list, HERE).unwrap().0.digest.ends_with("666"));
+        let missing = choose(vec![entry("linux", "s390x", None, '2')], HERE);
         assert!(
             matches!(missing, Err(RegistryError::NoPlatform { available, .. }) if available == "linux/s390x")
         );
