@@ -219,9 +219,12 @@ pub enum Command {
     /// Show what a sandbox's network policy allowed and denied
     Egress(crate::cmd::egress::EgressArgs),
     /// Show who changed what
+    #[command(args_conflicts_with_subcommands = true)]
     Audit {
         #[arg(long, default_value_t = 50)]
         limit: u32,
+        #[command(subcommand)]
+        command: Option<crate::cmd::audit::AuditCommand>,
     },
     /// Show what sandboxes use now
     Stats {

@@ -6,6 +6,7 @@ use crate::connect;
 use crate::report::CliError;
 
 pub mod access;
+pub mod audit;
 pub mod bench;
 pub mod code;
 pub mod copy;
@@ -105,7 +106,10 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             after,
         } => done(look::events(&client, sandbox.as_deref(), follow, after, json).await),
         Command::Egress(args) => done(egress::run(&client, &args, json).await),
-        Command::Audit { limit } => done(look::audit(&client, limit, json).await),
+        Command::Audit { limit, command } => match command {
+            None => done(look::audit(&client, limit, json).await),
+            Some(command) => audit::run(&client, command, json).await,
+        },
         Command::Stats { sandboxes } => done(look::stats(&client, sandboxes, json).await),
         Command::Image(command) => {
             images::run(&client, &connect::data_dir(global), command, json).await

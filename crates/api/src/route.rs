@@ -318,6 +318,7 @@ operations! {
     PatchOrg = "org.update",
     Usage = "usage",
     Audit = "audit",
+    AuditChain = "audit.chain",
     Events = "events",
     ListRunners = "runner.list",
     PrometheusMetrics = "metrics",

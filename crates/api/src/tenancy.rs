@@ -201,10 +201,46 @@ pub struct AuditRecord {
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// `ok`, or the code of the error.
+    /// `ok` or the code of the error; of calls into a sandbox also `pending`, `not_done` or `unknown`.
     pub result: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// SHA-256 over the hash of the record before it and its own fields; absent in records from before
+    /// there were chains.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hash: String,
+}
+
+/// An organisation's chain of audit records: where it begins, where it ends, and whether it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditChain {
+    pub org: String,
+    /// The id of the last record.
+    pub sequence: u64,
+    /// The hash of the last record. Keep it elsewhere to notice when the whole chain is written anew.
+    pub hash: String,
+    /// The id of the last record that retention has removed, or 0.
+    pub anchor_sequence: u64,
+    pub anchor_hash: String,
+    /// Records up to this id are from before there were chains and have no hash.
+    pub unchained: u64,
+    /// Records that hold together; absent where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<u64>,
+    /// The first record that is missing or does not follow from the one before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_at: Option<u64>,
+    /// What is wrong there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// One line of an export (`Accept: application/x-ndjson`): the chain, then its records, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum AuditLine {
+    Chain(AuditChain),
+    Record(AuditRecord),
 }

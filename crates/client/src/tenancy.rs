@@ -1,12 +1,14 @@
 //! Keys, organisations, usage and the audit trail.
 
+use cove_api::route::NDJSON;
 use cove_api::tenancy::{
-    AuditRecord, CreateKey, CreateOrg, Key, NewKey, Org, PatchOrg, Usage, UsageQuery,
+    AuditChain, AuditLine, AuditRecord, CreateKey, CreateOrg, Key, NewKey, Org, PatchOrg, Usage,
+    UsageQuery,
 };
 use cove_api::{Page, PageQuery};
-use http::Method;
+use http::{Method, header};
 
-use crate::{Client, ClientError, JSON, Outgoing, segment, with_query};
+use crate::{Client, ClientError, JSON, Lines, Outgoing, segment, with_query};
 
 impl Client {
     pub async fn keys(&self, query: &PageQuery) -> Result<Page<Key>, ClientError> {
@@ -46,5 +48,19 @@ impl Client {
 
     pub async fn audit(&self, query: &PageQuery) -> Result<Page<AuditRecord>, ClientError> {
         self.get(&with_query("/v1/audit", query)?).await
+    }
+
+    /// The whole chain of the caller's organisation, oldest first.
+    pub async fn export_audit(&self) -> Result<Lines<AuditLine>, ClientError> {
+        let headers = [(header::ACCEPT, NDJSON)];
+        Ok(Lines::new(
+            self.call(Method::GET, "/v1/audit", &headers, Outgoing::empty())
+                .await?,
+        ))
+    }
+
+    /// Has the server check chains: the caller's own, or a page of all for an operator.
+    pub async fn audit_chain(&self, query: &PageQuery) -> Result<Page<AuditChain>, ClientError> {
+        self.get(&with_query("/v1/audit/chain", query)?).await
     }
 }

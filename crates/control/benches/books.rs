@@ -25,6 +25,7 @@ async fn main() {
             per_second: 0.0,
             burst: 0.0,
         },
+        audit_journal: Some(folder.path().join("audit")),
         ..ControlConfig::default()
     };
     let control = Control::new(config, store, runner, Arc::new(SystemClock));

@@ -5,9 +5,10 @@ use cove_api::host::{Finding, Level, Metrics, Port, Runner, Tier};
 use cove_api::image::{Image, ImageJob, JobError, JobState};
 use cove_api::process::{Exit, Process, TerminalSize};
 use cove_api::sandbox::Sandbox;
-use cove_api::tenancy::{Amount, AuditRecord, Key, Org, Scope, UsageFigures};
+use cove_api::tenancy::{Amount, AuditChain, AuditRecord, Key, Org, Scope, UsageFigures};
 use cove_api::{ErrorCode, Page, Timestamp, event};
 use cove_control as control;
+use cove_model::OrgId;
 use cove_protocol::message as guest;
 use cove_runner::RunnerError;
 
@@ -374,5 +375,30 @@ pub fn audit(record: control::AuditRecord) -> AuditRecord {
         result: record.result,
         request_id: record.request_id,
         detail: record.detail,
+        hash: record.hash,
+    }
+}
+
+/// Where a chain begins and ends, before anybody looks whether it holds.
+pub fn audit_ends(org: &OrgId, head: control::AuditHead) -> AuditChain {
+    AuditChain {
+        org: org.to_string(),
+        sequence: head.sequence,
+        hash: head.hash,
+        anchor_sequence: head.anchor_sequence,
+        anchor_hash: head.anchor_hash,
+        unchained: head.unchained,
+        verified: None,
+        broken_at: None,
+        broken: None,
+    }
+}
+
+pub fn audit_chain(found: control::AuditChain) -> AuditChain {
+    AuditChain {
+        verified: Some(found.verified),
+        broken_at: found.broken.as_ref().map(|broken| broken.sequence()),
+        broken: found.broken.map(|broken| broken.to_string()),
+        ..audit_ends(&found.org, found.head)
     }
 }

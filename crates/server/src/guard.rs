@@ -75,11 +75,15 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     app.metrics.end(in_flight, &asked, status, elapsed);
+    let caller = seen.shown();
+    if response.status().is_client_error() && !app.refused_lines.admits(&caller) {
+        return response;
+    }
     tracing::info!(
         target: "cove::http",
         request_id = id, method = shown, path, status,
         operation = asked.as_str(),
-        caller = seen.shown(),
+        caller,
         ms = format_args!("{:.2}", elapsed.as_secs_f64() * 1e3),
         "request"
     );

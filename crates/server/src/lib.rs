@@ -14,6 +14,7 @@ mod failure;
 mod following;
 mod guard;
 mod handler;
+mod lines;
 mod listen;
 mod metrics;
 mod preview;

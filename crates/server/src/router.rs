@@ -128,6 +128,7 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::PatchOrg => on(verb, tenancy::patch_org),
         Op::Usage => on(verb, tenancy::usage),
         Op::Audit => on(verb, tenancy::audit),
+        Op::AuditChain => on(verb, tenancy::audit_chain),
         Op::Events => on(verb, events::of_all),
         Op::ListRunners => on(verb, host::runners),
         Op::PrometheusMetrics => on(verb, host::prometheus),

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
+use crate::lines::RefusedLines;
 use crate::metrics::Metrics;
 use crate::preview::{Crowds, Place};
 
@@ -25,6 +26,7 @@ pub struct Shared {
     pub(crate) control: Control,
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Metrics,
+    pub(crate) refused_lines: RefusedLines,
     /// The contract, written once.
     pub(crate) openapi: Bytes,
     /// Cancelled when the server begins to end: streams that can be resumed say so and stop.
@@ -67,6 +69,7 @@ impl App {
             front,
             config,
             metrics: Metrics::default(),
+            refused_lines: RefusedLines::default(),
             openapi: document.to_string().into(),
             draining,
             leaving,

@@ -2,7 +2,7 @@
 //! nobody owns when no server runs to do it by itself.
 
 use cove_api::host::{Finding, Level};
-use cove_client::ClientError;
+use cove_client::{Client, ClientError};
 use cove_engine::Engine;
 
 use crate::args::Global;
@@ -15,7 +15,7 @@ pub async fn run(global: &Global, sweep: bool) -> Result<u8, CliError> {
         return self::sweep(global).await.map(|()| 0);
     }
     let client = connect::client(global)?;
-    let runners = match client.runners().await {
+    let mut runners = match client.runners().await {
         Ok(page) => page.items,
         Err(error @ ClientError::Connect { .. }) => {
             return Err(CliError::hinted(
@@ -25,6 +25,10 @@ pub async fn run(global: &Global, sweep: bool) -> Result<u8, CliError> {
         }
         Err(error) => return Err(error.into()),
     };
+    let audit = self::audit(&client).await;
+    if let Some(runner) = runners.first_mut() {
+        runner.findings.push(audit);
+    }
     if global.json {
         output::json(&runners)?;
     } else {
@@ -37,6 +41,40 @@ pub async fn run(global: &Global, sweep: bool) -> Result<u8, CliError> {
         .flat_map(|runner| &runner.findings)
         .any(|finding| finding.level == Level::Error);
     Ok(u8::from(broken))
+}
+
+/// Whether the audit records of all organisations are still what was recorded.
+async fn audit(client: &Client) -> Finding {
+    let finding = |level, message: String, fix: Option<&str>| Finding {
+        level,
+        name: "audit".into(),
+        message,
+        fix: fix.map(Into::into),
+    };
+    let chains = match super::audit::chains(client).await {
+        Ok(chains) => chains,
+        Err(error) => {
+            let message = format!("the chains of audit records cannot be checked: {error}");
+            return finding(Level::Warning, message, None);
+        }
+    };
+    let broken: Vec<String> = chains
+        .iter()
+        .filter_map(|chain| Some(format!("{}: {}", chain.org, chain.broken.as_ref()?)))
+        .collect();
+    if broken.is_empty() {
+        let records: u64 = chains.iter().filter_map(|chain| chain.verified).sum();
+        let message = format!(
+            "{records} records of {} organisations, unchanged",
+            chains.len()
+        );
+        return finding(Level::Ok, message, None);
+    }
+    finding(
+        Level::Error,
+        broken.join("; "),
+        Some("somebody changed the database; compare with an export or a backup"),
+    )
 }
 
 fn print(findings: &[Finding]) -> Result<(), CliError> {

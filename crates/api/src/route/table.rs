@@ -556,7 +556,16 @@ pub const ROUTES: &[Route] = &[
         .reply::<tenancy::Usage>(200),
     get(Op::Audit, "/v1/audit", Admin, "Who changed what")
         .query::<PageQuery>()
-        .reply::<Page<tenancy::AuditRecord>>(200),
+        .reply::<Page<tenancy::AuditRecord>>(200)
+        .or_stream::<tenancy::AuditLine>(NDJSON),
+    get(
+        Op::AuditChain,
+        "/v1/audit/chain",
+        Admin,
+        "Whether audit records were changed or removed",
+    )
+    .query::<PageQuery>()
+    .reply::<Page<tenancy::AuditChain>>(200),
     get(
         Op::Events,
         "/v1/events",

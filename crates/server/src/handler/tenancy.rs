@@ -1,22 +1,27 @@
 //! Keys, organisations, usage and the audit trail.
 
+use std::collections::VecDeque;
+
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use cove_api::route::NDJSON;
 use cove_api::tenancy::{
-    CreateKey, CreateOrg, NewKey, PatchOrg, QUOTA_CPU_MAX, QUOTA_MB_MAX, QUOTA_SANDBOXES_MAX,
-    QuotaRequest, SandboxUsage, Usage, UsageQuery,
+    AuditLine, CreateKey, CreateOrg, NewKey, PatchOrg, QUOTA_CPU_MAX, QUOTA_MB_MAX,
+    QUOTA_SANDBOXES_MAX, QuotaRequest, SandboxUsage, Usage, UsageQuery,
 };
 use cove_api::{NoQuery, PageQuery};
 use cove_control::{Period, Quota};
+use cove_dialect::Kind;
 use cove_model::spec::SECONDS_MAX;
 use cove_model::{KeyId, OrgId};
 use time::{Duration, OffsetDateTime};
 
 use super::{Answer, nothing, ok, page_request, with_status};
 use crate::convert;
-use crate::extract::{Caller, Json, Names, Query};
+use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
+use crate::streaming::ndjson;
 
 pub async fn list_keys(
     State(app): State<App>,
@@ -213,10 +218,55 @@ pub async fn audit(
     State(app): State<App>,
     caller: Caller,
     Query(query): Query<PageQuery>,
+    headers: HeaderMap,
 ) -> Answer {
+    if accepts(&headers, NDJSON) {
+        if query.limit.is_some() || query.cursor.is_some() {
+            return Err(Failure::invalid("an export has no pages")
+                .hint("leave limit and cursor out, or do without the Accept header"));
+        }
+        return export_audit(app, caller).await;
+    }
     let page = page_request(query)?;
     ok(convert::page(
         app.control.audit(&caller.principal, &page).await?,
         convert::audit,
+    ))
+}
+
+/// Everything there is now, oldest first, read as fast as the caller takes it. An export that was cut off
+/// ends before the sequence that its first line names.
+async fn export_audit(app: App, caller: Caller) -> Answer {
+    let slot = app.front.streams.enter(&caller.principal.org, Kind::Live)?;
+    let head = app.control.audit_head(&caller.principal).await?;
+    let (after, last) = head
+        .as_ref()
+        .map_or((0, 0), |head| (head.anchor_sequence, head.sequence));
+    let chain = head.map(|head| convert::audit_ends(&caller.principal.org, head));
+    let ready: VecDeque<AuditLine> = chain.map(AuditLine::Chain).into_iter().collect();
+    let state = (app.control.clone(), caller.principal, ready, after);
+    let lines = futures_util::stream::unfold(state, move |state| async move {
+        let (control, principal, mut ready, mut after) = state;
+        if ready.is_empty() && after < last {
+            let found = control.audit_after(&principal, after).await.ok()?;
+            after = found.last().map_or(last, |record| record.sequence);
+            let known = found.into_iter().filter(|record| record.sequence <= last);
+            ready.extend(known.map(|record| AuditLine::Record(convert::audit(record))));
+        }
+        let line = ready.pop_front()?;
+        Some((line, (control, principal, ready, after)))
+    });
+    Ok(ndjson(&app, slot.hold(lines)))
+}
+
+pub async fn audit_chain(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<PageQuery>,
+) -> Answer {
+    let page = page_request(query)?;
+    ok(convert::page(
+        app.control.verify_audit(&caller.principal, &page).await?,
+        convert::audit_chain,
     ))
 }
