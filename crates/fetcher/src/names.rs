@@ -10,8 +10,6 @@ use cove_model::network::Name;
 
 /// Addresses of one name that are looked at.
 const ADDRESSES_MAX: usize = 16;
-/// Questions under way at once: both kinds of address for a few names.
-const QUESTIONS_MAX: usize = 16;
 const DNS_PORT: u16 = 53;
 
 pub struct Names {
@@ -28,7 +26,7 @@ impl Names {
         };
         Self {
             hosts: parse_hosts(&String::from_utf8_lossy(hosts)),
-            upstreams: Upstreams::new(resolvers, QUESTIONS_MAX),
+            upstreams: Upstreams::new(resolvers),
         }
     }
 
