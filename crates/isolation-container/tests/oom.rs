@@ -12,6 +12,7 @@ use cove_isolation::claims::UidRanges;
 use cove_isolation::{Boot, Isolation, Machine, Root};
 use cove_isolation_container::{ContainerConfig, ContainerTier, Handing, OomOrder};
 use cove_model::{Resources, SandboxId};
+use cove_parser::Parser;
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_protocol::message::Start;
 
@@ -80,6 +81,10 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
     let instance = format!("oom{}", std::process::id());
     let host = Path::new("/run/cove");
     let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path()).unwrap();
+    // Never given back while the ranges live: nothing but the parser runs under it.
+    let range = ranges.take().unwrap().unwrap();
+    let parser = Parser::new(cove_embedded::PARSER, range.base()).unwrap();
+    std::mem::forget(range);
     let config = ContainerConfig {
         instance,
         runtime_dir: dir.path().join("runtime"),
@@ -89,6 +94,7 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
         device: None,
         handing: Handing::Auto,
         criu: None,
+        parser: Arc::new(parser),
         network: None,
     };
     let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
