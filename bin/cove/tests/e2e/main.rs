@@ -3,6 +3,7 @@
 // A test says what it expects by failing.
 #![allow(clippy::unwrap_used)]
 
+mod attack;
 mod browser;
 mod chaos;
 mod cli;
