@@ -5,10 +5,11 @@
 //! Nothing is kept, so any number of tokens cost nothing and a restart loses none.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use cove_model::{KeyId, OrgId, SandboxId};
+use cove_model::{KeyId, OrgId, SandboxId, Steady};
 use cove_store::{Key, PageRequest, SandboxRecord, Scope};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -16,6 +17,8 @@ use tokio::time::timeout;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
+use crate::rate::{Bucket, RateLimit};
+use crate::shares::source;
 
 /// The purpose of tokens that let their holder visit every port of a sandbox.
 pub const PORT_VISITS: &str = "port-visits";
@@ -27,6 +30,19 @@ const PAGE: u32 = 1000;
 const CANDIDATES_MAX: usize = 200_000;
 /// How long a search waits for the one before it: strangers can ask for them.
 const SEARCH_WAIT: Duration = Duration::from_secs(10);
+/// Candidates compared before others get a turn.
+const COMPARED_AT_ONCE: usize = 1024;
+/// How old what a search looks through may be. Those in between read nothing from the store.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// What was found or given away is remembered, so that it is not searched for in the store.
+const FOUND_MAX: usize = 4096;
+/// Searches that one address may ask for.
+const SEARCH_RATE: RateLimit = RateLimit {
+    per_second: 2.0,
+    burst: 20.0,
+};
+/// Addresses remembered; those of strangers, so their number must be bounded.
+const ADDRESSES_MAX: usize = 10_000;
 
 /// A token that might have been what somebody signed with.
 #[derive(Clone)]
@@ -35,9 +51,83 @@ struct Candidate {
     token: String,
 }
 
-/// What the last search looked through. One search at a time.
+/// What the last search looked through, and when that was read.
 #[derive(Default)]
-pub(crate) struct Searches(Mutex<Arc<Vec<Candidate>>>);
+struct Looked {
+    candidates: Arc<Vec<Candidate>>,
+    at: Option<Instant>,
+}
+
+/// Searches for what names no sandbox. One at a time.
+#[derive(Default)]
+pub(crate) struct Searches {
+    looked: Mutex<Looked>,
+    found: StdMutex<HashMap<Vec<u8>, Candidate>>,
+    /// Tokens given away since this started: a sandbox that was just made is found among them.
+    given: StdMutex<HashMap<String, (&'static str, SandboxId)>>,
+    askers: StdMutex<HashMap<IpAddr, Bucket>>,
+}
+
+fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Searches {
+    /// Whether whoever is there may have another search.
+    fn may_ask(&self, origin: &Origin, now: Steady) -> bool {
+        let address = origin.source.as_deref().and_then(|text| text.parse().ok());
+        let Some(address) = address else {
+            return true;
+        };
+        let mut askers = lock(&self.askers);
+        if askers.len() >= ADDRESSES_MAX {
+            askers.retain(|_, bucket| !bucket.is_full(SEARCH_RATE, now));
+        }
+        // More strangers than can be told apart: begin anew rather than grow.
+        if askers.len() >= ADDRESSES_MAX {
+            askers.clear();
+        }
+        let bucket = askers.entry(source(address));
+        let bucket = bucket.or_insert_with(|| Bucket::full(SEARCH_RATE, now));
+        bucket.take(SEARCH_RATE, now).is_ok()
+    }
+
+    fn give(&self, purpose: &'static str, token: &str, sandbox: &SandboxId) {
+        let mut given = lock(&self.given);
+        if given.len() >= FOUND_MAX {
+            given.clear();
+        }
+        given.insert(token.to_owned(), (purpose, sandbox.clone()));
+    }
+
+    fn given(&self, purpose: &str, fits: &impl Fn(&str) -> bool) -> Option<Candidate> {
+        let given = lock(&self.given);
+        let mut meant = given.iter().filter(|(_, (of, _))| *of == purpose);
+        let (token, (_, sandbox)) = meant.find(|(token, _)| fits(token))?;
+        Some(Candidate {
+            sandbox: sandbox.clone(),
+            token: token.clone(),
+        })
+    }
+
+    fn remember(&self, mark: &[u8], candidate: Candidate) {
+        let mut found = lock(&self.found);
+        if found.len() >= FOUND_MAX {
+            found.clear();
+        }
+        found.insert(mark.to_vec(), candidate);
+    }
+}
+
+async fn compare(among: &[Candidate], fits: &(impl Fn(&str) -> bool + Sync)) -> Option<Candidate> {
+    for some in among.chunks(COMPARED_AT_ONCE) {
+        if let Some(found) = some.iter().find(|candidate| fits(&candidate.token)) {
+            return Some(found.clone());
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
 
 fn subject(id: &SandboxId, key: &KeyId) -> String {
     format!("{id}:{key}")
@@ -64,7 +154,9 @@ impl Control {
             .key
             .as_ref()
             .ok_or_else(|| ControlError::internal("only the holder of a key is given a token"))?;
-        Ok(self.token(id, key, purpose))
+        let token = self.token(id, key, purpose);
+        self.0.searches.give(purpose, &token, id);
+        Ok(token)
     }
 
     fn token(&self, id: &SandboxId, key: &KeyId, purpose: &str) -> String {
@@ -103,27 +195,79 @@ impl Control {
         Ok(principal)
     }
 
-    /// The sandbox and token that `fits`, for what names neither but was made with a token. `fits` must
-    /// be cheap: it is asked for every sandbox and key there is.
+    /// Whether a caller may do something at all and its sandbox is there, before more is read of the request.
+    pub async fn expect(
+        &self,
+        principal: &Principal,
+        needed: Scope,
+        sandbox: Option<&str>,
+    ) -> Result<(), ControlError> {
+        principal.require(needed)?;
+        if let Some(which) = sandbox {
+            self.find(principal, which).await?;
+        }
+        Ok(())
+    }
+
+    /// The token of this sandbox that `fits`, for what was made with a token. Looks at the keys of one
+    /// organisation.
+    pub async fn token_at(
+        &self,
+        id: &SandboxId,
+        purpose: &'static str,
+        fits: impl Fn(&str) -> bool,
+    ) -> Result<Option<String>, ControlError> {
+        let Some(row) = self.store().any_sandbox(id).await? else {
+            return Ok(None);
+        };
+        if row.deleted_at.is_some() {
+            return Ok(None);
+        }
+        let keys = self.usable_keys(&row.org).await?;
+        let tokens = keys.iter().map(|key| self.token(id, &key.id, purpose));
+        Ok(tokens.into_iter().find(|token| fits(token)))
+    }
+
+    /// The sandbox and token that `fits`, for what names neither but was made with a token; `mark` is what
+    /// is told apart by. `fits` must be cheap: the first time it is asked for every sandbox and key there
+    /// is, and after that for the one that was found.
     pub async fn token_that(
         &self,
         purpose: &'static str,
-        fits: impl Fn(&str) -> bool,
+        mark: &[u8],
+        origin: &Origin,
+        fits: impl Fn(&str) -> bool + Sync,
     ) -> Result<Option<(SandboxId, String)>, ControlError> {
-        let searching = self.0.searches.0.lock();
-        let mut last = timeout(SEARCH_WAIT, searching).await.map_err(|_| {
+        let searches = &self.0.searches;
+        let known = lock(&searches.found).get(mark).cloned();
+        if let Some(known) = known.filter(|known| fits(&known.token)) {
+            return Ok(Some((known.sandbox, known.token)));
+        }
+        let refused = || {
             ControlError::new(ErrorCode::RateLimited, "too many links are looked up")
                 .retry_after(SEARCH_WAIT.as_secs())
-        })?;
-        let find = |among: &[Candidate]| {
-            let found = among.iter().find(|candidate| fits(&candidate.token));
-            found.map(|found| (found.sandbox.clone(), found.token.clone()))
+                .hint("name the sandbox in the link: add &sandbox=ID")
         };
-        if let Some(found) = find(&last) {
-            return Ok(Some(found));
+        if !searches.may_ask(origin, self.steady()) {
+            return Err(refused());
         }
-        *last = Arc::new(self.candidates(purpose).await?);
-        Ok(find(&last))
+        if let Some(found) = searches.given(purpose, &fits) {
+            searches.remember(mark, found.clone());
+            return Ok(Some((found.sandbox, found.token)));
+        }
+        let looked = timeout(SEARCH_WAIT, searches.looked.lock()).await;
+        let mut looked = looked.map_err(|_| refused())?;
+        let mut found = compare(&looked.candidates, &fits).await;
+        if found.is_none() && looked.at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN) {
+            looked.candidates = Arc::new(self.candidates(purpose).await?);
+            looked.at = Some(Instant::now());
+            found = compare(&looked.candidates, &fits).await;
+        }
+        drop(looked);
+        Ok(found.map(|found| {
+            searches.remember(mark, found.clone());
+            (found.sandbox, found.token)
+        }))
     }
 
     async fn candidates(&self, purpose: &str) -> Result<Vec<Candidate>, ControlError> {

@@ -15,7 +15,7 @@ use cove_runner::EventBatch;
 use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
 use time::OffsetDateTime;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::Control;
 use crate::error::ControlError;
@@ -23,6 +23,8 @@ use crate::principal::Principal;
 
 /// Events a listener takes from the store at once.
 const READ_AT_ONCE: u32 = 256;
+/// The pause between two such readings of one listener.
+const READ_PAUSE: Duration = Duration::from_millis(50);
 /// How long a list waits for a host that is slow to say what is new.
 const TAKE_WAIT: Duration = Duration::from_secs(1);
 /// Events of a sandbox that are looked at for what was told of it.
@@ -49,6 +51,8 @@ pub struct EventSubscription {
     after: u64,
     ready: VecDeque<EventItem>,
     latest: watch::Receiver<u64>,
+    /// When it was last looked what there is.
+    read_at: Option<Instant>,
 }
 
 impl EventSubscription {
@@ -58,6 +62,11 @@ impl EventSubscription {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(Some(item));
             }
+            // Many who follow and much that happens must not be as many reads.
+            if let Some(at) = self.read_at {
+                sleep_until(at + READ_PAUSE).await;
+            }
+            self.read_at = Some(Instant::now());
             // Marked as seen before reading, so that what comes in between wakes us again.
             self.latest.borrow_and_update();
             let found = self
@@ -93,7 +102,7 @@ impl Control {
             Some(which) => Some(self.find(principal, which).await?.id),
             None => None,
         };
-        let latest = self.0.latest_event.subscribe();
+        let latest = self.0.listeners.listen(&principal.org);
         let (oldest, last) = self.store().event_bounds(&principal.org).await?;
         let mut ready = VecDeque::new();
         // A number from before the events that are kept, or from another life of the database.
@@ -118,6 +127,7 @@ impl Control {
             after,
             ready,
             latest,
+            read_at: None,
         })
     }
 
@@ -347,6 +357,9 @@ impl Control {
     }
 
     fn announce(&self, stored: &[StoredEvent]) {
+        for event in stored {
+            self.0.listeners.wake(&event.org, event.sequence);
+        }
         if !stored.is_empty() {
             self.0.latest_event.send_modify(|count| *count += 1);
         }

@@ -17,6 +17,7 @@ use cove_store::{HostFacts, SandboxRecord, Scope};
 use crate::Control;
 use crate::activity::Presence;
 use crate::audit::Deed;
+use crate::budget::Account;
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
 use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
@@ -200,6 +201,7 @@ pub struct GuestAccess {
     sandbox: Sandbox,
     facts: HostFacts,
     control: Control,
+    account: Account,
     _presence: Presence,
 }
 
@@ -207,6 +209,11 @@ impl GuestAccess {
     /// Wakes the sandbox whenever it is put to rest meanwhile.
     pub fn guest(&self) -> &Guest {
         &self.guest
+    }
+
+    /// Who pays for what is held of its answers.
+    pub fn account(&self) -> &Account {
+        &self.account
     }
 
     /// For whoever only listens: never wakes it.
@@ -435,6 +442,7 @@ impl Control {
             facts: record.facts.clone(),
             sandbox: record.into(),
             control: self.clone(),
+            account: self.budget().account(principal),
             _presence: presence,
         })
     }

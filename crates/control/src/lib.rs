@@ -24,6 +24,7 @@ mod activity;
 mod admission;
 mod audit;
 mod background;
+pub mod budget;
 mod clocks;
 pub mod code;
 pub mod config;
@@ -34,6 +35,7 @@ pub mod guest;
 mod images;
 pub mod keys;
 mod lifecycle;
+mod listeners;
 mod locks;
 mod meter;
 mod organisations;
@@ -43,6 +45,7 @@ pub mod rate;
 mod reach;
 mod reconcile;
 pub mod sandboxes;
+pub mod shares;
 pub mod snapshots;
 pub mod ssh;
 #[cfg(feature = "testing")]
@@ -51,6 +54,7 @@ pub mod testing;
 pub use access::PORT_VISITS;
 pub use admission::Admission;
 pub use audit::AuditChain;
+pub use budget::{Account, Budget, Charge};
 pub use code::{
     CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
     CodeRun, Language,
@@ -74,6 +78,7 @@ pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use rate::RateLimit;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
+pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
     Children, ForkRequest, FromSnapshot, Imported, RolledBack, TakeSnapshot, Taken, Timeline,
     TimelineFork,
@@ -99,12 +104,16 @@ struct Inner {
     contexts: locks::Locks<String>,
     keyring: keys::Keyring,
     taken_back: admission::TakenBack,
+    /// What requests and answers of every front hold in memory.
+    budget: Budget,
     activity: activity::Activity,
     audit: audit::AuditLog,
     /// Changes with every event, for everybody who waits for the next.
     latest_event: watch::Sender<u64>,
     /// Whether this process has read events of the host yet.
     events_met: AtomicBool,
+    /// Those who follow the events of one organisation.
+    listeners: listeners::Listeners,
     /// Held while events of the host are taken over.
     taking_events: Arc<tokio::sync::Mutex<()>>,
     stale: reconcile::Stale,
@@ -138,9 +147,11 @@ impl Control {
             contexts: locks::Locks::default(),
             keyring: keys::Keyring::default(),
             taken_back: admission::TakenBack::default(),
+            budget: Budget::default(),
             activity: activity::Activity::default(),
             latest_event: watch::Sender::new(0),
             events_met: AtomicBool::new(false),
+            listeners: listeners::Listeners::default(),
             taking_events: Arc::default(),
             stale: reconcile::Stale::default(),
             idleness: lifecycle::Idleness::default(),
@@ -152,6 +163,11 @@ impl Control {
             changes: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))
+    }
+
+    /// What callers hold in memory, in every front.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
     }
 
     fn now(&self) -> OffsetDateTime {

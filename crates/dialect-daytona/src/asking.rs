@@ -1,16 +1,18 @@
 //! From requests to typed values: who asks, the query, the body.
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use cove_control::Principal;
-use cove_dialect::Front;
+use cove_control::{Principal, Scope};
+use cove_dialect::{Front, Seen, Tab};
 use serde::de::DeserializeOwned;
 
 use crate::refusal::Refusal;
 
 /// Bytes of a JSON body. Code to run travels in one.
 const BODY_MAX: usize = 8 * 1024 * 1024;
+/// What the routes call the sandbox they are about.
+const SANDBOX: &str = "sandbox";
 
 /// The authenticated caller.
 pub struct Caller(pub Principal);
@@ -75,10 +77,27 @@ impl<T: DeserializeOwned> FromRequest<Front> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, front: &Front) -> Result<Self, Refusal> {
-        let held = front.whole(request.into_body(), BODY_MAX).await?;
-        let bytes: &[u8] = match held.bytes.is_empty() {
+        let (mut parts, body) = request.into_parts();
+        let tab = parts.extensions.get::<Tab>().cloned().unwrap_or_default();
+        let known = async {
+            let seen = parts.extensions.get::<Seen>().cloned();
+            let named = RawPathParams::from_request_parts(&mut parts, front).await;
+            if let (Some(principal), Ok(named)) =
+                (seen.as_ref().and_then(|seen| seen.0.get()), named)
+            {
+                let sandbox = named.iter().find(|(name, _)| *name == SANDBOX);
+                let sandbox = sandbox.map(|(_, value)| value);
+                front
+                    .control
+                    .expect(principal, Scope::Read, sandbox)
+                    .await?;
+            }
+            Ok::<_, Refusal>(())
+        };
+        let held = front.whole(&tab, body, BODY_MAX, known).await?;
+        let bytes: &[u8] = match held.is_empty() {
             true => b"{}",
-            false => &held.bytes,
+            false => &held,
         };
         serde_json::from_slice(bytes)
             .map(Self)

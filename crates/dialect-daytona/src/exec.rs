@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
-use cove_dialect::{Following, Front};
+use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal, budget};
+use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{Channel, Exit, OutputFrom, Process, Signal};
 use serde_json::json;
 
 use crate::asking::{Caller, Json, Names};
-use crate::kept::Kept;
 use crate::refusal::{Answer, Refusal};
 use crate::wire::{CodeRun, Execute};
 
@@ -24,23 +23,35 @@ pub const SIGKILL: i32 = 9;
 /// Bytes of a directory's name.
 const PATH_MAX: usize = 4096;
 
+/// Bytes of one answer.
+pub const ANSWER_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of output that is read here rather than answered.
+const READ_MAX: usize = 4 * 1024 * 1024;
+/// What must be free for output before a command is started.
+const OUTPUT_ROOM: usize = 64 * 1024;
+
 /// A command that has ended.
 pub struct Ended {
-    pub output: Kept,
+    pub output: Output,
     pub exit: Exit,
 }
 
 impl Ended {
-    pub fn text(&self) -> String {
-        let mut text = self.output.text();
-        if self.exit.oom {
-            let mib = |bytes: u64| bytes / (1024 * 1024);
-            text.push_str(&format!(
-                "\n[the sandbox ran out of memory: its limit is {} MiB]\n",
-                mib(self.exit.memory_limit_bytes)
-            ));
+    /// What the server adds to the output.
+    pub fn remark(&self) -> String {
+        if !self.exit.oom {
+            return String::new();
         }
-        text
+        let mib = |bytes: u64| bytes / (1024 * 1024);
+        format!(
+            "\n[the sandbox ran out of memory: its limit is {} MiB]\n",
+            mib(self.exit.memory_limit_bytes)
+        )
+    }
+
+    /// All of it, to be read here.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, Refusal> {
+        Ok(self.output.whole().ok_or_else(budget::over)?)
     }
 }
 
@@ -50,8 +61,8 @@ pub async fn run(
     access: GuestAccess,
     request: CommandRequest,
 ) -> Result<Ended, Refusal> {
-    let mut output = Kept::new(front);
-    let exit = follow(access, request, |_, data| output.take(data)).await?;
+    let mut output = Output::new(access.account(), ANSWER_MAX);
+    let exit = follow(front, access, request, |_, data| output.take(data)).await?;
     Ok(Ended { output, exit })
 }
 
@@ -68,24 +79,34 @@ pub async fn run_apart(
     access: GuestAccess,
     request: CommandRequest,
 ) -> Result<Both, Refusal> {
-    let (mut stdout, mut stderr) = (Kept::new(front), Kept::new(front));
+    let mut stdout = Output::new(access.account(), READ_MAX);
+    let mut stderr = Output::new(access.account(), READ_MAX);
     let take = |channel, data: &[u8]| match channel {
         Channel::Stdout => stdout.take(data),
         Channel::Stderr => stderr.take(data),
     };
-    let exit = follow(access, request, take).await?;
+    let exit = follow(front, access, request, take).await?;
+    let text = |mut output: Output| {
+        let bytes = output.whole().ok_or_else(budget::over)?;
+        Ok::<_, Refusal>(String::from_utf8_lossy(&bytes).into_owned())
+    };
     Ok(Both {
-        stdout: stdout.text(),
-        stderr: stderr.text(),
+        stdout: text(stdout)?,
+        stderr: text(stderr)?,
         exit,
     })
 }
 
 async fn follow(
+    front: &Front,
     access: GuestAccess,
     request: CommandRequest,
     mut take: impl FnMut(Channel, &[u8]),
 ) -> Result<Exit, Refusal> {
+    let _under_way = front.streams.enter(&access.sandbox().org, Kind::Run)?;
+    if !access.account().fits(OUTPUT_ROOM) {
+        return Err(budget::over().into());
+    }
     let start = access.command(request)?;
     let from = OutputFrom {
         id: start.id.clone(),
@@ -184,8 +205,10 @@ pub async fn execute(
     if ended.exit.timed_out {
         return Err(timed_out(body.timeout));
     }
-    let answer = json!({ "exitCode": ended.exit.code, "result": ended.text() });
-    Ok(axum::Json(answer).into_response())
+    let remark = ended.remark();
+    Ok(JsonAnswer::new(&json!({ "exitCode": ended.exit.code }))
+        .output_and("result", ended.output, Said::Text, &remark)
+        .into_response())
 }
 
 /// A directory as Daytona takes it: one that is not absolute begins where commands do.
@@ -229,8 +252,8 @@ async fn asked_inside(
         .control
         .guest(caller, id, GuestAction::Metrics)
         .await?;
-    let ended = run(front, access, CommandRequest::shell(command)).await?;
-    let text = ended.text();
+    let mut ended = run(front, access, CommandRequest::shell(command)).await?;
+    let text = String::from_utf8_lossy(&ended.bytes()?).into_owned();
     match text.strip_suffix('\n') {
         Some(line) if line.starts_with('/') && line.len() <= PATH_MAX => Ok(line.to_owned()),
         _ => Err(Refusal::new(
@@ -311,10 +334,9 @@ pub async fn code_run(
     if ended.exit.timed_out {
         return Err(timed_out(body.timeout));
     }
-    let answer = json!({
-        "exitCode": ended.exit.code,
-        "result": ended.text(),
-        "artifacts": { "charts": [] },
-    });
-    Ok(axum::Json(answer).into_response())
+    let remark = ended.remark();
+    let head = json!({ "exitCode": ended.exit.code, "artifacts": { "charts": [] } });
+    Ok(JsonAnswer::new(&head)
+        .output_and("result", ended.output, Said::Text, &remark)
+        .into_response())
 }

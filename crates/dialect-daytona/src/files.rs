@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use cove_control::{GuestAccess, GuestAction, Principal};
-use cove_dialect::Front;
+use cove_dialect::{Front, Kind, Slot};
 use cove_protocol::client::FileReader;
 use cove_protocol::message::{ReadFile, WriteFile};
 use futures_util::StreamExt;
@@ -38,6 +38,11 @@ pub struct Paths {
     paths: Vec<String>,
 }
 
+/// A place among the uploads and downloads of the caller's organisation.
+fn transfer(front: &Front, caller: &Principal) -> Result<Slot, Refusal> {
+    Ok(front.streams.enter(&caller.org, Kind::Transfer)?)
+}
+
 /// Files in a form: `files[i].path` says where `files[i].file` goes, and comes before it.
 pub async fn bulk_upload(
     State(front): State<Front>,
@@ -49,6 +54,7 @@ pub async fn bulk_upload(
     let kind = kind.and_then(|value| value.to_str().ok()).unwrap_or("");
     let boundary = multer::parse_boundary(kind)
         .map_err(|_| Refusal::invalid("the body must be multipart/form-data"))?;
+    let _slot = transfer(&front, &caller)?;
     let mut form = form(&front, request.into_body(), boundary);
     let access = front
         .control
@@ -103,6 +109,7 @@ pub async fn upload(
     Query(at): Query<At>,
     request: Request,
 ) -> Answer {
+    let _slot = transfer(&front, &caller)?;
     let path = absolute(&front, &caller, &id, at.path).await?;
     let access = front
         .control
@@ -188,6 +195,7 @@ pub async fn download(
     Names(id): Names<String>,
     Query(at): Query<At>,
 ) -> Answer {
+    let slot = transfer(&front, &caller)?;
     let path = absolute(&front, &caller, &id, at.path).await?;
     let access = front
         .control
@@ -200,7 +208,7 @@ pub async fn download(
             Ok::<_, std::io::Error>(chunk.map(|chunk| (chunk, (reader, access))))
         });
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    Ok((kind, Body::from_stream(body)).into_response())
+    Ok((kind, Body::from_stream(slot.hold(body))).into_response())
 }
 
 /// Many files as one form; a file that cannot be read is an `error` part of its own.
@@ -214,6 +222,7 @@ pub async fn bulk_download(
         let message = format!("paths: between 1 and {FILES_MAX} are asked for at once");
         return Err(Refusal::invalid(message));
     }
+    let slot = transfer(&front, &caller)?;
     let access = front
         .control
         .guest(&caller, &id, GuestAction::FileRead)
@@ -233,7 +242,7 @@ pub async fn bulk_download(
     let stream = futures_util::stream::try_unfold(parts, |mut parts| async move {
         Ok::<_, std::io::Error>(parts.next().await?.map(|chunk| (chunk, parts)))
     });
-    let body = Body::from_stream(stream.boxed());
+    let body = Body::from_stream(slot.hold(stream.boxed()));
     Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
 }
 

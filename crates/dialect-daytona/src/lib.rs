@@ -15,7 +15,6 @@ mod files;
 mod git;
 mod info;
 mod interpreter;
-mod kept;
 mod lifecycle;
 mod logs;
 mod place;

@@ -239,10 +239,10 @@ pub fn about_path(error: GuestError) -> Refusal {
 impl From<BodyError> for Refusal {
     fn from(error: BodyError) -> Self {
         let (status, code) = match &error {
+            BodyError::NoRoom(error) => return error.again().into(),
             BodyError::TooLarge(_) => (413, "PAYLOAD_TOO_LARGE"),
             BodyError::TooSlow => (408, "REQUEST_TIMEOUT"),
             BodyError::Broken(_) => (400, "BAD_REQUEST"),
-            BodyError::NoRoom => (503, "UNAVAILABLE"),
         };
         Self::new(status, code, error.to_string())
     }

@@ -2,15 +2,14 @@
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
-use cove_dialect::Front;
+use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, budget};
+use cove_dialect::{Front, Output};
 use cove_protocol::message::{ReadFile, WriteFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names, Query};
-use crate::exec::{Ended, absolute, run};
-use crate::kept::{ANSWER_MAX, Kept};
+use crate::exec::{ANSWER_MAX, Ended, absolute, run};
 use crate::refusal::{Answer, Refusal, about_path};
 use crate::tree::stat;
 
@@ -62,8 +61,8 @@ pub async fn find(
     let path = absolute(&front, &caller, &id, query.path).await?;
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     stat(&access, path.clone()).await?;
-    let ended = ask(&front, access, FIND, path, query.pattern).await?;
-    Ok(axum::Json(matches(ended.output.bytes())).into_response())
+    let mut ended = ask(&front, access, FIND, path, query.pattern).await?;
+    Ok(axum::Json(matches(&ended.bytes()?)).into_response())
 }
 
 fn matches(output: &[u8]) -> Vec<Value> {
@@ -92,10 +91,9 @@ pub async fn search(
     let path = absolute(&front, &caller, &id, query.path).await?;
     let access = front.control.guest(&caller, &id, GuestAction::Exec).await?;
     stat(&access, path.clone()).await?;
-    let ended = ask(&front, access, SEARCH, path, query.pattern).await?;
-    let files: Vec<_> = ended
-        .output
-        .bytes()
+    let mut ended = ask(&front, access, SEARCH, path, query.pattern).await?;
+    let output = ended.bytes()?;
+    let files: Vec<_> = output
         .split(|byte| *byte == 0)
         .filter(|file| file.starts_with(b"/"))
         .take(FOUND_MAX)
@@ -133,7 +131,7 @@ pub async fn replace(
     for file in body.files {
         let outcome = async {
             let path = absolute(&front, &caller, &id, file.clone()).await?;
-            replace_in(&front, &access, path, &body.pattern, &body.new_value).await
+            replace_in(&access, path, &body.pattern, &body.new_value).await
         };
         results.push(match outcome.await {
             Ok(()) => json!({ "file": file, "success": true }),
@@ -144,7 +142,6 @@ pub async fn replace(
 }
 
 async fn replace_in(
-    front: &Front,
     access: &GuestAccess,
     path: String,
     pattern: &str,
@@ -157,7 +154,7 @@ async fn replace_in(
         ..ReadFile::default()
     };
     let mut reader = access.guest().read_file(read).await.map_err(about_path)?;
-    let mut kept = Kept::new(front);
+    let mut kept = Output::new(access.account(), ANSWER_MAX);
     while let Some(chunk) = reader.next().await.map_err(about_path)? {
         kept.take(&chunk);
         if kept.is_cut() {
@@ -165,7 +162,8 @@ async fn replace_in(
             return Err(Refusal::invalid(message));
         }
     }
-    let text = std::str::from_utf8(kept.bytes());
+    let bytes = kept.whole().ok_or_else(budget::over)?;
+    let text = std::str::from_utf8(&bytes);
     let text = text.map_err(|_| Refusal::invalid("the file is not text"))?;
     let replaced = text.replace(pattern, new);
     if replaced == text {

@@ -11,16 +11,15 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
-use cove_dialect::{Following, Front};
+use cove_control::{Account, CommandLine, CommandRequest, GuestAccess, GuestAction};
+use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{Channel, OutputFrom, Process, Remove, Start, WriteFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names};
-use crate::exec::{SIGKILL, end};
-use crate::kept::Kept;
+use crate::exec::{ANSWER_MAX, SIGKILL, end};
 use crate::refusal::{Answer, Refusal, about_path};
 
 const SESSION_TAG: &str = "daytona-session:";
@@ -299,17 +298,16 @@ pub async fn execute(
         follow: true,
         ..OutputFrom::default()
     };
+    let _under_way = front.streams.enter(&caller.org, Kind::Run)?;
+    let account = access.account().clone();
     let follow = access.start_following(start).await?;
     tell(&access, &shell.id, &base).await?;
     let following = Following::new(access, follow, from, false);
-    let said = collect(&front, following).await?;
+    let said = collect(&account, following).await?;
     let code = said
         .exit
         .ok_or_else(|| Refusal::new(502, "BAD_GATEWAY", "the output ended without an exit"))?;
-    let mut answer = said.json();
-    answer["cmdId"] = cmd.into();
-    answer["exitCode"] = code.into();
-    Ok(axum::Json(answer).into_response())
+    said.answer(&json!({ "cmdId": cmd, "exitCode": code }))
 }
 
 fn lender(
@@ -351,28 +349,28 @@ async fn tell(access: &GuestAccess, shell: &str, base: &str) -> Result<(), Refus
 }
 
 /// What a command has said.
-struct Said {
-    all: Kept,
-    stdout: Kept,
-    stderr: Kept,
+struct Spoken {
+    all: Output,
+    stdout: Output,
+    stderr: Output,
     exit: Option<i32>,
 }
 
-impl Said {
-    fn json(&self) -> Value {
-        json!({
-            "output": self.all.text(),
-            "stdout": self.stdout.text(),
-            "stderr": self.stderr.text(),
-        })
+impl Spoken {
+    fn answer(self, head: &Value) -> Answer {
+        Ok(JsonAnswer::new(head)
+            .output("output", self.all, Said::Text)
+            .output("stdout", self.stdout, Said::Text)
+            .output("stderr", self.stderr, Said::Text)
+            .into_response())
     }
 }
 
-async fn collect(front: &Front, mut following: Following) -> Result<Said, Refusal> {
-    let mut said = Said {
-        all: Kept::new(front),
-        stdout: Kept::new(front),
-        stderr: Kept::new(front),
+async fn collect(account: &Account, mut following: Following) -> Result<Spoken, Refusal> {
+    let mut said = Spoken {
+        all: Output::new(account, ANSWER_MAX),
+        stdout: Output::new(account, ANSWER_MAX),
+        stderr: Output::new(account, ANSWER_MAX),
         exit: None,
     };
     loop {
@@ -427,14 +425,15 @@ pub async fn logs(front: &Front, access: GuestAccess, process: Process) -> Answe
         id: process.id,
         ..OutputFrom::default()
     };
+    let account = access.account().clone();
     let follow = access.listener().follow(from.clone()).await?;
     let said = tokio::select! {
-        said = collect(front, Following::new(access, follow, from, true)) => said?,
+        said = collect(&account, Following::new(access, follow, from, true)) => said?,
         () = front.leaving.cancelled() => {
             return Err(Refusal::new(503, "UNAVAILABLE", "the server is restarting"));
         }
     };
-    Ok(axum::Json(said.json()).into_response())
+    said.answer(&json!({}))
 }
 
 pub async fn input(

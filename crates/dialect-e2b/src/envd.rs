@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use cove_control::{GuestAccess, GuestAction, Principal};
-use cove_dialect::{Front, Kind as Held, Slot};
+use cove_control::{Account, GuestAccess, GuestAction, Principal};
+use cove_dialect::{Front, Kind as Held, Slot, Tab};
 use cove_model::{SandboxId, State as Life};
 
 use crate::plane::one;
@@ -59,6 +59,8 @@ impl Service {
 pub struct Door {
     dialect: Dialect,
     principal: Principal,
+    /// What is held of the request.
+    pub tab: Tab,
     pub id: SandboxId,
     pub headers: HeaderMap,
 }
@@ -106,34 +108,40 @@ impl Door {
         let control = &dialect.front.control;
         let principal = control.token_holder(&id, token, purpose, origin).await;
         let principal = principal.map_err(entry)?;
-        Front::note(&parts.extensions, &principal);
-        Ok(Self {
-            dialect: dialect.clone(),
-            principal,
-            id,
-            headers: parts.headers,
-        })
+        dialect.front.note(&parts.extensions, &principal);
+        Ok(Self::shown_in(dialect, principal, id, parts))
     }
 
     /// For whoever has shown something else than a token in a header.
-    pub fn shown_in(
-        dialect: &Dialect,
-        principal: Principal,
-        id: SandboxId,
-        headers: HeaderMap,
-    ) -> Self {
+    pub fn shown_in(dialect: &Dialect, principal: Principal, id: SandboxId, parts: Parts) -> Self {
         Self {
             dialect: dialect.clone(),
             principal,
+            tab: parts.extensions.get::<Tab>().cloned().unwrap_or_default(),
             id,
-            headers,
+            headers: parts.headers,
         }
+    }
+
+    /// A place among the uploads and downloads of the caller's organisation.
+    pub fn transfer(&self) -> Result<Slot, Refusal> {
+        let org = &self.principal.org;
+        Ok(self.dialect.front.streams.enter(org, Held::Transfer)?)
     }
 
     /// A place among the streams of the caller's organisation.
     pub fn slot(&self) -> Result<Slot, Refusal> {
         let org = &self.principal.org;
         Ok(self.dialect.front.streams.enter(org, Held::Live)?)
+    }
+
+    /// The door was opened by the sandbox's own token: nothing more has to be known before a body is read.
+    pub async fn known(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    pub fn account(&self) -> Account {
+        self.dialect.front.control.budget().account(&self.principal)
     }
 
     pub fn dialect(&self) -> &Dialect {

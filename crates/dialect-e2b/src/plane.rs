@@ -4,6 +4,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::{HeaderMap, StatusCode, Uri, request::Parts};
 use axum::response::{IntoResponse, Response};
 use cove_control::{ControlError, Principal};
+use cove_dialect::Tab;
 use cove_model::SandboxId;
 use serde::de::DeserializeOwned;
 
@@ -75,10 +76,17 @@ impl<T: DeserializeOwned> FromRequest<Dialect> for Json<T> {
     type Rejection = Api;
 
     async fn from_request(request: Request, dialect: &Dialect) -> Result<Self, Api> {
-        let held = dialect.front.whole(request.into_body(), BODY_MAX).await?;
-        let bytes: &[u8] = match held.bytes.is_empty() {
+        let tab = request
+            .extensions()
+            .get::<Tab>()
+            .cloned()
+            .unwrap_or_default();
+        let known = async { Ok::<_, Refusal>(()) };
+        let body = request.into_body();
+        let held = dialect.front.whole(&tab, body, BODY_MAX, known).await?;
+        let bytes: &[u8] = match held.is_empty() {
             true => b"{}",
-            false => &held.bytes,
+            false => &held,
         };
         let value = serde_json::from_slice(bytes)
             .map_err(|error| Refusal::invalid(format!("the body is not understood: {error}")))?;

@@ -248,10 +248,10 @@ impl From<FollowError> for Refusal {
 impl From<BodyError> for Refusal {
     fn from(error: BodyError) -> Self {
         let kind = match &error {
+            BodyError::NoRoom(error) => return error.again().into(),
             BodyError::TooLarge(_) => Kind::TooLarge,
             BodyError::TooSlow => Kind::TimedOut,
             BodyError::Broken(_) => Kind::Invalid,
-            BodyError::NoRoom => Kind::Unavailable,
         };
         Self::new(kind, error.to_string())
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::Extensions;
 use cove_control::{ControlError, Origin, Principal};
 
-use crate::Front;
+use crate::{Front, Tab};
 
 /// Given by the server, never taken from a caller.
 #[derive(Clone, Debug)]
@@ -48,12 +48,15 @@ impl Front {
     ) -> Result<Principal, ControlError> {
         let origin = Self::origin(extensions);
         let principal = self.control.authenticate(token, origin).await?;
-        Self::note(extensions, &principal);
+        self.note(extensions, &principal);
         Ok(principal)
     }
 
     /// Tells the server around who the caller is.
-    pub fn note(extensions: &Extensions, principal: &Principal) {
+    pub fn note(&self, extensions: &Extensions, principal: &Principal) {
+        if let Some(tab) = extensions.get::<Tab>() {
+            tab.open(&self.control.budget().account(principal));
+        }
         if let Some(seen) = extensions.get::<Seen>() {
             // The first answer stands: a request has one caller.
             seen.0.set(principal.clone()).ok();

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
+use cove_control::ControlError;
 use futures_util::StreamExt;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use crate::Front;
-use crate::front::BUFFER_UNIT;
+use crate::{Front, Tab};
+
+/// How often a body that did not come with its request is looked for before the wait for it begins.
+const LOOKS: usize = 4;
+/// A body is held as it came, and as what was read from it.
+pub const BODY_COPIES: usize = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
@@ -19,49 +23,30 @@ pub enum BodyError {
     TooSlow,
     #[error("the body broke off")]
     Broken(#[source] axum::Error),
-    #[error("the server holds as many large requests as it can")]
-    NoRoom,
-}
-
-/// A whole body, and the room it takes until this is dropped.
-#[derive(Debug)]
-pub struct Held {
-    pub bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    #[error("{}", .0.message)]
+    NoRoom(ControlError),
 }
 
 impl Front {
-    /// The whole body, at most `max` bytes of it.
-    pub async fn whole(&self, body: Body, max: usize) -> Result<Held, BodyError> {
-        let read = async {
-            let mut stream = body.into_data_stream();
-            let mut all = BytesMut::new();
-            let mut room: Option<OwnedSemaphorePermit> = None;
-            while let Some(piece) = stream.next().await {
-                let piece = piece.map_err(BodyError::Broken)?;
-                if all.len() + piece.len() > max {
-                    return Err(BodyError::TooLarge(max as u64));
-                }
-                // The first unit is free: most bodies are small.
-                let units = (all.len() + piece.len()) / BUFFER_UNIT;
-                let taken = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-                if let Some(more @ 1..) = units.checked_sub(taken) {
-                    let more = u32::try_from(more).map_err(|_| BodyError::NoRoom)?;
-                    let permit = self.buffers.clone().try_acquire_many_owned(more);
-                    let permit = permit.map_err(|_| BodyError::NoRoom)?;
-                    match &mut room {
-                        None => room = Some(permit),
-                        Some(held) => held.merge(permit),
-                    }
-                }
-                all.extend_from_slice(&piece);
-            }
-            let bytes = all.freeze();
-            Ok(Held { bytes, _room: room })
-        };
-        timeout(self.body_timeout, read)
-            .await
-            .map_err(|_| BodyError::TooSlow)?
+    /// The whole body, at most `max` bytes of it, paid for by `tab`. Before a body is waited for that did
+    /// not come together with its request, `known` tells whether it would be of any use.
+    pub async fn whole<E: From<BodyError>>(
+        &self,
+        tab: &Tab,
+        body: Body,
+        max: usize,
+        known: impl Future<Output = Result<(), E>>,
+    ) -> Result<Bytes, E> {
+        let reading = read(tab, body, max);
+        tokio::pin!(reading);
+        tokio::select! {
+            biased;
+            read = &mut reading => return Ok(read?),
+            () = looks() => {}
+        }
+        known.await?;
+        let read = timeout(self.body_timeout, reading).await;
+        Ok(read.map_err(|_| BodyError::TooSlow)??)
     }
 
     /// The body as it comes, at most `max` bytes of it.
@@ -73,6 +58,28 @@ impl Front {
             max,
         }
     }
+}
+
+/// Lets the connection hand over what has arrived.
+async fn looks() {
+    for _ in 0..LOOKS {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn read(tab: &Tab, body: Body, max: usize) -> Result<Bytes, BodyError> {
+    let mut stream = body.into_data_stream();
+    let mut all = BytesMut::new();
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(BodyError::Broken)?;
+        if all.len() + piece.len() > max {
+            return Err(BodyError::TooLarge(max as u64));
+        }
+        tab.take(BODY_COPIES * piece.len())
+            .map_err(BodyError::NoRoom)?;
+        all.extend_from_slice(&piece);
+    }
+    Ok(all.freeze())
 }
 
 /// A body, piece by piece at the pace of whoever takes the pieces.

@@ -4,9 +4,13 @@
 //! again by itself. What is left to do here is the sandbox that was put to rest: whoever listens waits
 //! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat.
 
+use bytes::BytesMut;
 use cove_control::{ControlError, GuestAccess, GuestError};
 use cove_protocol::client::{Follow, FollowEvent};
 use cove_protocol::message::OutputFrom;
+use futures_util::future::poll_immediate;
+
+use crate::output::PIECE;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
@@ -26,6 +30,37 @@ pub struct Following {
     begun: bool,
     /// The guest broke off, and has not been asked again yet.
     broken: bool,
+    /// What is left of output that came in a larger piece than is passed on at once.
+    rest: Option<FollowEvent>,
+    /// What was read while looking whether there is more of the same output.
+    ahead: Option<Result<Option<FollowEvent>, GuestError>>,
+}
+
+/// The first part of an event that is too large to be passed on at once, and the rest.
+fn split(event: FollowEvent) -> (FollowEvent, Option<FollowEvent>) {
+    match event {
+        FollowEvent::Output {
+            channel,
+            offset,
+            mut data,
+            dropped,
+        } if data.len() > PIECE => {
+            let rest = FollowEvent::Output {
+                channel,
+                offset: offset + PIECE as u64,
+                data: data.split_off(PIECE),
+                dropped: 0,
+            };
+            let first = FollowEvent::Output {
+                channel,
+                offset,
+                data,
+                dropped,
+            };
+            (first, Some(rest))
+        }
+        event => (event, None),
+    }
 }
 
 /// Whether a stream ended because its sandbox was put to rest.
@@ -48,17 +83,28 @@ impl Following {
             from,
             begun,
             broken: false,
+            rest: None,
+            ahead: None,
         }
     }
 
     /// The next event; `None` after the exit. Dropping the wait loses nothing.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, FollowError> {
+        if let Some(event) = self.rest.take() {
+            let (first, rest) = split(event);
+            self.rest = rest;
+            return Ok(Some(first));
+        }
         loop {
             if self.broken {
                 self.follow = self.access.follow_again(self.from.clone()).await?;
                 self.broken = false;
             }
-            match self.follow.next().await {
+            let next = match self.ahead.take() {
+                Some(ahead) => ahead,
+                None => self.follow.next().await,
+            };
+            match next {
                 Err(error) if self.begun && was_put_to_rest(&self.access, &error).await => {
                     let (stdout, stderr) = self.follow.position();
                     self.from.stdout_from = stdout;
@@ -68,10 +114,62 @@ impl Following {
                 }
                 Ok(event) => {
                     self.begun = true;
-                    return Ok(event);
+                    let Some(event) = event else {
+                        return Ok(None);
+                    };
+                    let event = self.merged(event).await;
+                    let (first, rest) = split(event);
+                    self.rest = rest;
+                    return Ok(Some(first));
                 }
                 Err(error) => return Err(FollowError::Guest(error)),
             }
+        }
+    }
+
+    /// The event with what came behind it of the same output and is there already: a program that writes
+    /// line by line costs its followers no more than one that writes at once. Never waits.
+    async fn merged(&mut self, first: FollowEvent) -> FollowEvent {
+        let FollowEvent::Output {
+            channel,
+            offset,
+            mut data,
+            dropped,
+        } = first
+        else {
+            return first;
+        };
+        let mut all = BytesMut::new();
+        while all.len().max(data.len()) < PIECE {
+            let Some(next) = poll_immediate(self.follow.next()).await else {
+                break;
+            };
+            match next {
+                Ok(Some(FollowEvent::Output {
+                    channel: same,
+                    data: more,
+                    dropped: 0,
+                    ..
+                })) if same == channel => {
+                    if all.is_empty() {
+                        all.extend_from_slice(&data);
+                    }
+                    all.extend_from_slice(&more);
+                }
+                other => {
+                    self.ahead = Some(other);
+                    break;
+                }
+            }
+        }
+        if !all.is_empty() {
+            data = all.freeze();
+        }
+        FollowEvent::Output {
+            channel,
+            offset,
+            data,
+            dropped,
         }
     }
 

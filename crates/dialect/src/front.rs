@@ -1,17 +1,12 @@
 //! The handle on the server around a dialect.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cove_control::Control;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::streams::Streams;
-
-/// What held bytes are counted in.
-pub const BUFFER_UNIT: usize = 64 * 1024;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -23,8 +18,6 @@ pub struct Front {
     pub leaving: CancellationToken,
     /// Cancelled when everything else must end too.
     pub closing: CancellationToken,
-    /// Room for what all callers together hold in memory, in units of [`BUFFER_UNIT`].
-    pub buffers: Arc<Semaphore>,
     /// What each organisation holds open.
     pub streams: Streams,
     /// For the whole of a body that is read into memory.

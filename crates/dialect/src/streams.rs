@@ -1,9 +1,8 @@
 //! How many answers that go on one organisation may hold open, so that others have room.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use cove_control::{Admission, ControlError, ErrorCode, Principal};
+use cove_control::{Admission, ControlError, ErrorCode, Portion, Principal, Shares, Sharing};
 use cove_model::OrgId;
 use futures_util::{Stream, StreamExt};
 
@@ -19,6 +18,10 @@ pub enum Kind {
     Egress,
     /// Events, output of processes, attached terminals, changes of files, progress of images.
     Live,
+    /// Commands and code whose answer comes in one piece when they have ended.
+    Run,
+    /// Files, archives and snapshots on their way in or out.
+    Transfer,
     /// Requests to previews.
     Visit,
     /// Connections to ports inside.
@@ -26,58 +29,70 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const fn max(self) -> usize {
+    pub const ALL: [Self; 6] = [
+        Self::Egress,
+        Self::Live,
+        Self::Run,
+        Self::Transfer,
+        Self::Visit,
+        Self::Port,
+    ];
+
+    /// How many there are for everybody, and how many each organisation has in any case.
+    pub const fn sharing(self) -> Sharing {
         match self {
-            Self::Egress => 64,
-            Self::Live => 1024,
-            Self::Visit | Self::Port => 2048,
+            Self::Egress => Sharing::new(128, 2),
+            Self::Live => Sharing::new(2048, 16),
+            Self::Run => Sharing::new(4096, 32),
+            Self::Transfer => Sharing::new(1024, 16),
+            Self::Visit | Self::Port => Sharing::new(4096, 16),
         }
+    }
+
+    /// How many one organisation has while others have none.
+    pub const fn max(self) -> usize {
+        self.sharing().most()
     }
 
     const fn shown(self) -> &'static str {
         match self {
             Self::Egress => "followed egress logs",
             Self::Live => "live streams",
+            Self::Run => "commands under way",
+            Self::Transfer => "uploads and downloads under way",
             Self::Visit => "visits under way",
             Self::Port => "connections to ports",
         }
     }
 }
 
-type Counts = HashMap<(OrgId, Kind), usize>;
-
 /// Cheap to clone.
-#[derive(Clone, Default)]
-pub struct Streams(Arc<Mutex<Counts>>);
+#[derive(Clone)]
+pub struct Streams(Arc<[Arc<Shares<OrgId>>; Kind::ALL.len()]>);
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self(Arc::new(Kind::ALL.map(|kind| Shares::new(kind.sharing()))))
+    }
+}
 
 impl Streams {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn enter(&self, org: &OrgId, kind: Kind) -> Result<Slot, ControlError> {
-        let of = (org.clone(), kind);
-        let mut counts = self.counts();
-        let count = counts.entry(of.clone()).or_default();
-        if *count >= kind.max() {
-            let message = format!("the organisation has {} {}", kind.max(), kind.shown());
+        let shares = &self.0[kind as usize];
+        let Some(place) = shares.take(org.clone(), 1) else {
+            let held = shares.held_by(org);
+            let message = format!("the organisation has {held} {}", kind.shown());
             return Err(ControlError::new(ErrorCode::LimitReached, message)
                 .retry_after(RETRY_S)
                 .hint("close some, or follow several things with one stream"));
-        }
-        *count += 1;
-        drop(counts);
-        Ok(Slot {
-            streams: self.clone(),
-            of,
-        })
+        };
+        Ok(Slot { _place: place })
     }
 }
 
 /// One of them, until it is dropped.
 pub struct Slot {
-    streams: Streams,
-    of: (OrgId, Kind),
+    _place: Portion<OrgId>,
 }
 
 impl Slot {
@@ -114,18 +129,6 @@ impl Seat {
     }
 }
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut counts = self.streams.counts();
-        if let Some(count) = counts.get_mut(&self.of) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.of);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,7 +137,7 @@ mod tests {
     fn an_organisation_has_its_number_of_every_kind_and_others_have_theirs() {
         let streams = Streams::default();
         let (one, other) = (OrgId::random(), OrgId::random());
-        let kinds = [Kind::Egress, Kind::Live, Kind::Visit, Kind::Port];
+        let kinds = Kind::ALL;
         for (kind, beside) in kinds.into_iter().zip(kinds.into_iter().cycle().skip(1)) {
             let mut held: Vec<Slot> = (0..kind.max())
                 .map(|_| streams.enter(&one, kind).expect("room"))
@@ -147,10 +150,7 @@ mod tests {
             held.pop();
             assert!(streams.enter(&one, kind).is_ok(), "{kind:?}");
             drop(held);
-            assert!(
-                streams.counts().is_empty(),
-                "nothing is kept of those who left"
-            );
+            assert_eq!(streams.0[kind as usize].held(), 0, "all was given back");
         }
     }
 }

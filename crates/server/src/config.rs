@@ -5,9 +5,10 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Connections served at once; further ones wait in the kernel's queue.
+    /// Connections served at once, shared between the addresses they come from.
     pub connections_max: usize,
-    /// For a TLS handshake, and for the first bytes of a connection.
+    /// For a TLS handshake, for the first bytes of a connection, and for the head of a request from its
+    /// first byte on.
     pub header_timeout: Duration,
     /// For the headers of a request, the wait for them included: how long a connection is kept that
     /// nobody uses. Clients that pool connections count on a minute.
@@ -16,8 +17,8 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Between two pieces of an upload.
     pub upload_idle: Duration,
-    /// How long a client may leave an answer unread before its connection is closed. Long, because
-    /// somebody may be paging through it.
+    /// How long a client may leave an answer unread before its connection is closed. What it does not read
+    /// is held in memory.
     pub write_stall: Duration,
     /// What requests and streams get to end by themselves when the server stops.
     pub shutdown_grace: Duration,
@@ -83,7 +84,7 @@ impl Default for ServerConfig {
             keep_alive: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             upload_idle: Duration::from_secs(60),
-            write_stall: Duration::from_secs(15 * 60),
+            write_stall: Duration::from_secs(60),
             shutdown_grace: Duration::from_secs(10),
             tls: None,
             previews: None,

@@ -3,19 +3,20 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream};
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::body::BodyDataStream;
+use axum::extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cove_api::ErrorCode;
-use cove_api::route::{Body as RouteBody, Route};
+use cove_api::route::{Access, Body as RouteBody, Route};
 use cove_control::Principal;
-use cove_dialect::RequestId;
+use cove_dialect::{BodyError, RequestId, Seen, Tab};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::convert;
 use crate::failure::Failure;
 use crate::guard::too_large;
 use crate::state::App;
@@ -103,9 +104,8 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for JsonOr<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
-        let route = table_row(&request)?;
         let headers = request.headers().clone();
-        let bytes = whole(request.into_body(), route, app.config.body_timeout).await?;
+        let bytes = whole(request, app).await?;
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -121,9 +121,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
-        let route = table_row(&request)?;
         is_json(request.headers())?;
-        let bytes = whole(request.into_body(), route, app.config.body_timeout).await?;
+        let bytes = whole(request, app).await?;
         parse(&bytes).map(Self)
     }
 }
@@ -135,10 +134,7 @@ impl FromRequest<App> for Raw {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
-        let route = table_row(&request)?;
-        whole(request.into_body(), route, app.config.body_timeout)
-            .await
-            .map(Self)
+        whole(request, app).await.map(Self)
     }
 }
 
@@ -185,24 +181,48 @@ impl Pieces {
     }
 }
 
-async fn whole(body: Body, route: &Route, limit: Duration) -> Result<Bytes, Failure> {
-    let read = async {
-        let mut stream = body.into_data_stream();
-        let Some(first) = stream.next().await else {
-            return Ok(Bytes::new());
+/// The path of everything that is about one sandbox begins so.
+const OF_A_SANDBOX: &str = "/v1/sandboxes/{id}";
+
+/// The whole body, paid for by who asks. One that is slow or large is waited for only when the caller may
+/// do this at all and the sandbox it is for is there.
+async fn whole(request: Request, app: &App) -> Result<Bytes, Failure> {
+    let route = table_row(&request)?;
+    let (mut parts, body) = request.into_parts();
+    let tab = parts.extensions.get::<Tab>().cloned().unwrap_or_default();
+    let known = async {
+        let Some(principal) = parts
+            .extensions
+            .get::<Seen>()
+            .and_then(|seen| seen.0.get().cloned())
+        else {
+            return Ok(());
         };
-        let first = first.map_err(|error| broken(&error))?;
-        let mut all = BytesMut::from(first);
-        while all.len() <= route.body_max {
-            match stream.next().await {
-                None => return Ok(all.freeze()),
-                Some(Err(error)) => return Err(broken(&error)),
-                Some(Ok(more)) => all.extend_from_slice(&more),
-            }
+        let Access::Key(scope) = route.access else {
+            return Ok(());
+        };
+        let mut sandbox = None;
+        if route.path.starts_with(OF_A_SANDBOX)
+            && let Ok(named) = RawPathParams::from_request_parts(&mut parts, app).await
+        {
+            sandbox = named.iter().next().map(|(_, value)| value.to_owned());
         }
-        Err(too_large(route))
+        let needed = convert::scope_asked(scope);
+        let expected = app.control.expect(&principal, needed, sandbox.as_deref());
+        Ok::<_, Failure>(expected.await?)
     };
-    timeout(limit, read).await.map_err(|_| too_slow())?
+    app.front.whole(&tab, body, route.body_max, known).await
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge(_) => Self::new(ErrorCode::PayloadTooLarge, error.to_string()),
+            BodyError::TooSlow => too_slow(),
+            BodyError::Broken(error) => broken(&error),
+            BodyError::NoRoom(error) => error.into(),
+        }
+    }
 }
 
 fn table_row(request: &Request) -> Result<&'static Route, Failure> {

@@ -11,19 +11,19 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_api::ErrorCode;
-use cove_api::bounds::{EXEC_BODY_MAX, HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
+use cove_api::bounds::{HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
 use cove_api::route::{Body as RouteBody, Route};
 pub use cove_dialect::Peer;
-use cove_dialect::{RequestId, Seen};
+use cove_dialect::{RequestId, Seen, Tab};
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use crate::admitted;
 use crate::failure::{Failure, Told};
 use crate::metrics::Asked;
-use crate::state::{App, BUFFER_UNIT};
+use crate::paid;
+use crate::state::App;
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -52,6 +52,9 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let seen = Seen::default();
     request.extensions_mut().insert(RequestId(id.clone()));
     request.extensions_mut().insert(seen.clone());
+    // What is read of the request is held until its handler is done with it.
+    let tab = Tab::default();
+    request.extensions_mut().insert(tab.clone());
     let in_flight = app.metrics.begin();
 
     let mut response = match bounded(&request) {
@@ -64,6 +67,18 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
             }
         }
     };
+    drop(tab);
+    if let Some(principal) = seen.0.get() {
+        let account = app.control.budget().account(principal);
+        let may_refuse = method == Method::GET;
+        if let Err(over) = paid::put_on(account, &mut response, may_refuse) {
+            let asked = response.extensions_mut().remove::<Asked>();
+            response = Failure::from(over).into_response();
+            if let Some(asked) = asked {
+                response.extensions_mut().insert(asked);
+            }
+        }
+    }
     let asked = response.extensions_mut().remove::<Asked>();
     let asked = asked.unwrap_or(Asked::Nothing);
     if let Some(told) = response.extensions_mut().remove::<Told>() {
@@ -158,17 +173,16 @@ pub async fn dialect(request: Request, next: Next) -> Response {
 
 /// The layer of one route: holds the request to what the table says of it.
 pub async fn route(
-    State((app, route)): State<(App, &'static Route)>,
+    State(route): State<&'static Route>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match admit(&app, route, request.headers()).await {
+    let mut response = match fits(route, request.headers()) {
         Err(failure) => {
             discard(request.into_body()).await;
             failure.into_response()
         }
-        // The room is kept until the handler is done with the body.
-        Ok(_room) => {
+        Ok(()) => {
             request.extensions_mut().insert(route);
             next.run(request).await
         }
@@ -196,39 +210,7 @@ async fn discard(mut body: Body) {
     let _ = timeout(DISCARD_TIME, read).await;
 }
 
-/// Checks what can be told from the headers, and takes room for a body that is read whole.
-async fn admit<'a>(
-    app: &'a App,
-    route: &Route,
-    headers: &HeaderMap,
-) -> Result<Option<SemaphorePermit<'a>>, Failure> {
-    fits(route, headers)?;
-    if matches!(route.body, RouteBody::None) || route.body_max > EXEC_BODY_MAX {
-        return Ok(None);
-    }
-    // A body that does not say its length may be as long as the route allows.
-    let length = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
-        .unwrap_or(route.body_max)
-        .min(route.body_max);
-    if length < BUFFER_UNIT {
-        return Ok(None);
-    }
-    let units = u32::try_from(length.div_ceil(BUFFER_UNIT)).unwrap_or(u32::MAX);
-    match timeout(app.config.body_timeout, app.buffers.acquire_many(units)).await {
-        Ok(Ok(permit)) => Ok(Some(permit)),
-        Ok(Err(_)) | Err(_) => {
-            let message = "the server holds as many large requests as it can";
-            let failure = Failure::new(ErrorCode::Unavailable, message);
-            Err(Failure {
-                retry_after_s: Some(1),
-                ..failure
-            })
-        }
-    }
-}
-
+/// Checks what can be told from the headers.
 fn fits(route: &Route, headers: &HeaderMap) -> Result<(), Failure> {
     let length = match headers.get(header::CONTENT_LENGTH) {
         None => 0,

@@ -6,6 +6,7 @@
 //! place only. Nothing here needs a privilege.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod admitted;
 mod config;
 mod convert;
@@ -17,7 +18,9 @@ mod handler;
 mod lines;
 mod listen;
 mod metrics;
+mod paid;
 mod preview;
+mod pulse;
 mod router;
 mod stalling;
 mod state;
@@ -25,9 +28,10 @@ mod streaming;
 mod strict;
 mod tls;
 
+pub use addresses::sharing as connection_sharing;
 pub use config::{LogLosses, ServerConfig, SshPlace, TlsPem};
 pub use listen::{ServeError, serve, serve_previews};
-pub use preview::{Place, PlaceError};
+pub use preview::{Place, PlaceError, VISITS_MAX};
 pub use router::router;
 pub use state::App;
 pub use tls::{TlsError, check_tls};

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -16,31 +16,40 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use crate::addresses::Addresses;
 use crate::config::ServerConfig;
 use crate::guard::Peer;
-use crate::preview;
+use crate::pulse::{Pulse, Verdict};
 use crate::router::router;
 use crate::stalling::Stalling;
 use crate::state::App;
 use crate::tls::{self, TlsError};
+use crate::{paid, preview};
 
 /// Pause after a failed accept (no descriptors left, say), so that it does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Beyond the contract's own bounds, so that most oversized requests still get a proper answer.
 const HTTP1_HEADERS: usize = 128;
 const HTTP1_BUFFER: usize = 128 * 1024;
-const HTTP2_STREAMS: u32 = 256;
+pub const HTTP2_STREAMS: u32 = 128;
 const HTTP2_HEADER_LIST: u32 = 64 * 1024;
 const HTTP2_PING: Duration = Duration::from_secs(30);
 /// What commands get to end before those who follow them are sent away; they can come back.
 const FOLLOWERS_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of one answer that wait in HTTP/2 for its reader.
+const HTTP2_SEND_BUFFER: usize = 64 * 1024;
+/// Streams that a peer reset before they were looked at, and that it made us reset, before it is cut.
+/// Those reset later are counted by [`Pulse`].
+const HTTP2_RESETS_MAX: usize = 20;
+const HTTP2_ERRORS_MAX: usize = 64;
+/// A connection is looked at so often within the shortest time that it may take for something.
+const LOOKS: u32 = 4;
 /// What streams get to say goodbye after they were told to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -90,13 +99,9 @@ async fn accept(
         acceptor,
         app: app.clone(),
     });
-    let room = Arc::new(Semaphore::new(app.config.connections_max));
+    let addresses = Addresses::new(app.config.connections_max);
     let tasks = TaskTracker::new();
     loop {
-        let place = tokio::select! {
-            () = shutdown.cancelled() => break,
-            place = Arc::clone(&room).acquire_owned() => place.expect("the semaphore is never closed"),
-        };
         let (stream, peer) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => match accepted {
@@ -108,10 +113,18 @@ async fn accept(
                 }
             },
         };
+        let pulse = Pulse::new();
+        let Some(place) = addresses.enter(peer.ip(), &pulse) else {
+            tracing::debug!(%peer, "too many connections from this address");
+            continue;
+        };
         let server = Arc::clone(&server);
         tasks.spawn(async move {
             server.app.metrics.connections.fetch_add(1, Relaxed);
-            server.one(stream, peer).await;
+            tokio::select! {
+                () = server.one(stream, peer, &pulse) => {}
+                () = pulse.ended() => tracing::debug!(%peer, "a connection was cut"),
+            }
             server.app.metrics.connections.fetch_sub(1, Relaxed);
             drop(place);
         });
@@ -153,6 +166,9 @@ fn http(config: &ServerConfig) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS)
         .max_header_list_size(HTTP2_HEADER_LIST)
+        .max_send_buf_size(HTTP2_SEND_BUFFER)
+        .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
+        .max_local_error_reset_streams(HTTP2_ERRORS_MAX)
         .keep_alive_interval(HTTP2_PING)
         .keep_alive_timeout(config.header_timeout);
     http
@@ -166,16 +182,16 @@ struct Connections {
 }
 
 impl Connections {
-    async fn one(&self, stream: TcpStream, peer: SocketAddr) {
+    async fn one(&self, stream: TcpStream, peer: SocketAddr, pulse: &Arc<Pulse>) {
         // Small answers must not wait for the peer's acknowledgements.
         if stream.set_nodelay(true).is_err() {
             return;
         }
         match &self.acceptor {
-            None => self.speak(stream, peer).await,
+            None => self.speak(stream, peer, pulse).await,
             Some(acceptor) => {
                 match timeout(self.app.config.header_timeout, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => self.speak(stream, peer).await,
+                    Ok(Ok(stream)) => self.speak(stream, peer, pulse).await,
                     Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
                     Err(_) => tracing::debug!(%peer, "the TLS handshake took too long"),
                 }
@@ -183,28 +199,53 @@ impl Connections {
         }
     }
 
-    async fn speak<S>(&self, stream: S, peer: SocketAddr)
+    async fn speak<S>(&self, stream: S, peer: SocketAddr, pulse: &Arc<Pulse>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Stalling::new(
-            stream,
-            self.app.config.write_stall,
-            self.app.config.header_timeout,
-        ));
+        let config = &self.app.config;
+        let io = TokioIo::new(Stalling::new(stream, config, Arc::clone(pulse)));
         let service = hyper::service::service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer.ip()));
             let mut router = self.router.clone();
-            async move { Ok::<Response, Infallible>(answer(router.call(request).await)) }
+            let (flight, patience) = (pulse.begin(), config.write_stall);
+            let asked = request.method().clone();
+            async move {
+                let response = answer(router.call(request).await);
+                Ok::<Response, Infallible>(paid::send(response, &asked, flight, patience))
+            }
         });
         let connection = self.http.serve_connection_with_upgrades(io, service);
         tokio::pin!(connection);
-        let result = tokio::select! {
-            result = connection.as_mut() => result,
-            () = self.app.draining.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let shortest = config.header_timeout.min(config.write_stall);
+        let mut looks = interval(shortest.min(config.keep_alive) / LOOKS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut leaving, mut farewell) = (false, None);
+        let result = loop {
+            tokio::select! {
+                result = connection.as_mut() => break result,
+                () = self.app.draining.cancelled(), if !leaving => {
+                    leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = looks.tick() => match pulse.verdict(config) {
+                    Verdict::Stay => {}
+                    Verdict::Cut(why) => {
+                        tracing::debug!(%peer, why, "a connection was cut");
+                        return;
+                    }
+                    Verdict::Idle => match farewell {
+                        None => {
+                            farewell = Some(Instant::now());
+                            leaving = true;
+                            connection.as_mut().graceful_shutdown();
+                        }
+                        // It was told, and does not go.
+                        Some(told) if told.elapsed() >= config.header_timeout => return,
+                        Some(_) => {}
+                    },
+                },
             }
         };
         if let Err(error) = result {

@@ -19,6 +19,7 @@ use cove_model::SandboxId;
 
 use crate::failure::{self, About, Failure};
 use crate::guard::{Peer, new_request_id};
+use crate::paid;
 use crate::state::App;
 
 mod forward;
@@ -32,7 +33,7 @@ use place::Target;
 pub use place::{Place, PlaceError};
 
 /// Visits to one sandbox at once; further ones are refused, so that others have room.
-const VISITS_MAX: usize = 512;
+pub const VISITS_MAX: usize = 512;
 /// How long a browser keeps a link's cookie; the link itself may end before.
 const COOKIE_S: u64 = cove_control::previews::LINK_MAX_S;
 
@@ -115,6 +116,7 @@ async fn visit(
         .connect_port(target.port)
         .await
         .map_err(|error| unreachable_port(error, &target))?;
+    let account = access.account().clone();
     let carried = forward::Carried {
         app: app.clone(),
         stream,
@@ -122,7 +124,8 @@ async fn visit(
         admission,
     };
     let request = Request::from_parts(parts, body);
-    let response = carried.send(request, &host, peer, place, &target).await?;
+    let mut response = carried.send(request, &host, peer, place, &target).await?;
+    paid::put_on(account, &mut response, false)?;
     Ok((response, target))
 }
 

@@ -22,7 +22,7 @@ use crate::state::App;
 pub fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        let layer = from_fn_with_state((app.clone(), route), guard::route);
+        let layer = from_fn_with_state(route, guard::route);
         router = router.route(route.path, handler(route).layer(layer));
     }
     for (verb, path, what) in PLANNED {

@@ -3,14 +3,20 @@
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::config::ServerConfig;
+use crate::pulse::Pulse;
+
 /// So many bytes tell which HTTP a peer speaks; until then no other timer watches it.
 const OPENING: usize = 24;
+/// How HTTP/2 begins; no method of HTTP/1 does.
+const SECOND: &[u8] = b"PRI * HTTP/2";
 
 /// Writes that make no progress for `limit` fail, as do reads when the opening takes too long; the
 /// connection's task then ends.
@@ -22,17 +28,19 @@ pub struct Stalling<S> {
     /// Runs until the opening was read.
     opening: Option<Pin<Box<Sleep>>>,
     read: usize,
+    pulse: Arc<Pulse>,
 }
 
 impl<S> Stalling<S> {
     /// Must be called in a runtime: the time for the opening begins now.
-    pub fn new(inner: S, limit: Duration, opening: Duration) -> Self {
+    pub fn new(inner: S, config: &ServerConfig, pulse: Arc<Pulse>) -> Self {
         Self {
             inner,
-            limit,
+            limit: config.write_stall,
             timer: None,
-            opening: Some(Box::pin(sleep(opening))),
+            opening: Some(Box::pin(sleep(config.header_timeout))),
             read: 0,
+            pulse,
         }
     }
 
@@ -59,7 +67,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.inner).poll_read(cx, buf);
-        self.read = self.read.saturating_add(buf.filled().len() - before);
+        let new = &buf.filled()[before..];
+        if !new.is_empty() {
+            if self.read == 0 && new.starts_with(&SECOND[..SECOND.len().min(new.len())]) {
+                self.pulse.speaks_second();
+            }
+            self.pulse.heard();
+        }
+        self.read = self.read.saturating_add(new.len());
         if self.read >= OPENING {
             self.opening = None;
         }
@@ -113,10 +128,19 @@ mod tests {
 
     use super::*;
 
+    fn stalling<S>(inner: S) -> Stalling<S> {
+        let config = ServerConfig {
+            write_stall: Duration::from_secs(60),
+            header_timeout: Duration::from_secs(5),
+            ..ServerConfig::default()
+        };
+        Stalling::new(inner, &config, Pulse::new())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_never_reads_is_given_up() {
         let (here, _there) = tokio::io::duplex(16);
-        let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
+        let mut stalling = stalling(here);
         let error = stalling.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
@@ -126,7 +150,7 @@ mod tests {
         use tokio::io::AsyncReadExt;
         for (said, given_up) in [(0, true), (OPENING - 1, true), (OPENING, false)] {
             let (here, mut there) = tokio::io::duplex(64);
-            let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
+            let mut stalling = stalling(here);
             there.write_all(&vec![b'x'; said]).await.unwrap();
             let read = async {
                 let mut all = [0; 64];
@@ -147,7 +171,7 @@ mod tests {
     async fn a_slow_reader_is_served_as_long_as_it_reads() {
         use tokio::io::AsyncReadExt;
         let (here, mut there) = tokio::io::duplex(16);
-        let mut stalling = Stalling::new(here, Duration::from_secs(60), Duration::from_secs(5));
+        let mut stalling = stalling(here);
         let reader = tokio::spawn(async move {
             let mut all = Vec::new();
             let mut byte = [0; 8];

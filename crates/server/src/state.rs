@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cove_control::Control;
-pub(crate) use cove_dialect::BUFFER_UNIT;
 use cove_dialect::{Front, Streams};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -14,9 +12,6 @@ use crate::config::ServerConfig;
 use crate::lines::RefusedLines;
 use crate::metrics::Metrics;
 use crate::preview::{Crowds, Place};
-
-/// Bytes of requests and answers held in memory at once, by all callers together.
-const BUFFERED_MAX: usize = 512 * 1024 * 1024;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -35,8 +30,6 @@ pub struct Shared {
     pub(crate) leaving: CancellationToken,
     /// Cancelled when everything else must end too.
     pub(crate) closing: CancellationToken,
-    /// Room for what is held in memory, in units of [`BUFFER_UNIT`].
-    pub(crate) buffers: Arc<Semaphore>,
     /// The same, for what speaks another dialect.
     pub(crate) front: Front,
     /// Conversations that left HTTP behind.
@@ -49,14 +42,12 @@ impl App {
     pub fn new(control: Control, config: ServerConfig) -> Self {
         let document = cove_api::openapi::document(env!("CARGO_PKG_VERSION"));
         let [draining, leaving, closing] = std::array::from_fn(|_| CancellationToken::new());
-        let buffers = Arc::new(Semaphore::new(BUFFERED_MAX / BUFFER_UNIT));
         let sessions = TaskTracker::new();
         let front = Front {
             control: control.clone(),
             draining: draining.clone(),
             leaving: leaving.clone(),
             closing: closing.clone(),
-            buffers: Arc::clone(&buffers),
             streams: Streams::default(),
             body_timeout: config.body_timeout,
             upload_idle: config.upload_idle,
@@ -74,7 +65,6 @@ impl App {
             draining,
             leaving,
             closing,
-            buffers,
             sessions,
             crowds: Crowds::default(),
         }))

@@ -1,17 +1,17 @@
 //! One client: its login, its channels, and what it may ask for.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, SshEntry, SshLogin};
+use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, Portion, SshEntry, SshLogin};
 use russh::keys::HashAlg;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session as Ssh,
     VerifiedPublicKey,
 };
 use russh::{Channel, ChannelId, ChannelOpenFailure, ChannelWriteHalf, Pty, Sig};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
@@ -59,7 +59,7 @@ type Channels = Arc<Mutex<HashMap<ChannelId, Open>>>;
 pub struct Connection {
     shared: Arc<Shared>,
     peer: SocketAddr,
-    stranger: Option<OwnedSemaphorePermit>,
+    stranger: Option<Portion<IpAddr>>,
     login: Option<SshLogin>,
     /// Given back with the connection.
     places: Vec<Place>,
@@ -88,7 +88,7 @@ impl Connection {
     pub fn new(
         shared: Arc<Shared>,
         peer: SocketAddr,
-        stranger: OwnedSemaphorePermit,
+        stranger: Portion<IpAddr>,
         cut: CancellationToken,
         entered: CancellationToken,
     ) -> Self {
@@ -139,6 +139,8 @@ impl Connection {
         };
         tracing::info!(sandbox = %login.sandbox, peer = %self.peer, "SSH login");
         self.places = taken;
+        let budget = self.shared.control.budget();
+        self.store.paid_by(budget.account(&login.principal));
         let (cut, sandbox) = (self.cut.clone(), login.sandbox.clone());
         tokio::spawn(async move {
             tokio::select! {

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long a client may leave bytes unread. Long, because somebody may be paging through them; windows
-/// of channels hold most of that up before the socket does.
-const WRITE_STALL: Duration = Duration::from_secs(15 * 60);
+/// How long a client may leave bytes unread in its socket. Somebody who pages through output holds up the
+/// windows of channels before that.
+const WRITE_STALL: Duration = Duration::from_secs(60);
 
 pub struct Guarded<S> {
     stream: S,

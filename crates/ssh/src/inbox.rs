@@ -5,27 +5,35 @@
 //! enough that the packets which would let a waiting process go on are read before it is full: with the
 //! client's own window it exceeds what its socket and ours hold. A full store holds the connection up.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cove_control::{Account, Charge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Bytes waiting on one connection.
 pub const WAITING_MAX: usize = 12 * 1024 * 1024;
 /// What a packet counts at least, so that empty ones are bounded too.
 const PIECE_MIN: usize = 512;
 /// How long a connection is held up by a process that does not read.
-const HELD_UP_MAX: Duration = Duration::from_secs(15 * 60);
+const HELD_UP_MAX: Duration = Duration::from_secs(60);
+/// How often a connection whose organisation has no memory left looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// One connection's store.
 #[derive(Clone)]
-pub struct Store(Arc<Semaphore>);
+pub struct Store {
+    room: Arc<Semaphore>,
+    /// Who pays for it, from the login on.
+    account: Arc<OnceLock<Account>>,
+}
 
 pub struct Piece {
     pub data: Bytes,
     _room: OwnedSemaphorePermit,
+    _paid: Option<Charge>,
 }
 
 pub type Outlet = mpsc::UnboundedReceiver<Piece>;
@@ -39,7 +47,24 @@ pub struct Inlet {
 
 impl Store {
     pub fn new() -> Self {
-        Self(Arc::new(Semaphore::new(WAITING_MAX)))
+        Self {
+            room: Arc::new(Semaphore::new(WAITING_MAX)),
+            account: Arc::default(),
+        }
+    }
+
+    /// There is one login on a connection.
+    pub fn paid_by(&self, account: Account) {
+        self.account.get_or_init(|| account);
+    }
+
+    /// Waits until the organisation can pay for so many bytes.
+    async fn pay(&self, bytes: usize) -> Option<Charge> {
+        let mut charge = self.account.get()?.charge();
+        while !charge.grow(bytes) {
+            sleep(LOOK_AGAIN).await;
+        }
+        Some(charge)
     }
 
     pub fn channel(&self) -> (Inlet, Outlet) {
@@ -53,18 +78,24 @@ impl Store {
 impl Inlet {
     /// Waits for room. `false` when there was none for too long; what nobody wants any more is let go.
     pub async fn put(&self, data: &[u8]) -> bool {
-        let size = u32::try_from(data.len().clamp(PIECE_MIN, WAITING_MAX)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.store.0).acquire_many_owned(size);
+        let size = data.len().clamp(PIECE_MIN, WAITING_MAX);
+        let permits = u32::try_from(size).unwrap_or(u32::MAX);
+        let room = async {
+            let room = Arc::clone(&self.store.room).acquire_many_owned(permits);
+            let room = room.await.ok()?;
+            Some((room, self.store.pay(size).await))
+        };
         let room = tokio::select! {
             room = timeout(HELD_UP_MAX, room) => room,
             () = self.pieces.closed() => return true,
         };
-        let Ok(Ok(room)) = room else {
+        let Ok(Some((room, paid))) = room else {
             return false;
         };
         let piece = Piece {
             data: Bytes::copy_from_slice(data),
             _room: room,
+            _paid: paid,
         };
         self.pieces.send(piece).ok();
         true

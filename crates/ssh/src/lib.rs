@@ -13,11 +13,12 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::Control;
+use cove_control::shares::source;
+use cove_control::{Control, Shares, Sharing};
 use russh::keys::ssh_key::private::Ed25519Keypair;
 use russh::keys::ssh_key::{self, LineEnding};
 use russh::keys::{HashAlg, PrivateKey};
@@ -41,18 +42,23 @@ use connection::Connection;
 use guarded::Guarded;
 use places::{Failures, Places};
 
-/// Clients served at once; further ones wait in the kernel's queue.
+/// Clients served at once; further ones are hung up on.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Of those, clients that have not logged in yet; further ones are hung up on.
-pub const STRANGERS_MAX: usize = 128;
+/// Clients that have not logged in yet, by the address they come from; further ones are hung up on.
+pub const STRANGERS: Sharing = Sharing {
+    total: 112,
+    promised: 4,
+    hard: 128,
+};
+/// Clients that are logged in, by organisation.
+pub const CLIENTS: Sharing = Sharing::new(512, 8);
+/// What runs on all of their connections, by organisation.
+pub const CHANNELS: Sharing = Sharing::new(4096, 64);
 /// Clients of one sandbox at once.
-pub const CLIENTS_MAX: usize = 64;
-/// Clients of one organisation at once, and what runs on all of their connections, so that others have room.
-pub const ORG_CLIENTS_MAX: usize = 256;
-pub const ORG_CHANNELS_MAX: usize = 2048;
+pub const SANDBOX_CLIENTS_MAX: usize = 64;
 /// For a client's first line, and for logging in.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
-const LOGIN_DEADLINE: Duration = Duration::from_secs(60);
+const LOGIN_DEADLINE: Duration = Duration::from_secs(30);
 /// Wrong logins on one connection before it is closed.
 const ATTEMPTS_MAX: usize = 6;
 /// What a wrong login takes at least.
@@ -64,7 +70,7 @@ const KEEPALIVES_MAX: usize = 4;
 const WINDOW: u32 = 2 * 1024 * 1024;
 const PACKET: u32 = 32 * 1024;
 /// Messages on their way to one client before whoever makes them waits.
-const OUTGOING_MAX: usize = 64;
+const OUTGOING_MAX: usize = 16;
 /// What clients get to take their leave when the server ends.
 const LEAVE_GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, so that it does not spin.
@@ -129,7 +135,7 @@ pub(crate) struct Shared {
     control: Control,
     failures: Failures,
     places: Arc<Places>,
-    strangers: Arc<Semaphore>,
+    strangers: Arc<Shares<IpAddr>>,
 }
 
 fn config(host_key: &HostKey) -> server::Config {
@@ -170,26 +176,26 @@ pub async fn serve(
         control,
         failures: Failures::default(),
         places: Arc::default(),
-        strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
+        strangers: Shares::new(STRANGERS),
     });
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let clients = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = async {
-                let place = Arc::clone(&room).acquire_owned().await;
-                (place, listener.accept().await)
-            } => accepted,
+            accepted = listener.accept() => accepted,
         };
-        let (place, (stream, peer)) = match accepted {
-            (Ok(place), Ok(accepted)) => (place, accepted),
-            (_, Err(error)) => {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
                 tracing::warn!(%error, "an SSH connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
-            (Err(_), _) => break,
+        };
+        // Nobody waits for a place behind others: a client tries again.
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            continue;
         };
         let client = client(
             Arc::clone(&config),
@@ -219,8 +225,8 @@ async fn client(
     if shared.failures.is_barred(peer.ip()) {
         return;
     }
-    // As many strangers as there may be are here already; a client tries again.
-    let Ok(stranger) = Arc::clone(&shared.strangers).try_acquire_owned() else {
+    // As many strangers as there may be are here already, or came from there; a client tries again.
+    let Some(stranger) = shared.strangers.take(source(peer.ip()), 1) else {
         return;
     };
     stream.set_nodelay(true).ok();

@@ -1,13 +1,15 @@
 //! Who came too often: wrong logins by address, clients by sandbox and organisation.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cove_control::shares::source;
+use cove_control::{Portion, Shares, Sharing};
 use cove_model::{OrgId, SandboxId};
 
-use crate::{CLIENTS_MAX, ORG_CHANNELS_MAX, ORG_CLIENTS_MAX};
+use crate::{CHANNELS, CLIENTS, SANDBOX_CLIENTS_MAX};
 
 /// Wrong logins from one address in one period; after that it is not listened to until the period ends.
 pub const FAILURES_MAX: u32 = 30;
@@ -17,17 +19,6 @@ const ADDRESSES_MAX: usize = 10_000;
 
 #[derive(Default)]
 pub struct Failures(Mutex<HashMap<IpAddr, (u32, Instant)>>);
-
-/// One customer of a provider holds a whole network of IPv6 addresses.
-fn source(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(six) => {
-            let [a, b, c, d, ..] = six.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        four => four,
-    }
-}
 
 impl Failures {
     fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, (u32, Instant)>> {
@@ -69,7 +60,7 @@ impl Failures {
 }
 
 /// Whose clients or channels are counted together.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Group {
     /// Connections of one sandbox.
     Sandbox(SandboxId),
@@ -79,54 +70,40 @@ pub enum Group {
     Channels(OrgId),
 }
 
-impl Group {
-    const fn max(&self) -> usize {
-        match self {
-            Self::Sandbox(_) => CLIENTS_MAX,
-            Self::Organisation(_) => ORG_CLIENTS_MAX,
-            Self::Channels(_) => ORG_CHANNELS_MAX,
+/// How many each group has now.
+pub struct Places {
+    sandboxes: Arc<Shares<SandboxId>>,
+    clients: Arc<Shares<OrgId>>,
+    channels: Arc<Shares<OrgId>>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            // A sandbox has its number; others' sandboxes have theirs.
+            sandboxes: Shares::new(Sharing::new(0, SANDBOX_CLIENTS_MAX)),
+            clients: Shares::new(CLIENTS),
+            channels: Shares::new(CHANNELS),
         }
     }
 }
 
-/// How many each group has now.
-#[derive(Default)]
-pub struct Places(Mutex<HashMap<Group, usize>>);
-
 /// One place, given back when dropped.
+#[derive(Default)]
 pub struct Place {
-    of: Arc<Places>,
-    group: Group,
+    of_sandbox: Option<Portion<SandboxId>>,
+    of_org: Option<Portion<OrgId>>,
 }
 
 impl Places {
-    fn table(&self) -> MutexGuard<'_, HashMap<Group, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn take(self: &Arc<Self>, group: Group) -> Option<Place> {
-        let mut table = self.table();
-        let taken = table.get(&group).copied().unwrap_or_default();
-        if taken >= group.max() {
-            return None;
+    pub fn take(&self, group: Group) -> Option<Place> {
+        let mut place = Place::default();
+        match group {
+            Group::Sandbox(id) => place.of_sandbox = Some(self.sandboxes.take(id, 1)?),
+            Group::Organisation(org) => place.of_org = Some(self.clients.take(org, 1)?),
+            Group::Channels(org) => place.of_org = Some(self.channels.take(org, 1)?),
         }
-        table.insert(group.clone(), taken + 1);
-        Some(Place {
-            of: Arc::clone(self),
-            group,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut table = self.of.table();
-        if let Some(taken) = table.get_mut(&self.group) {
-            *taken -= 1;
-            if *taken == 0 {
-                table.remove(&self.group);
-            }
-        }
+        Some(place)
     }
 }
 
@@ -164,28 +141,33 @@ mod tests {
 
     #[test]
     fn everybody_has_so_many_places_and_gets_them_back() {
-        let places = Arc::new(Places::default());
+        let places = Places::default();
         let (one, other) = (OrgId::random(), OrgId::random());
-        for (group, beside) in [
+        for (group, beside, max) in [
             (
                 Group::Sandbox(SandboxId::random()),
                 Group::Sandbox(SandboxId::random()),
+                SANDBOX_CLIENTS_MAX,
             ),
             (
                 Group::Organisation(one.clone()),
                 Group::Organisation(other.clone()),
+                CLIENTS.most(),
             ),
-            (Group::Channels(one.clone()), Group::Channels(other)),
+            (
+                Group::Channels(one.clone()),
+                Group::Channels(other),
+                CHANNELS.most(),
+            ),
         ] {
-            let taken: Vec<_> = (0..group.max())
-                .map(|_| places.take(group.clone()))
-                .collect();
+            let taken: Vec<_> = (0..max).map(|_| places.take(group.clone())).collect();
             assert!(taken.iter().all(Option::is_some));
             assert!(places.take(group.clone()).is_none(), "{group:?}");
             assert!(places.take(beside).is_some(), "{group:?}");
             drop(taken);
             assert!(places.take(group).is_some());
         }
-        assert!(places.table().is_empty());
+        let held = places.sandboxes.held() + places.clients.held() + places.channels.held();
+        assert_eq!(held, 0);
     }
 }

@@ -89,10 +89,88 @@ async fn what_was_made_with_a_token_is_found_among_all_there_are() {
     let user = plane.key_of(&plane.root.org, Scope::Use).await;
     for (id, holder) in [(&one.id, &plane.root), (&two.id, &user)] {
         let token = control.access_token(holder, id, PURPOSE).unwrap();
-        let found = control.token_that(PURPOSE, |other| other == token).await;
+        let at = control.token_at(id, PURPOSE, |other| other == token).await;
+        assert_eq!(at.unwrap(), Some(token.clone()));
+        let found = found(control, &token).await;
         assert_eq!(found.unwrap(), Some((id.clone(), token)));
     }
     let token = control.access_token(&user, &one.id, "another").unwrap();
-    let found = control.token_that(PURPOSE, |other| other == token).await;
-    assert_eq!(found.unwrap(), None);
+    let at = control.token_at(&one.id, PURPOSE, |other| other == token);
+    assert_eq!(at.await.unwrap(), None);
+    assert_eq!(found(control, &token).await.unwrap(), None);
+}
+
+async fn found(
+    control: &cove_control::Control,
+    token: &str,
+) -> Result<Option<(cove_model::SandboxId, String)>, cove_control::ControlError> {
+    let origin = Origin::default();
+    let fits = |other: &str| other == token;
+    control
+        .token_that(PURPOSE, token.as_bytes(), &origin, fits)
+        .await
+}
+
+#[tokio::test]
+async fn a_link_that_was_found_or_names_its_sandbox_costs_the_same_however_many_there_are() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let plane = Plane::new().await;
+    let control = &plane.control;
+    let mut compared = Vec::new();
+    for count in [1, 30] {
+        let mut last = None;
+        for number in 0..count {
+            last = Some(plane.sandbox(&format!("box-{count}-{number}")).await);
+        }
+        let last = last.unwrap();
+        let token = control
+            .access_token(&plane.root, &last.id, PURPOSE)
+            .unwrap();
+        let asked = AtomicUsize::new(0);
+        let fits = |other: &str| {
+            asked.fetch_add(1, Relaxed);
+            other == token
+        };
+        let named = control.token_at(&last.id, PURPOSE, fits).await.unwrap();
+        assert_eq!(named.as_ref(), Some(&token));
+        let by_name = asked.swap(0, Relaxed);
+        let origin = Origin::default();
+        let search = async || {
+            control
+                .token_that(PURPOSE, token.as_bytes(), &origin, fits)
+                .await
+        };
+        assert!(search().await.unwrap().is_some());
+        asked.store(0, Relaxed);
+        assert!(search().await.unwrap().is_some());
+        compared.push((by_name, asked.load(Relaxed)));
+    }
+    assert_eq!(compared[0], compared[1], "named, and found before");
+}
+
+#[tokio::test]
+async fn an_address_that_guesses_links_is_put_off_and_others_are_not() {
+    let plane = Plane::new().await;
+    plane.sandbox("one").await;
+    let from = |source: &str| Origin {
+        source: Some(source.into()),
+        request_id: None,
+    };
+    let guess = async |source: &str, number: u32| {
+        let mark = number.to_be_bytes();
+        let origin = from(source);
+        plane
+            .control
+            .token_that(PURPOSE, &mark, &origin, |_| false)
+            .await
+    };
+    let mut refused = None;
+    for number in 0..100 {
+        if let Err(error) = guess("192.0.2.1", number).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    assert_eq!(refused.unwrap().code, ErrorCode::RateLimited);
+    assert_eq!(guess("192.0.2.2", 1000).await.unwrap(), None);
 }

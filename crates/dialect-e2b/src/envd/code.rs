@@ -73,15 +73,16 @@ fn language(name: Option<&str>) -> Result<Option<Language>, Refusal> {
     }))
 }
 
-async fn parse<T: for<'a> Deserialize<'a>>(dialect: &Dialect, body: Body) -> Result<T, Refusal> {
-    let held = dialect.front.whole(body, BODY_MAX).await?;
-    serde_json::from_slice(&held.bytes)
+async fn parse<T: for<'a> Deserialize<'a>>(door: &Door, body: Body) -> Result<T, Refusal> {
+    let front = &door.dialect().front;
+    let bytes = front.whole(&door.tab, body, BODY_MAX, door.known()).await?;
+    serde_json::from_slice(&bytes)
         .map_err(|error| Refusal::invalid(format!("the body is not understood: {error}")))
 }
 
 pub async fn execute(State(dialect): State<Dialect>, request: Request) -> Result<Response, Api> {
     let (door, body) = Door::open(&dialect, request, Service::Code).await?;
-    let wish: Execute = parse(&dialect, body).await?;
+    let wish: Execute = parse(&door, body).await?;
     if wish.env_vars.is_some_and(|env| !env.is_empty()) {
         return Err(Refusal::unsupported(
             "envs of one run: give them when the sandbox is made, or set them in the code; envs",
@@ -219,7 +220,7 @@ fn shown(context: &CodeContext) -> Value {
 
 pub async fn create(State(dialect): State<Dialect>, request: Request) -> Result<Response, Api> {
     let (door, body) = Door::open(&dialect, request, Service::Code).await?;
-    let wish: NewContext = parse(&dialect, body).await?;
+    let wish: NewContext = parse(&door, body).await?;
     let request = CodeContextRequest {
         language: language(wish.language.as_deref())?.unwrap_or_default(),
         cwd: wish.cwd,

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use bytes::Bytes;
 use cove_control::GuestAction;
 use cove_dialect::{Front, Pieces};
+use cove_model::SandboxId;
 use cove_protocol::client::{FileReader, Upload};
 use cove_protocol::message::{self, FileType, PathRequest};
 use flate2::write::GzDecoder;
@@ -22,9 +23,9 @@ use time::OffsetDateTime;
 
 use super::paths::{name, resolve};
 use super::{ACCESS, ACCESS_TOKEN, Door, SANDBOX_ID, Service, acting, named};
-use crate::Dialect;
 use crate::plane::one;
 use crate::refusal::{Api, Kind, Refusal};
+use crate::{Dialect, naming};
 
 /// Bytes of an upload.
 const UPLOAD_MAX: u64 = 64 * 1024 * 1024 * 1024;
@@ -41,6 +42,8 @@ pub struct Which {
     username: Option<String>,
     signature: Option<String>,
     signature_expiration: Option<i64>,
+    /// Ours: spares the server the search for the sandbox whose token signed the link.
+    sandbox: Option<String>,
 }
 
 fn query(parts: &Parts) -> Result<Which, Refusal> {
@@ -91,7 +94,28 @@ async fn door(dialect: &Dialect, parts: Parts, which: &Which, deed: &str) -> Res
     }
 }
 
-/// Finds the sandbox whose token the link was signed with.
+/// The sandbox that a link names: by a header, by the host it is for as E2B writes it, or in the query.
+fn said_in(parts: &Parts, which: &Which) -> Result<Option<SandboxId>, Refusal> {
+    if parts.headers.contains_key(SANDBOX_ID) {
+        return named(&parts.headers).map(Some);
+    }
+    let host = one(&parts.headers, header::HOST.as_str())
+        .or_else(|| Some(parts.uri.authority()?.as_str()));
+    let label = host.and_then(|host| host.split('.').next());
+    let of_host = label
+        .and_then(|label| label.strip_prefix(Service::Envd.port())?.strip_prefix('-'))
+        .and_then(naming::meant);
+    match &which.sandbox {
+        Some(text) => {
+            Ok(Some(naming::meant(text).ok_or_else(|| {
+                Refusal::invalid("sandbox must be the id of one")
+            })?))
+        }
+        None => Ok(of_host),
+    }
+}
+
+/// Finds the token the link was signed with, and the sandbox where the link does not name it.
 async fn signed(
     dialect: &Dialect,
     parts: Parts,
@@ -128,15 +152,23 @@ async fn signed(
         hash.finalize()[..] == signature[..]
     };
     let control = &dialect.front.control;
-    let (id, token) = control.token_that(ACCESS, fits).await?.ok_or_else(refuse)?;
-    if parts.headers.contains_key(SANDBOX_ID) && named(&parts.headers)? != id {
-        return Err(refuse());
-    }
     let origin = Front::origin(&parts.extensions);
+    let found = match said_in(&parts, which)? {
+        Some(id) => {
+            let token = control.token_at(&id, ACCESS, fits).await?;
+            token.map(|token| (id, token))
+        }
+        None => {
+            control
+                .token_that(ACCESS, &signature, &origin, fits)
+                .await?
+        }
+    };
+    let (id, token) = found.ok_or_else(refuse)?;
     let principal = control.token_holder(&id, &token, ACCESS, origin).await;
     let principal = principal.map_err(crate::refusal::entry)?;
-    Front::note(&parts.extensions, &principal);
-    Ok(Door::shown_in(dialect, principal, id, parts.headers))
+    dialect.front.note(&parts.extensions, &principal);
+    Ok(Door::shown_in(dialect, principal, id, parts))
 }
 
 fn path_of(which: &Which) -> Result<&str, Refusal> {
@@ -145,6 +177,7 @@ fn path_of(which: &Which) -> Result<&str, Refusal> {
 }
 
 async fn send(door: Door, which: Which) -> Result<Response, Refusal> {
+    let slot = door.transfer()?;
     let access = door.inside(GuestAction::FileRead).await?;
     let user = acting(&access, which.username.as_deref())?;
     let path = resolve(&access, &user, path_of(&which)?).await?;
@@ -181,7 +214,7 @@ async fn send(door: Door, which: Which) -> Result<Response, Refusal> {
             let left = left - chunk.len() as u64;
             Ok(Some((chunk, (reader, access, closing, left))))
         });
-    let mut response = Body::from_stream(chunks).into_response();
+    let mut response = Body::from_stream(slot.hold(chunks)).into_response();
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -217,6 +250,7 @@ async fn receive(door: Door, which: Which, body: Body) -> Result<Response, Refus
         ));
     }
     let kind = one(&door.headers, header::CONTENT_TYPE.as_str()).unwrap_or("");
+    let _slot = door.transfer()?;
     let front = &door.dialect().front;
     let pieces = front.pieces(body, UPLOAD_MAX);
     let written = match multer::parse_boundary(kind) {

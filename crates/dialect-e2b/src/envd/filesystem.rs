@@ -90,7 +90,7 @@ pub async fn look(access: &GuestAccess, user: &str, path: &str) -> Result<FileIn
 
 pub async fn stat(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let At { path } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let At { path } = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::FileRead).await?;
     let user = door.user(&access)?;
     let path = resolve(&access, &user, &path).await?;
@@ -100,7 +100,7 @@ pub async fn stat(State(dialect): State<Dialect>, request: Request) -> Result<Re
 
 pub async fn list_dir(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Listing { path, depth } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let Listing { path, depth } = wire::unary(&door, body).await?;
     if depth > DEPTH_MAX {
         return Err(Refusal::invalid(format!("depth must be at most {DEPTH_MAX}")).into());
     }
@@ -125,7 +125,7 @@ pub async fn list_dir(State(dialect): State<Dialect>, request: Request) -> Resul
 
 pub async fn make_dir(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let At { path } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let At { path } = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::FileMkdir).await?;
     let user = door.user(&access)?;
     let path = resolve(&access, &user, &path).await?;
@@ -163,7 +163,7 @@ async fn make(access: &GuestAccess, user: &str, path: &str) -> Result<(), GuestE
 
 pub async fn rename(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let moving: Moving = wire::unary(&dialect.front, &door.headers, body).await?;
+    let moving: Moving = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::FileMove).await?;
     let user = door.user(&access)?;
     let from = resolve(&access, &user, &moving.source).await?;
@@ -186,7 +186,7 @@ pub async fn rename(State(dialect): State<Dialect>, request: Request) -> Result<
 
 pub async fn remove(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let At { path } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let At { path } = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::FileRemove).await?;
     let user = door.user(&access)?;
     let path = resolve(&access, &user, &path).await?;

@@ -143,7 +143,7 @@ fn side(size: Size) -> Result<(u16, u16), Refusal> {
 
 pub async fn list(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Nothing {} = wire::unary(&dialect.front, &door.headers, body).await?;
+    let Nothing {} = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::ProcessRead).await?;
     let all = access.guest().processes().await?;
     let running = all.iter().filter(|process| process.exit.is_none());
@@ -191,7 +191,7 @@ async fn find_running(access: &GuestAccess, which: &Selector) -> Result<Process,
 
 pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<Response, Streamed> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let start: Start = wire::first(&dialect.front, &door.headers, body).await?;
+    let start: Start = wire::first(&door, body).await?;
     let pty = start.pty.map(|pty| {
         let size = pty.size.unwrap_or(Size { cols: 80, rows: 24 });
         side(size)
@@ -261,7 +261,7 @@ pub async fn connect(
     request: Request,
 ) -> Result<Response, Streamed> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Chosen { process } = wire::first(&dialect.front, &door.headers, body).await?;
+    let Chosen { process } = wire::first(&door, body).await?;
     let slot = door.slot()?;
     let access = door.inside(GuestAction::ProcessRead).await?;
     let process = find(&access, &process).await?;
@@ -384,7 +384,7 @@ pub async fn send_input(
     request: Request,
 ) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let call: SendInput = wire::unary(&dialect.front, &door.headers, body).await?;
+    let call: SendInput = wire::unary(&door, body).await?;
     let bytes = call.input.bytes()?;
     let access = door.inside(GuestAction::ProcessInput).await?;
     let mut writer = writer(&access, &call.process).await?;
@@ -403,7 +403,7 @@ pub async fn stream_input(
     request: Request,
 ) -> Result<Response, Streamed> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let mut frames = Frames::new(&dialect.front, &door.headers, body)?;
+    let mut frames = Frames::new(&door, body)?;
     let access = door.inside(GuestAction::ProcessInput).await?;
     let mut open: Option<StdinWriter> = None;
     while let Some(message) = frames.next::<StreamInput>().await? {
@@ -433,7 +433,7 @@ pub async fn close_stdin(
     request: Request,
 ) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Chosen { process } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let Chosen { process } = wire::unary(&door, body).await?;
     let access = door.inside(GuestAction::ProcessInput).await?;
     writer(&access, &process).await?.close().await?;
     Ok(wire::answer(json!({})))
@@ -444,7 +444,7 @@ pub async fn send_signal(
     request: Request,
 ) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let call: SendSignal = wire::unary(&dialect.front, &door.headers, body).await?;
+    let call: SendSignal = wire::unary(&door, body).await?;
     let signal = match call.signal.as_str() {
         "SIGNAL_SIGKILL" => 9,
         "SIGNAL_SIGTERM" => 15,
@@ -469,7 +469,7 @@ pub async fn send_signal(
 
 pub async fn update(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let call: Update = wire::unary(&dialect.front, &door.headers, body).await?;
+    let call: Update = wire::unary(&door, body).await?;
     let size = call.pty.and_then(|pty| pty.size);
     let Some(size) = size else {
         return Ok(wire::answer(json!({})));

@@ -132,7 +132,7 @@ pub async fn watch_dir(
     request: Request,
 ) -> Result<Response, Streamed> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let wish = wire::first(&dialect.front, &door.headers, body).await?;
+    let wish = wire::first(&door, body).await?;
     let patience = wire::timeout_ms(&door.headers)?.map(Duration::from_millis);
     let slot = door.slot()?;
     let state = Live {
@@ -242,7 +242,7 @@ fn no_watcher() -> Refusal {
 
 pub async fn create(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let wish = wire::unary(&dialect.front, &door.headers, body).await?;
+    let wish = wire::unary(&door, body).await?;
     let standing = Standing::begin(&door, wish).await?;
     let changes = Arc::new(Mutex::new(Changes::default()));
     let running = dialect.front.closing.child_token();
@@ -293,7 +293,7 @@ async fn collect(
 
 pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Kept { watcher_id } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let Kept { watcher_id } = wire::unary(&door, body).await?;
     let changes = {
         let mut table = dialect.watchers.table();
         let asked = table
@@ -320,7 +320,7 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
 
 pub async fn remove(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
-    let Kept { watcher_id } = wire::unary(&dialect.front, &door.headers, body).await?;
+    let Kept { watcher_id } = wire::unary(&door, body).await?;
     let mut table = dialect.watchers.table();
     match table.get(&watcher_id) {
         Some(asked) if asked.sandbox == door.id => {

@@ -10,13 +10,15 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use cove_dialect::{Front, Pieces};
+use cove_control::Charge;
+use cove_dialect::{BODY_COPIES, Pieces};
 use futures_util::Stream;
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::Door;
 use crate::plane::one;
 use crate::refusal::{Kind, Refusal};
 
@@ -54,23 +56,18 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 }
 
 /// The message of a call with one answer.
-pub async fn unary<T: DeserializeOwned>(
-    front: &Front,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<T, Refusal> {
-    is(headers, UNARY)?;
-    let held = front.whole(body, MESSAGE_MAX).await?;
-    parse(&held.bytes)
+pub async fn unary<T: DeserializeOwned>(door: &Door, body: Body) -> Result<T, Refusal> {
+    is(&door.headers, UNARY)?;
+    let front = &door.dialect().front;
+    let bytes = front
+        .whole(&door.tab, body, MESSAGE_MAX, door.known())
+        .await?;
+    parse(&bytes)
 }
 
 /// The one message of a call that is answered by a stream.
-pub async fn first<T: DeserializeOwned>(
-    front: &Front,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<T, Refusal> {
-    let mut frames = Frames::new(front, headers, body)?;
+pub async fn first<T: DeserializeOwned>(door: &Door, body: Body) -> Result<T, Refusal> {
+    let mut frames = Frames::new(door, body)?;
     let message = frames.next().await?;
     message.ok_or_else(|| Refusal::invalid("the stream has no message"))
 }
@@ -79,14 +76,17 @@ pub async fn first<T: DeserializeOwned>(
 pub struct Frames {
     pieces: Pieces,
     buffer: BytesMut,
+    /// For what is in the buffer, and for what is read from it.
+    charge: Charge,
 }
 
 impl Frames {
-    pub fn new(front: &Front, headers: &HeaderMap, body: Body) -> Result<Self, Refusal> {
-        is(headers, STREAM)?;
+    pub fn new(door: &Door, body: Body) -> Result<Self, Refusal> {
+        is(&door.headers, STREAM)?;
         Ok(Self {
-            pieces: front.pieces(body, STREAM_MAX),
+            pieces: door.dialect().front.pieces(body, STREAM_MAX),
             buffer: BytesMut::new(),
+            charge: door.account().charge(),
         })
     }
 
@@ -96,7 +96,12 @@ impl Frames {
                 return parse(&message).map(Some);
             }
             match self.pieces.next().await? {
-                Some(piece) => self.buffer.extend_from_slice(&piece),
+                Some(piece) => {
+                    let held = BODY_COPIES * self.buffer.len();
+                    self.charge.shrink(self.charge.bytes().saturating_sub(held));
+                    self.charge.take(BODY_COPIES * piece.len())?;
+                    self.buffer.extend_from_slice(&piece);
+                }
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(Refusal::invalid("the stream broke off within a message")),
             }

@@ -2,24 +2,25 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use cove_api::NoQuery;
 use cove_api::bounds::EXEC_OUTPUT_MAX;
 use cove_api::code::{
-    CodeContext, CodeEnd, CodeError, CodeEvent, CodeLanguage, CodeOutput, CodeResult,
-    CreateCodeContext, Form, RunCode,
+    CodeContext, CodeEnd, CodeError, CodeEvent, CodeLanguage, CodeOutput, CreateCodeContext, Form,
+    RunCode,
 };
 use cove_api::route::NDJSON;
-use cove_control::{CodeContextRequest, CodeRequest, CodeRun, ControlError};
-use cove_dialect::Kind;
-use tokio::sync::SemaphorePermit;
+use cove_control::{Account, CodeContextRequest, CodeRequest, CodeRun, ControlError, budget};
+use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
+use serde::Serialize;
 
-use super::exec::timeout;
+use super::exec::{OUTPUT_ROOM, timeout};
 use super::processes::leaving;
 use super::{Answer, nothing, ok, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::Failure;
-use crate::state::{App, BUFFER_UNIT};
+use crate::state::App;
 use crate::streaming::ndjson;
 
 /// Bytes of all results in an answer in one piece; a live answer has no such limit.
@@ -93,17 +94,20 @@ pub async fn run(
         context: body.context,
         timeout_ms: timeout(body.timeout_ms)?,
     };
-    let slot = match accepts(&headers, NDJSON) {
-        true => Some(app.front.streams.enter(&caller.principal.org, Kind::Live)?),
-        false => None,
-    };
+    let live = accepts(&headers, NDJSON);
+    let kind = if live { Kind::Live } else { Kind::Run };
+    let slot = app.front.streams.enter(&caller.principal.org, kind)?;
+    let account = app.control.budget().account(&caller.principal);
+    if !account.fits(OUTPUT_ROOM) {
+        return Err(budget::over().into());
+    }
     let mut run = app
         .control
         .run_code(&caller.principal, &id, request)
         .await?;
-    let Some(slot) = slot else {
-        return collect(&app, run).await;
-    };
+    if !live {
+        return collect(&account, run, slot).await;
+    }
     let started = CodeEvent::Started {
         context: view(run.context().clone()),
     };
@@ -195,71 +199,44 @@ async fn next(run: &mut CodeRun) -> Result<CodeEvent, Failure> {
     })
 }
 
-async fn collect(app: &App, mut run: CodeRun) -> Answer {
-    let mut room = Room {
-        app,
-        used: 0,
-        permits: Vec::new(),
-    };
-    let (mut stdout, mut stderr) = (String::new(), String::new());
-    let (mut results, mut results_bytes) = (Vec::new(), 0);
+/// [`cove_api::code::CodeResult`] without what is written behind it.
+#[derive(Serialize)]
+struct Head {
+    #[serde(flatten)]
+    end: CodeEnd,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<CodeError>,
+}
+
+async fn collect(account: &Account, mut run: CodeRun, _under_way: Slot) -> Answer {
+    let mut stdout = Output::new(account, EXEC_OUTPUT_MAX);
+    let mut stderr = Output::new(account, EXEC_OUTPUT_MAX);
+    let mut results = Output::new(account, RESULTS_BYTES_MAX);
+    results.take(b"[");
     let (mut error, mut truncated) = (None, false);
     loop {
         match next(&mut run).await? {
-            CodeEvent::Stdout { text } => truncated |= !room.keep(&mut stdout, &text),
-            CodeEvent::Stderr { text } => truncated |= !room.keep(&mut stderr, &text),
+            CodeEvent::Stdout { text } => stdout.take(text.as_bytes()),
+            CodeEvent::Stderr { text } => stderr.take(text.as_bytes()),
             CodeEvent::Result { result } => {
-                let bytes: usize = result.data.values().map(|form| form.0.get().len()).sum();
-                results_bytes += bytes;
-                if results_bytes <= RESULTS_BYTES_MAX && room.take(bytes) {
-                    results.push(*result);
-                } else {
-                    truncated = true;
-                }
+                let comma = if results.len() > 1 { "," } else { "" };
+                let mut text = comma.as_bytes().to_vec();
+                serde_json::to_writer(&mut text, &result).expect("wire types are always JSON");
+                truncated |= !results.take_whole(&text);
             }
             CodeEvent::Error { error: thrown } => error = Some(thrown),
             CodeEvent::End(end) => {
-                let truncated = truncated || end.truncated;
-                return ok(CodeResult {
-                    end: CodeEnd { truncated, ..end },
-                    stdout,
-                    stderr,
-                    results,
-                    error,
-                });
+                let cut = stdout.is_cut() || stderr.is_cut();
+                let truncated = truncated || cut || end.truncated;
+                let end = CodeEnd { truncated, ..end };
+                return Ok(JsonAnswer::new(&Head { end, error })
+                    .output("stdout", stdout, Said::Text)
+                    .output("stderr", stderr, Said::Text)
+                    .output_and("results", results, Said::Json, "]")
+                    .into_response());
             }
             CodeEvent::Started { .. } | CodeEvent::Failed { .. } => {}
         }
-    }
-}
-
-/// What one answer holds in the server's memory, counted with all others.
-struct Room<'a> {
-    app: &'a App,
-    used: usize,
-    permits: Vec<SemaphorePermit<'a>>,
-}
-
-impl Room<'_> {
-    /// Whether there is room for so many bytes more.
-    fn take(&mut self, bytes: usize) -> bool {
-        let units = (self.used + bytes) / BUFFER_UNIT;
-        while self.permits.len() < units {
-            match self.app.buffers.try_acquire() {
-                Ok(permit) => self.permits.push(permit),
-                Err(_) => return false,
-            }
-        }
-        self.used += bytes;
-        true
-    }
-
-    fn keep(&mut self, kept: &mut String, text: &str) -> bool {
-        let fits = kept.len() + text.len() <= EXEC_OUTPUT_MAX && self.take(text.len());
-        if fits {
-            kept.push_str(text);
-        }
-        fits
     }
 }
 

@@ -2,31 +2,34 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cove_api::NoQuery;
 use cove_api::bounds::{
     ARGV_MAX, COMMAND_BYTES_MAX, EXEC_OUTPUT_MAX, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS,
 };
-use cove_api::process::{Encoding, Exec, ExecResult, OutputEvent, StartProcess, TerminalSize};
+use cove_api::process::{Encoding, Exec, Exit, OutputEvent, StartProcess, TerminalSize};
 use cove_api::route::NDJSON;
-use cove_control::{CommandLine, CommandRequest, GuestAction};
-use cove_dialect::Kind;
+use cove_control::{CommandLine, CommandRequest, GuestAction, budget};
+use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
 use cove_protocol::client::{FollowEvent, GuestError};
 use cove_protocol::message::OutputFrom;
-use tokio::sync::SemaphorePermit;
+use serde::Serialize;
 
 use super::processes::{Ending, follow_lines};
-use super::{Answer, ok, with_status};
+use super::{Answer, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::{self, About, Failure};
 use crate::following::Following;
-use crate::state::{App, BUFFER_UNIT};
+use crate::state::App;
 use crate::streaming::ndjson;
 
 const TAG_MAX: usize = 256;
+/// What must be free for output before a command is started whose answer comes in one piece.
+pub const OUTPUT_ROOM: usize = 64 * 1024;
 const RING_MIN: u64 = 4096;
 const RING_MAX: u64 = 8 * 1024 * 1024;
 
@@ -61,10 +64,12 @@ pub async fn exec(
         kill_on_disconnect: body.kill_on_disconnect,
         ..CommandRequest::new(command_line(body.command, body.argv)?)
     };
-    let slot = match live {
-        true => Some(app.front.streams.enter(&caller.principal.org, Kind::Live)?),
-        false => None,
-    };
+    let kind = if live { Kind::Live } else { Kind::Run };
+    let slot = app.front.streams.enter(&caller.principal.org, kind)?;
+    let account = app.control.budget().account(&caller.principal);
+    if !account.fits(OUTPUT_ROOM) {
+        return Err(budget::over().into());
+    }
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::Exec)
@@ -79,7 +84,7 @@ pub async fn exec(
         ..OutputFrom::default()
     };
     let mut following = Following::new(access, follow, from, About::Start);
-    if let Some(slot) = slot {
+    if live {
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut following).await?;
         let ending = Ending {
@@ -89,7 +94,11 @@ pub async fn exec(
         let events = follow_lines(following, Some(output_event(first)), ending);
         return Ok(ndjson(&app, slot.hold(events)));
     }
-    collect(&app, following, encoding, process).await
+    let outputs = [
+        Output::new(&account, EXEC_OUTPUT_MAX),
+        Output::new(&account, EXEC_OUTPUT_MAX),
+    ];
+    collect(following, outputs, encoding, process, slot).await
 }
 
 fn start_failure(error: GuestError) -> Failure {
@@ -105,74 +114,49 @@ async fn next(following: &mut Following) -> Result<FollowEvent, Failure> {
     }
 }
 
+/// [`cove_api::process::ExecResult`] without the output, which is written behind it.
+#[derive(Serialize)]
+struct Head {
+    #[serde(flatten)]
+    exit: Exit,
+    encoding: Encoding,
+    truncated: bool,
+    process: String,
+}
+
+/// Runs to the end. What of its output an answer may have is collected, and the rest counted.
 async fn collect(
-    app: &App,
     mut following: Following,
+    mut outputs: [Output; 2],
     encoding: Encoding,
     process: String,
+    _under_way: Slot,
 ) -> Answer {
-    let mut kept = [Kept::new(app), Kept::new(app)];
     loop {
         match next(&mut following).await? {
             FollowEvent::Started(_) => {}
-            FollowEvent::Output { channel, data, .. } => kept[channel as usize].take(&data),
+            FollowEvent::Output { channel, data, .. } => outputs[channel as usize].take(&data),
             FollowEvent::Exit(exit) => {
                 let (stdout_bytes, stderr_bytes) = following.position();
-                let [stdout, stderr] = &kept;
-                let truncated = stdout_bytes > stdout.bytes.len() as u64
-                    || stderr_bytes > stderr.bytes.len() as u64;
-                return ok(ExecResult {
+                let [stdout, stderr] = outputs;
+                let truncated =
+                    stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
+                let head = Head {
                     exit: convert::exit(&exit),
-                    stdout: encode(&stdout.bytes, encoding),
-                    stderr: encode(&stderr.bytes, encoding),
                     encoding,
                     truncated,
                     process,
-                });
+                };
+                let said = match encoding {
+                    Encoding::Text => Said::Text,
+                    Encoding::Base64 => Said::Base64,
+                };
+                return Ok(JsonAnswer::new(&head)
+                    .output("stdout", stdout, said)
+                    .output("stderr", stderr, said)
+                    .into_response());
             }
         }
-    }
-}
-
-/// The beginning of one stream, as much as one answer may have and the server has room for.
-struct Kept<'a> {
-    app: &'a App,
-    bytes: BytesMut,
-    room: Vec<SemaphorePermit<'a>>,
-    full: bool,
-}
-
-impl<'a> Kept<'a> {
-    fn new(app: &'a App) -> Self {
-        Self {
-            app,
-            bytes: BytesMut::new(),
-            room: Vec::new(),
-            full: false,
-        }
-    }
-
-    fn take(&mut self, data: &[u8]) {
-        let left = EXEC_OUTPUT_MAX.saturating_sub(self.bytes.len());
-        let data = &data[..data.len().min(left)];
-        // The first unit of each stream is free: most answers are small.
-        let units = (self.bytes.len() + data.len()) / BUFFER_UNIT;
-        while self.room.len() < units && !self.full {
-            match self.app.buffers.try_acquire() {
-                Ok(permit) => self.room.push(permit),
-                Err(_) => self.full = true,
-            }
-        }
-        if !self.full {
-            self.bytes.extend_from_slice(data);
-        }
-    }
-}
-
-fn encode(bytes: &[u8], encoding: Encoding) -> String {
-    match encoding {
-        Encoding::Text => String::from_utf8_lossy(bytes).into_owned(),
-        Encoding::Base64 => BASE64.encode(bytes),
     }
 }
 

@@ -8,6 +8,7 @@ use cove_api::ErrorCode;
 use cove_api::file::{ReadArchive, ReadFile, WriteArchive, WriteFile, Written, parse_mode};
 use cove_api::route::{BYTES, TAR};
 use cove_control::{GuestAccess, GuestAction};
+use cove_dialect::{Kind, Slot};
 use cove_protocol::client::{ArchiveReader, FileReader, GuestError, Upload};
 use cove_protocol::message::{self, ArchiveIn, ArchiveOut, PathRequest};
 
@@ -72,6 +73,12 @@ pub fn owner(text: Option<String>) -> Result<String, Failure> {
     }
 }
 
+/// A place among the uploads and downloads of the caller's organisation.
+pub fn transfer(app: &App, caller: &Caller) -> Result<Slot, Failure> {
+    let org = &caller.principal.org;
+    Ok(app.front.streams.enter(org, Kind::Transfer)?)
+}
+
 pub async fn read(
     State(app): State<App>,
     caller: Caller,
@@ -81,6 +88,7 @@ pub async fn read(
 ) -> Answer {
     let path = path(query.path)?;
     let asked = range(&headers)?;
+    let slot = transfer(&app, &caller)?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::FileRead)
@@ -150,7 +158,7 @@ pub async fn read(
     }
     set(&mut response, header::CONTENT_TYPE, BYTES);
     set(&mut response, header::ACCEPT_RANGES, "bytes");
-    *response.body_mut() = body(&app, access, Source::File(reader), count);
+    *response.body_mut() = body(&app, (access, slot), Source::File(reader), count);
     Ok(response)
 }
 
@@ -222,12 +230,12 @@ impl Source {
 
 /// Chunks as the client takes them; an error cuts the connection, which a client can tell from an
 /// end. Never more than `most` bytes, should the file have grown since.
-fn body(app: &App, access: GuestAccess, source: Source, most: Option<u64>) -> Body {
+fn body(app: &App, kept: (GuestAccess, Slot), source: Source, most: Option<u64>) -> Body {
     let left = most.unwrap_or(u64::MAX);
-    let state = (source, access, left, app.closing.clone(), Counted::new(app));
+    let state = (source, kept, left, app.closing.clone(), Counted::new(app));
     Body::from_stream(futures_util::stream::try_unfold(
         state,
-        |(mut source, access, left, closing, counted)| async move {
+        |(mut source, kept, left, closing, counted)| async move {
             let chunk = tokio::select! {
                 chunk = source.next() => chunk.map_err(std::io::Error::other)?,
                 () = closing.cancelled() => {
@@ -242,7 +250,7 @@ fn body(app: &App, access: GuestAccess, source: Source, most: Option<u64>) -> Bo
                 return Ok(None);
             }
             let left = left - chunk.len() as u64;
-            Ok(Some((chunk, (source, access, left, closing, counted))))
+            Ok(Some((chunk, (source, kept, left, closing, counted))))
         },
     ))
 }
@@ -260,6 +268,7 @@ pub async fn write(
     let path = path(query.path)?;
     let mode = mode(query.mode.as_deref())?;
     let owner = owner(query.owner)?;
+    let _slot = transfer(&app, &caller)?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::FileWrite)
@@ -309,6 +318,7 @@ pub async fn read_archive(
     Names(id): Names<String>,
 ) -> Answer {
     let path = path(query.path)?;
+    let slot = transfer(&app, &caller)?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::FileRead)
@@ -328,7 +338,7 @@ pub async fn read_archive(
         .map_err(path_failure)?;
     let mut response = StatusCode::OK.into_response();
     set(&mut response, header::CONTENT_TYPE, TAR);
-    *response.body_mut() = body(&app, access, Source::Archive(reader), None);
+    *response.body_mut() = body(&app, (access, slot), Source::Archive(reader), None);
     Ok(response)
 }
 
@@ -340,6 +350,7 @@ pub async fn write_archive(
     pieces: Pieces,
 ) -> Answer {
     let path = path(query.path)?;
+    let _slot = transfer(&app, &caller)?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::ArchiveWrite)

@@ -16,6 +16,7 @@ use cove_control::{Children, ForkRequest, GuestStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use super::files::transfer;
 use super::sandboxes::idempotency_key;
 use super::{Answer, nothing, ok, page_request, with_status};
 use crate::convert;
@@ -200,6 +201,7 @@ pub async fn export(
         .control
         .export_snapshot(&caller.principal, &snapshot)
         .await?;
+    let slot = transfer(&app, &caller)?;
     let state = (stream, Counted::new(&app));
     let chunks = futures_util::stream::unfold(state, |(mut stream, counted)| async move {
         let mut chunk = BytesMut::with_capacity(CHUNK);
@@ -210,7 +212,7 @@ pub async fn export(
             Err(error) => Some((Err(error), (stream, counted))),
         }
     });
-    let mut response = Body::from_stream(chunks).into_response();
+    let mut response = Body::from_stream(slot.hold(chunks)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(BYTES));
     let name = row.name.as_deref().unwrap_or(row.id.as_str());
@@ -227,6 +229,9 @@ pub async fn import(
     Query(query): Query<ImportSnapshot>,
     mut pieces: Pieces,
 ) -> Answer {
+    let needed = cove_control::Scope::Manage;
+    app.control.expect(&caller.principal, needed, None).await?;
+    let _slot = transfer(&app, &caller)?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| {
         Failure::new(cove_api::ErrorCode::Unavailable, "no room for an upload").because(&error)
     })?;

@@ -26,6 +26,8 @@ pub struct Server {
     pub runner: Arc<MemoryRunner>,
     /// The server's own book of what organisations hold open.
     pub streams: cove_dialect::Streams,
+    /// What organisations hold in memory.
+    pub budget: cove_control::Budget,
     /// Where previews listen.
     pub previews: SocketAddr,
     visited: JoinHandle<()>,
@@ -86,6 +88,7 @@ impl Server {
             host_key: "ssh-ed25519 AAAA".into(),
             fingerprint: "SHA256:abc".into(),
         });
+        let budget = control.budget().clone();
         let app = App::new(control, server);
         let streams = app.streams();
         let visited = tokio::spawn({
@@ -115,6 +118,7 @@ impl Server {
             client,
             runner,
             streams,
+            budget,
             previews,
             visited,
             shutdown,
@@ -132,20 +136,36 @@ impl Server {
     }
 
     pub async fn sandbox(&self, name: &str) -> Sandbox {
-        let create = CreateSandbox {
-            name: Some(name.into()),
-            // The host in memory claims an image whose defaults this machine does not have.
-            user: Some("root".into()),
-            workdir: Some("/".into()),
-            env: [(
-                "PATH".into(),
-                "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".into(),
-            )]
-            .into(),
-            ..CreateSandbox::default()
+        self.sandbox_of(&self.client, name).await
+    }
+
+    /// The key of an organisation of its own, and a client with it.
+    pub async fn tenant(&self, name: &str) -> (String, Client) {
+        use cove_api::tenancy::{CreateKey, CreateOrg, Scope};
+        let create = CreateOrg {
+            name: name.into(),
+            quota: None,
         };
-        self.client
-            .create_sandbox(&create, None)
+        let org = self
+            .client
+            .create_org(&create)
+            .await
+            .expect("an organisation");
+        let create = CreateKey {
+            name: name.into(),
+            scopes: vec![Scope::Manage],
+            expires_in_s: None,
+            org: Some(org.id),
+        };
+        let token = self.client.create_key(&create).await.expect("a key").token;
+        let client = self.client_with(Some(&token));
+        (token, client)
+    }
+
+    /// A sandbox of whoever asks.
+    pub async fn sandbox_of(&self, client: &Client, name: &str) -> Sandbox {
+        client
+            .create_sandbox(&on_this_machine(name), None)
             .await
             .expect("a sandbox is created")
     }
@@ -161,6 +181,21 @@ impl Server {
             .await
             .expect("it ends in time")
             .expect("it ends well");
+    }
+}
+
+fn on_this_machine(name: &str) -> CreateSandbox {
+    CreateSandbox {
+        name: Some(name.into()),
+        // The host in memory claims an image whose defaults this machine does not have.
+        user: Some("root".into()),
+        workdir: Some("/".into()),
+        env: [(
+            "PATH".into(),
+            "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".into(),
+        )]
+        .into(),
+        ..CreateSandbox::default()
     }
 }
 

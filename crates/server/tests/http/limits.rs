@@ -1,0 +1,73 @@
+//! docs/limits.md says what the server does.
+
+use cove_control::Sharing;
+use cove_control::budget::MEMORY;
+use cove_dialect::Kind;
+use cove_server::ServerConfig;
+
+const MIB: usize = 1024 * 1024;
+
+/// The cells of a row: total, most for one, always for one.
+fn row(name: &str) -> [String; 3] {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
+    let page = std::fs::read_to_string(path).expect("the page is there");
+    let row = page
+        .lines()
+        .find(|line| line.starts_with(&format!("| {name} |")));
+    let row = row.unwrap_or_else(|| panic!("there is no row '{name}'"));
+    let cells: Vec<String> = row
+        .split('|')
+        .map(|cell| cell.trim().replace(',', ""))
+        .collect();
+    [cells[2].clone(), cells[3].clone(), cells[4].clone()]
+}
+
+fn shown(total: usize, sharing: Sharing) -> [String; 3] {
+    [total, sharing.most(), sharing.promised].map(|number| number.to_string())
+}
+
+#[test]
+fn the_page_of_limits_has_the_numbers_of_the_code() {
+    for (name, kind) in [
+        ("Followed egress logs", Kind::Egress),
+        ("Live streams", Kind::Live),
+        ("Commands under way", Kind::Run),
+        ("Uploads and downloads", Kind::Transfer),
+        ("Visits to previews", Kind::Visit),
+        ("Connections to ports", Kind::Port),
+    ] {
+        assert_eq!(
+            row(name),
+            shown(kind.sharing().total, kind.sharing()),
+            "{name}"
+        );
+    }
+    let memory = [MEMORY.total, MEMORY.most(), MEMORY.promised];
+    let memory = memory.map(|bytes| format!("{} MiB", bytes / MIB));
+    assert_eq!(row("Memory for requests and answers"), memory);
+    for (name, sharing) in [
+        ("SSH clients", cove_ssh::CLIENTS),
+        ("SSH channels", cove_ssh::CHANNELS),
+    ] {
+        assert_eq!(row(name), shown(sharing.total, sharing), "{name}");
+    }
+    let connections = ServerConfig::default().connections_max;
+    for (name, sharing) in [
+        (
+            "Connections, by address",
+            cove_server::connection_sharing(connections),
+        ),
+        ("SSH clients not logged in, by address", cove_ssh::STRANGERS),
+    ] {
+        assert_eq!(row(name), shown(sharing.hard, sharing), "{name}");
+    }
+    for (name, most) in [
+        ("Visits to one sandbox", cove_server::VISITS_MAX),
+        ("SSH clients of one sandbox", cove_ssh::SANDBOX_CLIENTS_MAX),
+    ] {
+        assert_eq!(
+            row(name),
+            ["-".to_owned(), most.to_string(), most.to_string()]
+        );
+    }
+}
