@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod adoption;
+mod damaged;
 mod moments;
 mod neighbours;
+mod rebooting;
 mod resizing;
 mod steps;
 mod sweeping;

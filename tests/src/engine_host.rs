@@ -48,6 +48,8 @@ pub struct Setup {
     pub memory_overcommit: Option<f64>,
     /// Whom sandboxes' names are asked of; absent: whom the host asks.
     pub resolver: Option<SocketAddr>,
+    /// Tells boots of the host apart instead of the kernel's own file.
+    pub boot_id_file: Option<PathBuf>,
     /// The network namespace the engine runs in; absent: the test's own. Not an argument.
     pub namespace: Option<PathBuf>,
 }
@@ -62,6 +64,7 @@ impl Setup {
             warm: 0,
             memory_overcommit: None,
             resolver: None,
+            boot_id_file: None,
             namespace: None,
         }
     }
@@ -85,6 +88,9 @@ impl Setup {
         }
         config.reserve_bytes = self.reserve_bytes;
         config.warm = self.warm;
+        if let Some(file) = &self.boot_id_file {
+            config.boot_id_file.clone_from(file);
+        }
         config.network_resolvers = self.resolver.into_iter().collect();
         if let Some(memory) = self.memory_overcommit {
             config.overcommit = Overcommit {
@@ -108,6 +114,8 @@ impl Setup {
             self.memory_overcommit.map(|factor| factor.to_string()),
         ));
         arguments.push(text(self.resolver.map(|resolver| resolver.to_string())));
+        let boot_id = self.boot_id_file.as_ref();
+        arguments.push(text(boot_id.map(|file| file.display().to_string())));
         arguments
     }
 
@@ -122,9 +130,10 @@ impl Setup {
             reserve,
             memory,
             resolver,
+            boot_id_file,
         ] = given.as_slice()
         else {
-            return Err("seven arguments are needed".into());
+            return Err("eight arguments are needed".into());
         };
         fn parse<T: std::str::FromStr>(text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("'{text}' makes no sense"))
@@ -140,6 +149,7 @@ impl Setup {
             reserve_bytes: optional(reserve)?,
             memory_overcommit: optional(memory)?,
             resolver: optional(resolver)?,
+            boot_id_file: optional(boot_id_file)?,
             namespace: None,
         })
     }

@@ -12,7 +12,7 @@ pub mod snapshot;
 pub mod ssh;
 pub mod work;
 
-pub use access::{ImageCommand, KeyCommand, OrgCommand};
+pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
 pub use code::CodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
@@ -237,6 +237,9 @@ pub enum Command {
         #[arg(long)]
         sweep: bool,
     },
+    /// Sandboxes and snapshots that the database does not know or that cannot be used
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
     /// Measure this installation over HTTP
     Bench(BenchArgs),
     /// Print a completion script

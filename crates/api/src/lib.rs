@@ -17,6 +17,7 @@ pub mod lifecycle;
 pub mod openapi;
 pub mod port;
 pub mod process;
+pub mod quarantine;
 pub mod route;
 pub mod sandbox;
 pub mod snapshot;

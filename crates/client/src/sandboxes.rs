@@ -3,6 +3,7 @@
 use cove_api::event::{Event, EventsQuery};
 use cove_api::host::{Health, Metrics, Port, Runner};
 use cove_api::image::{AddImage, Image, ImageJob};
+use cove_api::quarantine::{AdoptQuarantined, Quarantined};
 use cove_api::route::{NDJSON, SSE};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, Sandbox, StopSandbox};
 use cove_api::{NoQuery, Page};
@@ -156,6 +157,25 @@ impl Client {
 
     pub async fn runners(&self) -> Result<Page<Runner>, ClientError> {
         self.get("/v1/runners").await
+    }
+
+    pub async fn quarantine(&self) -> Result<Page<Quarantined>, ClientError> {
+        self.get("/v1/quarantine").await
+    }
+
+    pub async fn adopt_quarantined(
+        &self,
+        id: &str,
+        adopt: &AdoptQuarantined,
+    ) -> Result<(), ClientError> {
+        let path = format!("/v1/quarantine/{}/adopt", segment(id));
+        self.nothing(Method::POST, &path, Outgoing::json(adopt)?)
+            .await
+    }
+
+    pub async fn delete_quarantined(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("/v1/quarantine/{}", segment(id));
+        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 
     pub async fn health(&self) -> Result<Health, ClientError> {

@@ -47,9 +47,6 @@ pub struct ControlConfig {
     /// The folder of the journal that calls into sandboxes are announced in. Without one they are kept
     /// in memory until the database has them.
     pub audit_journal: Option<PathBuf>,
-    /// A database that never met this host normally refuses one that already has sandboxes: it is
-    /// probably the wrong database. With this they are deleted instead.
-    pub delete_unknown_sandboxes: bool,
     /// Private ranges that every organisation's policies may list; the others are the home one's alone.
     pub tenant_private_ranges: Vec<Cidr>,
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
@@ -80,7 +77,6 @@ impl Default for ControlConfig {
             audit_kept: Duration::from_secs(90 * 24 * 3600),
             audit_max: 1_000_000,
             audit_journal: None,
-            delete_unknown_sandboxes: false,
             tenant_private_ranges: Vec::new(),
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),
             tombstones_max: 100_000,

@@ -285,7 +285,9 @@ impl Control {
     /// Operators only: what the host has, has promised and lacks.
     pub async fn host(&self, principal: &Principal) -> Result<HostReport, ControlError> {
         principal.require_operator()?;
-        Ok(self.runner().host().await?)
+        let mut report = self.runner().host().await?;
+        report.findings.push(self.quarantine_finding().await);
+        Ok(report)
     }
 }
 

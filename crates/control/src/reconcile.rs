@@ -15,13 +15,10 @@ use tokio::task::JoinSet;
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
-use crate::sandboxes::LOST;
+use crate::sandboxes::{LOST, holding, observed};
 
 /// Sandboxes looked at side by side.
 const AT_ONCE: usize = 16;
-/// Present in the settings once this database and its host have met.
-const HOST_KNOWN: &str = "host_known";
-
 /// Which sandboxes' rows may no longer be true.
 #[derive(Default)]
 pub(crate) struct Stale {
@@ -98,6 +95,11 @@ fn honours(limits: &Resources, wanted: &Resources) -> bool {
 
 /// Whether row and host agree on everything the row keeps.
 fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
+    if view.set_aside {
+        return record.desired != Desired::Deleted
+            && record.state == State::Failed
+            && record.reason == view.reason;
+    }
     let limits = record
         .facts
         .limits
@@ -117,6 +119,15 @@ fn agrees(record: &SandboxRecord, view: &SandboxView) -> bool {
         && record.spec.network == view.spec.network
         && honours(&view.limits, &record.spec.resources)
         && record.facts.image.is_some()
+}
+
+/// Whether the host started it after the row was last written. A row is always written before a start, so
+/// this row is older than the host.
+fn is_started_later(record: &SandboxRecord, view: &SandboxView) -> bool {
+    matches!(view.state, State::Running | State::Frozen | State::Paused)
+        && view
+            .started_at
+            .is_some_and(|started| started > record.updated_at)
 }
 
 impl Control {
@@ -171,13 +182,20 @@ impl Control {
     async fn settle(&self, id: &SandboxId, told: Option<Told>) -> Result<(), ControlError> {
         let _turn = self.0.locks.lock(id).await;
         let record = self.store().any_sandbox(id).await?;
-        let Some(record) = record.filter(|record| record.deleted_at.is_none()) else {
+        if record
+            .as_ref()
+            .is_none_or(|record| record.deleted_at.is_some())
+        {
             self.0.stale.waiting().retracted.remove(id);
-            // The host is told only where it may not know yet that nobody wants this one.
-            if !matches!(told, Some((State::Gone | State::Deleting, _))) {
-                self.remove_unwanted(id).await?;
-            }
-            return Ok(());
+        }
+        // The host is told only where it may not know yet.
+        let is_going = matches!(told, Some((State::Gone | State::Deleting, _)));
+        let record = match record {
+            Some(record) if record.deleted_at.is_none() => record,
+            _ if is_going => return Ok(()),
+            // The row is a tombstone: somebody asked for its end.
+            Some(_) => return self.remove_deleted(id).await,
+            None => return self.quarantine(id).await,
         };
         if self.0.stale.waiting().retracted.contains(id) {
             self.delete_now(&record, None).await?;
@@ -208,12 +226,12 @@ impl Control {
         self.settle_row(record, view, ended_at).await
     }
 
-    async fn remove_unwanted(&self, id: &SandboxId) -> Result<(), ControlError> {
+    async fn remove_deleted(&self, id: &SandboxId) -> Result<(), ControlError> {
         match self.runner().get(id).await {
             Err(RunnerError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
             Ok(_) => {
-                tracing::warn!(sandbox = %id, "deleting a sandbox nobody asked for");
+                tracing::warn!(sandbox = %id, "deleting a sandbox that was deleted before");
                 Ok(self.runner().delete(id).await?)
             }
         }
@@ -231,6 +249,17 @@ impl Control {
             (Desired::Deleted, None) => self.bury(record).await,
             (_, None) => self.lost(record).await,
             (_, Some(view)) if agrees(record, &view) => Ok(()),
+            (_, Some(view)) if view.set_aside => self.shown_failed(record, &view).await,
+            // The database was put back to before the start that somebody was told of.
+            (Desired::Stopped, Some(view)) if is_started_later(record, &view) => {
+                let mut change = observed(&view, record);
+                change.desired = Some(Desired::Running);
+                let now = self.now();
+                self.store()
+                    .change_sandbox(&record.id, &change, now)
+                    .await?;
+                Ok(())
+            }
             (Desired::Stopped, Some(view))
                 if matches!(view.state, State::Running | State::Frozen | State::Paused) =>
             {
@@ -292,6 +321,31 @@ impl Control {
         Ok(())
     }
 
+    /// The host has it and cannot use it. What the row knows of it is worth more than what the host says.
+    async fn shown_failed(
+        &self,
+        record: &SandboxRecord,
+        view: &SandboxView,
+    ) -> Result<(), ControlError> {
+        let change = SandboxChange {
+            desired: Some(Desired::Stopped),
+            state: Some(State::Failed),
+            reason: Some(view.reason.clone()),
+            holds: Some(holding(State::Failed, &record.spec.resources)),
+            ..SandboxChange::default()
+        };
+        let now = self.now();
+        self.store()
+            .change_sandbox(&record.id, &change, now)
+            .await?;
+        let kind = EventKind::State {
+            state: State::Failed,
+            reason: view.reason.clone(),
+        };
+        self.tell(record, kind).await;
+        Ok(())
+    }
+
     /// The host does not have it.
     async fn lost(&self, record: &SandboxRecord) -> Result<(), ControlError> {
         if record.state == State::Creating && record.started_at.is_none() {
@@ -330,17 +384,16 @@ impl Control {
         Ok(())
     }
 
-    /// Compares everything. What the host has and nobody wants is deleted; what is wanted and the
-    /// host has lost is marked.
+    /// Compares everything. What the host has and somebody deleted is deleted there too; what nobody
+    /// knows is quarantined; what is wanted and the host has lost is marked.
     pub(crate) async fn reconcile(&self) -> Result<(), ControlError> {
         // The host first: a row is always there before the host is asked, so what the host has and
-        // the rows read afterwards lack is really unwanted.
+        // the rows read afterwards lack is unknown to this database.
         let mut views: HashMap<SandboxId, SandboxView> = HashMap::new();
         for view in self.runner().list().await? {
             views.insert(view.id.clone(), view);
         }
         let snapshots = self.snapshots_on_host().await?;
-        let known = self.store().setting(HOST_KNOWN).await?.is_some();
         let mut seen = HashSet::new();
         let mut suspect = HashMap::new();
         let mut page = PageRequest {
@@ -361,26 +414,10 @@ impl Control {
                 None => break,
             }
         }
-        let unknown: Vec<_> = views.into_keys().filter(|id| !seen.contains(id)).collect();
-        let unknown_snapshots = self.unknown_snapshots(&snapshots).await?;
-        let strange = unknown.len() + unknown_snapshots.len();
-        if !known && strange > 0 && !self.config().delete_unknown_sandboxes {
-            return Err(ControlError::new(
-                ErrorCode::Conflict,
-                format!(
-                    "the host has {} sandboxes and {} snapshots and this database has never met it",
-                    unknown.len(),
-                    unknown_snapshots.len()
-                ),
-            )
-            .hint("is this the right database? to delete those sandboxes, start once with delete_unknown_sandboxes = true"));
-        }
-        suspect.extend(unknown.into_iter().map(|id| (id, None)));
+        let unknown = views.into_keys().filter(|id| !seen.contains(id));
+        suspect.extend(unknown.map(|id| (id, None)));
         let failed = self.settle_each(suspect).await;
-        if !known {
-            self.store().put_setting(HOST_KNOWN, "yes").await?;
-        }
-        let tended = self.tend_snapshots(&snapshots, unknown_snapshots).await;
+        let tended = self.tend_snapshots(&snapshots).await;
         let images = self.tend_images().await;
         failed.map_or(tended.and(images), Err)
     }

@@ -7,9 +7,11 @@ use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_pool::{Kind, VolumeId};
 use tokio::task::spawn_blocking;
 
+use crate::aside::{NOT_TAKEN_OVER, SetAside};
 use crate::ending::end;
 use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
+use crate::files::Damaged;
 use crate::monitor;
 use crate::pause::put_back;
 use crate::record::{Durability, Record};
@@ -20,44 +22,70 @@ use crate::volumes::remove_tree;
 impl Engine {
     pub(crate) async fn adopt_all(&self) -> Result<(), EngineError> {
         let inner = &self.inner;
-        let records = inner.records.load().map_err(|source| EngineError::Io {
+        let found = inner.records.load().map_err(|source| EngineError::Io {
             action: "read records in",
             path: inner.config.data_dir.join("records"),
             source,
         })?;
+        for damaged in found.damaged {
+            inner.set_damaged_aside(&damaged);
+        }
+        let records: Vec<_> = found.intact.into_iter().map(|(_, record)| record).collect();
         self.adopt_gateway(&records).await;
         for record in records {
+            // After a power loss the record before the last one is the right one. Within one boot it only
+            // tells that this sandbox exists, and not that it was half made.
+            let older = found
+                .older
+                .get(record.id.as_str())
+                .filter(|_| record.host_boot == inner.host_boot);
             let half_made = record.state == State::Creating
                 && record.started_at.is_none()
-                && record.host_boot == inner.host_boot;
+                && record.host_boot == inner.host_boot
+                && older.is_none();
             // A disk that was to be a snapshot's and is not there was never acknowledged either.
             let lost = record.grown_from_snapshot
                 && record.state == State::Creating
+                && older.is_none()
                 && matches!(inner.pool.exists(&volume_of(&record.id)), Ok(false));
             if half_made || lost || record.state == State::Deleting {
                 // Its volume and cgroup have no owner now, and the sweep takes them.
                 let _ = inner.records.remove(&record.id);
                 continue;
             }
-            self.adopt(record).await?;
+            let kept = record.clone();
+            let damage = older.map(|reason| {
+                format!("{NOT_TAKEN_OVER}: its record is damaged ({reason}); an older one is used")
+            });
+            if let Err(error) = self.adopt(record, damage).await {
+                let reason = crate::error::chain(&error);
+                inner
+                    .aside
+                    .put(kept.id.clone(), SetAside::refused(kept, reason));
+            }
         }
         Ok(())
     }
 
-    pub(crate) async fn adopt(&self, mut record: Record) -> Result<(), EngineError> {
+    /// `refused` tells why its processes are not looked for where its record does not name them.
+    pub(crate) async fn adopt(
+        &self,
+        mut record: Record,
+        mut refused: Option<String>,
+    ) -> Result<(), EngineError> {
         let inner = &self.inner;
-        let mut refused = None;
         let found = match &record.machine {
             Some(machine) => inner.container.adopt(machine).await.unwrap_or_else(|error| {
                 // One that cannot be taken over is ended by the sweep; the others must not suffer for it.
                 let reason = crate::error::chain(&error);
                 tracing::error!(sandbox = %record.id, error = reason, "a sandbox cannot be taken over and is ended");
-                refused = Some(format!("it could not be taken over: {reason}"));
+                refused = Some(format!("{NOT_TAKEN_OVER}: {reason}"));
                 Adopted::Gone(None)
             }),
             None => Adopted::Gone(None),
         };
         let same_boot = record.host_boot == inner.host_boot;
+        let before = record.state;
         record.host_boot.clone_from(&inner.host_boot);
         let found = match found {
             // Its processes make way for the snapshot's once everything is adopted.
@@ -83,12 +111,20 @@ impl Engine {
                 None
             }
         };
-        inner.settle_volume(&mut record, machine.is_some())?;
+        if let Err(error) = inner.settle_volume(&mut record, machine.is_some()) {
+            if let Some(machine) = &machine {
+                end(machine.as_ref()).await;
+            }
+            return Err(error);
+        }
         if machine.is_none()
             && record.state.may_have_processes()
             && record.state != State::Restoring
         {
-            record.state = State::Stopped;
+            record.state = match refused {
+                Some(_) => State::Failed,
+                None => State::Stopped,
+            };
             let reason = refused.unwrap_or_else(|| match same_boot {
                 true => "PID 1 ended while the engine was down".into(),
                 false => "the host restarted".into(),
@@ -118,6 +154,13 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = run;
         inner.insert(&sandbox);
+        if sandbox.state() != before {
+            // Nobody was there to tell it when it came about.
+            sandbox.emit(EventKind::State {
+                state: sandbox.state(),
+                reason: sandbox.record().reason,
+            });
+        }
         inner.reapply(&sandbox, machine.as_deref());
         if let Some(machine) = machine {
             sandbox.emit(EventKind::Adopted);
@@ -141,18 +184,22 @@ impl Engine {
                 .sandboxes
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            inner.pool.sweep(&|id: &VolumeId| match id.kind() {
-                Kind::Sandbox => id
-                    .name()
-                    .parse()
-                    .is_ok_and(|id: SandboxId| known.contains_key(&id)),
+            inner.pool.sweep_all_but(&|id: &VolumeId| match id.kind() {
+                Kind::Sandbox => id.name().parse().is_ok_and(|id: SandboxId| {
+                    known.contains_key(&id) || inner.aside.get(&id).is_some()
+                }),
                 Kind::Snapshot => id
                     .name()
                     .parse()
-                    .is_ok_and(|id: SnapshotId| inner.snapshots.contains(&id)),
+                    .is_ok_and(|id: SnapshotId| inner.snapshots.keeps_volume(&id)),
                 // Images have records of their own and are swept by them.
                 Kind::Image => true,
-                Kind::Staging => false,
+                // What an interrupted resume put aside may be the only copy of somebody's memory.
+                Kind::Staging => id
+                    .name()
+                    .strip_prefix("resume-")
+                    .and_then(|id| id.parse().ok())
+                    .is_some_and(|id: SandboxId| inner.aside.get(&id).is_some()),
             })
         })
         .await;
@@ -165,6 +212,27 @@ impl Engine {
 }
 
 impl Inner {
+    /// Keeps a sandbox whose record cannot be used out of everything. An empty record without a disk was
+    /// never acknowledged: the power failed in the middle of a create.
+    fn set_damaged_aside(&self, damaged: &Damaged) {
+        let Ok(id) = damaged.name.parse::<SandboxId>() else {
+            tracing::error!(
+                name = damaged.name,
+                reason = damaged.reason,
+                "not the record of a sandbox"
+            );
+            return;
+        };
+        let has_disk = [volume_of(&id), staging("resume", id.as_str())]
+            .iter()
+            .any(|volume| !matches!(self.pool.exists(volume), Ok(false)));
+        if damaged.content.is_empty() && !has_disk {
+            let _ = self.records.remove(&id);
+            return;
+        }
+        self.aside.put(id, SetAside::damaged(damaged));
+    }
+
     /// Makes a record and its volume agree again about where memory is, whatever a crash cut short.
     ///
     /// While a sandbox is paused its memory lies in its volume. A resume puts a copy of the volume aside

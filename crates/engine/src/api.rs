@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
-    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
+    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -26,16 +26,16 @@ impl RunnerApi for Engine {
     }
 
     async fn get(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
-        Ok(self.inner.find(id)?.view())
+        match self.inner.aside.view(id) {
+            Some(view) => Ok(view),
+            None => Ok(self.inner.find(id)?.view()),
+        }
     }
 
     async fn list(&self) -> Result<Vec<SandboxView>, RunnerError> {
-        Ok(self
-            .inner
-            .all()
-            .iter()
-            .map(|sandbox| sandbox.view())
-            .collect())
+        let mut views = self.inner.aside.views();
+        views.extend(self.inner.all().iter().map(|sandbox| sandbox.view()));
+        Ok(views)
     }
 
     async fn start(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
@@ -48,6 +48,10 @@ impl RunnerApi for Engine {
 
     async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
         self.delete_sandbox(id).await
+    }
+
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError> {
+        self.reinstate_sandbox(request).await
     }
 
     async fn resize(

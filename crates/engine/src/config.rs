@@ -17,6 +17,8 @@ pub struct EngineConfig {
     pub host_dir: PathBuf,
     /// Shared by all engines of the host; kept.
     pub host_cache: PathBuf,
+    /// Tells one boot of the host from another.
+    pub boot_id_file: PathBuf,
     /// A pool that cannot limit disks is accepted only when it is asked for as `Directory`.
     pub backend: BackendChoice,
     pub pool_bytes: Option<u64>,
@@ -70,6 +72,7 @@ impl EngineConfig {
             data_dir: data_dir.into(),
             host_dir: "/run/cove".into(),
             host_cache: "/var/cache/cove".into(),
+            boot_id_file: "/proc/sys/kernel/random/boot_id".into(),
             backend: BackendChoice::Auto,
             pool_bytes: None,
             reserve_bytes: None,

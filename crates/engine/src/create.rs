@@ -32,6 +32,12 @@ impl Engine {
             from,
         } = request;
         self.inner.check_spec(&spec)?;
+        if self.inner.aside.get(&id).is_some() {
+            return Err(RunnerError::AlreadyExists {
+                what: "sandbox".into(),
+                id: id.to_string(),
+            });
+        }
         self.inner.check_presets(&spec.network).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();

@@ -4,9 +4,11 @@ use std::fs;
 
 use cove_isolation::Isolation;
 use cove_isolation_container::OomOrder;
+use cove_model::State;
 use cove_pool::Pool;
 use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
 
+use crate::aside::NOT_TAKEN_OVER;
 use crate::engine::Inner;
 use crate::error::from_pool;
 use crate::network;
@@ -65,6 +67,7 @@ fn findings(inner: &Inner, memory: Result<String, String>) -> Vec<Finding> {
         ),
     ));
     found.push(disk_room(inner));
+    found.push(set_aside(inner));
     found.extend(
         Pool::probe(&inner.config.data_dir)
             .into_iter()
@@ -80,6 +83,47 @@ fn findings(inner: &Inner, memory: Result<String, String>) -> Vec<Finding> {
             }),
     );
     found
+}
+
+/// Names at most this many of those that are set aside.
+const ASIDE_MAX: usize = 5;
+
+fn set_aside(inner: &Inner) -> Finding {
+    let sandboxes = inner.aside.all().into_iter();
+    let sandboxes = sandboxes.map(|(id, entry)| format!("{id} ({})", entry.reason));
+    let snapshots = inner.snapshots.aside.all().into_iter();
+    let snapshots = snapshots.map(|(id, entry)| format!("{id} ({})", entry.reason));
+    // Those that could not be taken over and were ended can be started again.
+    let ended = inner.all().into_iter().filter_map(|sandbox| {
+        let record = sandbox.record();
+        let reason = record
+            .reason
+            .filter(|reason| record.state == State::Failed && reason.starts_with(NOT_TAKEN_OVER))?;
+        Some(format!("{} ({reason})", sandbox.id))
+    });
+    let mut all: Vec<_> = sandboxes.chain(snapshots).chain(ended).collect();
+    let images = inner.images.store.damaged();
+    all.extend(
+        images
+            .iter()
+            .map(|id| format!("image {id} (its record is damaged)")),
+    );
+    if all.is_empty() {
+        return good(
+            "records",
+            "all sandboxes, snapshots and images can be used".into(),
+        );
+    }
+    let more = all.len().saturating_sub(ASIDE_MAX);
+    all.truncate(ASIDE_MAX);
+    if more > 0 {
+        all.push(format!("and {more} more"));
+    }
+    warning(
+        "records",
+        format!("set aside, disks are kept: {}", all.join(", ")),
+        "`cove quarantine adopt` puts a sandbox back into service, `cove start` one that was ended; `cove rm` gives it up".into(),
+    )
 }
 
 fn disk_room(inner: &Inner) -> Finding {

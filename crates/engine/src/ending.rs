@@ -66,6 +66,9 @@ impl Engine {
     }
 
     pub(crate) async fn delete_sandbox(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        if self.inner.aside.get(id).is_some() && self.delete_set_aside(id).await? {
+            return Ok(());
+        }
         let Ok(sandbox) = self.inner.find(id) else {
             return Ok(());
         };

@@ -20,6 +20,7 @@ use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
 use crate::archive::key::Keys;
+use crate::aside::Aside;
 use crate::books::{Books, Capacity, total_memory};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
@@ -65,6 +66,9 @@ pub(crate) struct Inner {
     pub guard: Guard,
     pub counter: Counter,
     pub sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
+    pub aside: Aside<SandboxId>,
+    /// Held by whoever changes what is set aside.
+    pub aside_turn: tokio::sync::Mutex<()>,
 }
 
 impl Engine {
@@ -112,17 +116,25 @@ impl Engine {
 
     /// Deletes every sandbox and snapshot, then detaches the pool: for tests and for removing an installation.
     pub async fn destroy(self) -> Result<(), EngineError> {
-        for sandbox in self.inner.all() {
-            self.delete_sandbox(&sandbox.id)
+        let aside = self.inner.aside.all().into_iter().map(|(id, _)| id);
+        let sandboxes = self
+            .inner
+            .all()
+            .into_iter()
+            .map(|sandbox| sandbox.id.clone());
+        for id in sandboxes.chain(aside) {
+            self.delete_sandbox(&id)
                 .await
                 .map_err(|error| EngineError::Io {
                     action: "delete",
-                    path: sandbox.id.as_str().into(),
+                    path: id.as_str().into(),
                     source: std::io::Error::other(error),
                 })?;
         }
-        for snapshot in self.inner.snapshots.all() {
-            let id = &snapshot.record.id;
+        let snapshots = self.inner.snapshots.all();
+        let aside = self.inner.snapshots.aside.all();
+        let ids = snapshots.iter().map(|snapshot| &snapshot.record.id);
+        for id in ids.chain(aside.iter().map(|(id, _)| id)) {
             self.remove_snapshot(id)
                 .await
                 .map_err(|error| EngineError::Io {
@@ -211,7 +223,7 @@ impl Inner {
             Err(_) => return Err(EngineError::no_disk_limits(data_dir)),
         };
         let host_boot =
-            cove_runner::clock::boot_id().map_err(at("read the boot id for", data_dir))?;
+            instance::boot_id(&config.boot_id_file).map_err(at("read", &config.boot_id_file))?;
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
         let ranges = UidRanges::open(&config.host_dir.join("uids"), &instance, data_dir)
             .map_err(at("claim uids in", &config.host_dir))?;
@@ -292,6 +304,8 @@ impl Inner {
             ),
             images: Images::new(images, config.import_dirs.clone()),
             sandboxes: RwLock::default(),
+            aside: Aside::new("sandbox"),
+            aside_turn: tokio::sync::Mutex::default(),
             _unpack_range: unpack_range,
             parser,
             disk_limits,
@@ -308,6 +322,7 @@ impl Inner {
     }
 
     pub fn find(&self, id: &SandboxId) -> Result<Arc<Sandbox>, RunnerError> {
+        self.aside.refuse(id)?;
         self.sandboxes
             .read()
             .unwrap_or_else(PoisonError::into_inner)

@@ -4,8 +4,9 @@
 //! Most changes need not survive a power loss, but what was acknowledged before them must: while the
 //! newest content of a file is not flushed, the last one that was stays beside it under another name.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -22,9 +23,34 @@ pub enum Durability {
 /// The extension of what was flushed last.
 const KEPT: &str = "flushed";
 
+/// The form of what is written here. It is not written down; another form says so in a field `version`, and
+/// is not read: it would be written back without what this engine does not know.
+const VERSION: u64 = 1;
+/// Bytes of a file that are read at most: records are a few kilobytes, and a damaged one may be anything.
+const READ_MAX: u64 = 16 << 20;
+
 #[derive(Debug, Clone)]
 pub struct Files {
     dir: PathBuf,
+}
+
+/// What [`Files::load`] found.
+#[derive(Debug)]
+pub struct Loaded<T> {
+    /// By name.
+    pub intact: Vec<(String, T)>,
+    /// Of these, what is wrong with the newest content; the one flushed before it is used instead.
+    pub older: BTreeMap<String, String>,
+    pub damaged: Vec<Damaged>,
+}
+
+/// A file that does not hold what it should. It stays as it is, for whoever wants to look.
+#[derive(Debug, Clone)]
+pub struct Damaged {
+    pub name: String,
+    pub reason: String,
+    /// What could be read of it.
+    pub content: Vec<u8>,
 }
 
 impl Files {
@@ -66,7 +92,7 @@ impl Files {
         fs::rename(&draft, &path)?;
         if flush {
             // One flush for content and name. Should the power fail before it ends, the name may
-            // stand for an empty file, which `load` takes for one that was never acknowledged.
+            // stand for an empty file, which was never acknowledged.
             file.sync_all()?;
         }
         Ok(())
@@ -81,9 +107,13 @@ impl Files {
         }
     }
 
-    /// Every file. One that cannot be read stops the engine: it stands for somebody's machine.
-    pub fn load<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
-        let mut found = Vec::new();
+    /// Every file. One that cannot be used is told beside the others, which must not suffer for it.
+    pub fn load<T: DeserializeOwned>(&self) -> io::Result<Loaded<T>> {
+        let mut found = Loaded {
+            intact: Vec::new(),
+            older: BTreeMap::new(),
+            damaged: Vec::new(),
+        };
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             match path.extension().and_then(|ext| ext.to_str()) {
@@ -95,29 +125,30 @@ impl Files {
                 }
                 _ => continue,
             }
-            let text = fs::read(&path)?;
-            let error = match serde_json::from_slice(&text) {
-                Ok(content) => {
-                    found.push(content);
+            let Some(name) = path.file_stem().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            let name = name.to_owned();
+            let (content, reason) = match read(&path) {
+                Ok((_, Ok(content))) => {
+                    found.intact.push((name, content));
                     continue;
                 }
-                Err(error) => error,
+                Ok((text, Err(error))) => (text, error.to_string()),
+                Err(error) => (Vec::new(), error.to_string()),
             };
             // The power failed before it was flushed: what was flushed before it counts.
-            let kept = path.with_extension(KEPT);
-            match fs::read(&kept).map(|text| serde_json::from_slice(&text)) {
-                Ok(Ok(content)) => {
-                    tracing::warn!(path = %path.display(), "an unflushed record was lost; the one before it is used");
-                    found.push(content);
-                }
-                _ if text.is_empty() => fs::remove_file(&path)?,
-                _ => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        format!("{} is damaged: {error}", path.display()),
-                    ));
-                }
+            if let Ok((_, Ok(kept))) = read(&path.with_extension(KEPT)) {
+                tracing::warn!(path = %path.display(), reason, "a record is damaged; the one flushed before it is used");
+                found.older.insert(name.clone(), reason);
+                found.intact.push((name, kept));
+                continue;
             }
+            found.damaged.push(Damaged {
+                name,
+                reason,
+                content,
+            });
         }
         Ok(found)
     }
@@ -132,6 +163,26 @@ impl Files {
 
     fn flush_directory(&self) -> io::Result<()> {
         fs::File::open(&self.dir as &Path)?.sync_all()
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<(Vec<u8>, serde_json::Result<T>)> {
+    let mut text = Vec::new();
+    fs::File::open(path)?
+        .take(READ_MAX)
+        .read_to_end(&mut text)?;
+    let content = parse(&text);
+    Ok((text, content))
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    let content: serde_json::Value = serde_json::from_slice(text)?;
+    match content.get("version").map(|version| version.as_u64()) {
+        None | Some(Some(VERSION)) => serde_json::from_value(content),
+        Some(_) => Err(serde::de::Error::custom(format!(
+            "version {} is not known; this engine reads version {VERSION}",
+            content["version"]
+        ))),
     }
 }
 
@@ -153,24 +204,35 @@ mod tests {
         files.write("a", &1, Durability::Flushed).unwrap();
         files.write("a", &2, Durability::Written).unwrap();
         files.write("a", &3, Durability::Written).unwrap();
-        assert_eq!(files.load::<i32>().unwrap(), [3]);
+        let intact = || -> Vec<i32> {
+            let found = files.load().unwrap();
+            assert!(found.damaged.is_empty());
+            found.intact.into_iter().map(|(_, number)| number).collect()
+        };
+        assert_eq!(intact(), [3]);
         // As a power loss leaves it on filesystems that write names before contents.
         for torn in ["", "{"] {
             fs::write(files.path("a"), torn).unwrap();
-            assert_eq!(files.load::<i32>().unwrap(), [1], "{torn:?}");
+            assert_eq!(intact(), [1], "{torn:?}");
         }
         files.write("a", &4, Durability::Flushed).unwrap();
         assert!(!files.kept("a").exists());
-        fs::write(files.path("a"), "{").unwrap();
-        assert!(files.load::<i32>().is_err());
+        files.write("b", &5, Durability::Flushed).unwrap();
+        for torn in ["", "{", "\u{0}\u{0}"] {
+            fs::write(files.path("a"), torn).unwrap();
+            let found = files.load::<i32>().unwrap();
+            assert_eq!(found.intact, [("b".to_owned(), 5)]);
+            assert_eq!(found.damaged[0].name, "a");
+            assert_eq!(found.damaged[0].content, torn.as_bytes());
+        }
     }
 
     #[test]
-    fn one_that_was_never_acknowledged_is_nothing() {
+    fn what_is_removed_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::open(dir.path().to_owned()).unwrap();
-        fs::write(files.path("a"), "").unwrap();
-        assert!(files.load::<i32>().unwrap().is_empty());
+        fs::write(dir.path().join("a.new"), "{").unwrap();
+        assert!(files.load::<i32>().unwrap().intact.is_empty());
         files.write("b", &1, Durability::Flushed).unwrap();
         files.write("b", &2, Durability::Written).unwrap();
         files.remove("b").unwrap();

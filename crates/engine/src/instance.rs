@@ -25,3 +25,8 @@ pub fn name(data_dir: &Path) -> io::Result<String> {
 fn is_name(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
+
+/// Changes with every boot of the host.
+pub fn boot_id(file: &Path) -> io::Result<String> {
+    Ok(fs::read_to_string(file)?.trim().to_owned())
+}

@@ -20,6 +20,7 @@
 mod adopt;
 mod api;
 mod archive;
+mod aside;
 mod books;
 mod config;
 mod create;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
 pub use crate::files::Durability;
-use crate::files::Files;
+use crate::files::{Damaged, Files, Loaded};
 use crate::inherited::room;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -140,7 +140,20 @@ impl Records {
         self.files.remove(id.as_str())
     }
 
-    pub fn load(&self) -> io::Result<Vec<Record>> {
-        self.files.load()
+    pub fn load(&self) -> io::Result<Loaded<Record>> {
+        let mut found = self.files.load::<Record>()?;
+        let (intact, foreign) = found
+            .intact
+            .into_iter()
+            .partition(|(name, record)| record.id.as_str() == name);
+        found.intact = intact;
+        found
+            .damaged
+            .extend(foreign.into_iter().map(|(name, record)| Damaged {
+                reason: format!("it is the record of {}", record.id),
+                content: record.image.as_str().into(),
+                name,
+            }));
+        Ok(found)
     }
 }

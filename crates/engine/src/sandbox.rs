@@ -216,6 +216,7 @@ impl Sandbox {
             image_workdir: record.image_workdir.clone(),
             created_at: record.created_at,
             started_at: record.started_at,
+            set_aside: false,
         }
     }
 }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use tokio::sync::OwnedRwLockReadGuard;
 
+use crate::aside::{Aside, SetAside};
 use crate::files::{Durability, Files};
 use crate::record::MemoryRecord;
 
@@ -71,6 +72,8 @@ pub struct SnapshotHold {
 pub struct Snapshots {
     files: Files,
     known: RwLock<HashMap<SnapshotId, Arc<Snapshot>>>,
+    /// Those with a damaged record.
+    pub aside: Aside<SnapshotId>,
     /// Ids that are being made.
     claimed: Mutex<HashSet<SnapshotId>>,
 }
@@ -93,11 +96,21 @@ impl Drop for Claim {
 
 impl Snapshots {
     /// Reads the records. `exists` tells whether a snapshot's volume is there; a record without one
-    /// can only be what a lost disk left, and is forgotten.
+    /// can only be what a lost disk left, and is forgotten. A damaged one is set aside.
     pub fn open(dir: PathBuf, exists: impl Fn(&VolumeId) -> bool) -> io::Result<Self> {
         let files = Files::open(dir)?;
         let mut known = HashMap::new();
-        for record in files.load::<SnapshotRecord>()? {
+        let aside = Aside::new("snapshot");
+        let found = files.load::<SnapshotRecord>()?;
+        for damaged in found.damaged {
+            match damaged.name.parse() {
+                Ok(id) if exists(&volume_of(&id)) => aside.put(id, SetAside::damaged(&damaged)),
+                // Nothing is lost with it: it was never acknowledged, or its volume is deleted already.
+                Ok(id) => files.remove(SnapshotId::as_str(&id))?,
+                Err(_) => tracing::error!(name = damaged.name, "not the record of a snapshot"),
+            }
+        }
+        for (_, record) in found.intact {
             if exists(&volume_of(&record.id)) {
                 known.insert(record.id.clone(), Arc::new(Snapshot::new(record)));
             } else {
@@ -108,6 +121,7 @@ impl Snapshots {
         Ok(Self {
             files,
             known: RwLock::new(known),
+            aside,
             claimed: Mutex::default(),
         })
     }
@@ -122,6 +136,7 @@ impl Snapshots {
 
     /// One that is being made is neither there nor missing, and whoever asks must not take it for lost.
     pub fn find(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
+        self.aside.refuse(id)?;
         let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         match self.get(id) {
             Some(found) => Ok(found),
@@ -153,6 +168,11 @@ impl Snapshots {
         self.get(id).is_some()
     }
 
+    /// Whether a volume is a snapshot's, usable or not.
+    pub fn keeps_volume(&self, id: &SnapshotId) -> bool {
+        self.contains(id) || self.aside.get(id).is_some()
+    }
+
     /// All of them, oldest first.
     pub fn all(&self) -> Vec<Arc<Snapshot>> {
         let mut all: Vec<_> = self
@@ -182,7 +202,7 @@ impl Snapshots {
 
     pub fn claim(self: &Arc<Self>, id: &SnapshotId) -> Result<Claim, RunnerError> {
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.contains(id) || !claimed.insert(id.clone()) {
+        if self.keeps_volume(id) || !claimed.insert(id.clone()) {
             return Err(RunnerError::AlreadyExists {
                 what: "snapshot".into(),
                 id: id.to_string(),
@@ -212,6 +232,7 @@ impl Snapshots {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(id);
+        self.aside.remove(id);
         Ok(())
     }
 

@@ -22,9 +22,9 @@ impl Records {
         Ok(Self { dir })
     }
 
-    /// All readable records. One that cannot be read is left where it is and out of the list.
-    pub fn load(&self) -> Result<Vec<Image>, ImageError> {
-        let mut images = Vec::new();
+    /// All readable records, and the names of those that cannot be read. They are left where they are.
+    pub fn load(&self) -> Result<(Vec<Image>, Vec<String>), ImageError> {
+        let (mut images, mut damaged) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.dir).map_err(ImageError::file("listing", &self.dir))? {
             let path = entry
                 .map_err(ImageError::file("listing", &self.dir))?
@@ -32,12 +32,17 @@ impl Records {
             if path
                 .extension()
                 .is_some_and(|extension| extension == "json")
-                && let Some(image) = read(&path)
             {
-                images.push(image);
+                match read(&path) {
+                    Some(image) => images.push(image),
+                    None => damaged.extend(
+                        path.file_stem()
+                            .map(|name| name.to_string_lossy().into_owned()),
+                    ),
+                }
             }
         }
-        Ok(images)
+        Ok((images, damaged))
     }
 
     /// On disk when this returns.

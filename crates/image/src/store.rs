@@ -59,6 +59,7 @@ pub(crate) struct Inner {
     /// Pulls begun so far.
     pub pulls: AtomicU32,
     records: Records,
+    damaged: Vec<String>,
     state: Mutex<State>,
 }
 
@@ -113,7 +114,8 @@ impl ImageStore {
     pub fn open(pool: Pool, config: ImageConfig) -> Result<Self, ImageError> {
         let records = Records::open(config.dir.join("records"))?;
         let mut images = BTreeMap::new();
-        for image in records.load()? {
+        let (found, damaged) = records.load()?;
+        for image in found {
             if layer::is_ready(&pool, image.top())? {
                 images.insert(image.id.clone(), image);
             } else {
@@ -136,9 +138,16 @@ impl ImageStore {
                 in_flight: InFlight::default(),
                 pulls: AtomicU32::default(),
                 records,
+                damaged,
                 state,
             }),
         })
+    }
+
+    /// Images whose record cannot be read. As long as there are some no layer is deleted: which ones they
+    /// need is not known.
+    pub fn damaged(&self) -> &[String] {
+        &self.inner.damaged
     }
 
     /// Finds an image by id, name or reference.
@@ -246,7 +255,8 @@ impl Inner {
 
     /// Deletes a layer's volume unless an image or an operation needs it; true when it went.
     fn delete_unneeded(&self, state: &State, chain: &ChainId) -> Result<bool, ImageError> {
-        let needed = state.pins.contains_key(chain)
+        let needed = !self.damaged.is_empty()
+            || state.pins.contains_key(chain)
             || state
                 .images
                 .values()

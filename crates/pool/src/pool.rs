@@ -361,6 +361,11 @@ impl Pool {
     /// Deletes every volume that `keep` does not claim, every staging volume and the trash. Meant for
     /// the start of a server, before anything is being filled.
     pub fn sweep(&self, keep: &dyn Fn(&VolumeId) -> bool) -> SweepReport {
+        self.sweep_all_but(&|id| id.kind() != Kind::Staging && keep(id))
+    }
+
+    /// The same, with `keep` deciding about staging volumes too.
+    pub fn sweep_all_but(&self, keep: &dyn Fn(&VolumeId) -> bool) -> SweepReport {
         let mut report = SweepReport::default();
         for kind in Kind::ALL {
             let (ids, unknown) = match self.ids(kind) {
@@ -372,7 +377,7 @@ impl Pool {
             };
             report.unknown.extend(unknown);
             for id in ids {
-                if kind != Kind::Staging && keep(&id) {
+                if keep(&id) {
                     continue;
                 }
                 match self.delete(&id) {

@@ -28,6 +28,9 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn stop(&self, id: &SandboxId, grace_ms: u64) -> Result<SandboxView, RunnerError>;
     /// Idempotent: deleting what does not exist is done already.
     async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError>;
+    /// Takes one that was set aside back into service, stopped where its record was lost. Done already for one
+    /// that is in service.
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError>;
     async fn resize(
         &self,
         id: &SandboxId,

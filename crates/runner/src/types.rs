@@ -66,6 +66,9 @@ pub struct SnapshotView {
     pub stopped_us: u64,
     /// Why its memory cannot be restored on this host, when it has some and it cannot.
     pub unfit: Option<String>,
+    /// Why it cannot be used at all and is only kept; all but the id is a guess then.
+    #[serde(default)]
+    pub set_aside: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -168,6 +171,23 @@ pub struct SandboxView {
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
+    /// It cannot be used and is only kept, for the reason given; all but the id may be a guess then.
+    #[serde(default)]
+    pub set_aside: bool,
+}
+
+/// What a sandbox that was set aside is to be, where its own record does not say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reinstate {
+    pub id: SandboxId,
+    /// The organisation whose it is.
+    #[serde(default)]
+    pub owner: Option<String>,
+    pub spec: SandboxSpec,
+    pub image: ImageId,
+    pub parent: Option<SnapshotId>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
 }
 
 /// What a sandbox has used, from the host's books. Counters grow over its whole life, restarts of

@@ -13,7 +13,8 @@ use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CreateRequest, EgressQuery, ImageOwner, ImageSource, RollbackRequest, SnapshotRequest,
+    CreateRequest, EgressQuery, ImageOwner, ImageSource, Reinstate, RollbackRequest,
+    SnapshotRequest,
 };
 
 mod client;
@@ -44,6 +45,9 @@ enum Request {
     },
     Delete {
         id: SandboxId,
+    },
+    Reinstate {
+        request: Box<Reinstate>,
     },
     Resize {
         id: SandboxId,
@@ -123,6 +127,7 @@ impl Request {
             | Self::Start { .. }
             | Self::Stop { .. }
             | Self::Delete { .. }
+            | Self::Reinstate { .. }
             | Self::Resize { .. }
             | Self::Freeze { .. }
             | Self::Pause { .. }

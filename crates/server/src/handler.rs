@@ -19,6 +19,7 @@ pub mod host;
 pub mod images;
 pub mod ports;
 pub mod processes;
+pub mod quarantine;
 pub mod sandboxes;
 pub mod snapshots;
 pub mod ssh;

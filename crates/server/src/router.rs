@@ -13,8 +13,8 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, code, egress, events, exec, files, host, images, ports, processes, sandboxes,
-    snapshots, ssh, tenancy, tree,
+    attach, code, egress, events, exec, files, host, images, ports, processes, quarantine,
+    sandboxes, snapshots, ssh, tenancy, tree,
 };
 use crate::state::App;
 
@@ -131,6 +131,9 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::AuditChain => on(verb, tenancy::audit_chain),
         Op::Events => on(verb, events::of_all),
         Op::ListRunners => on(verb, host::runners),
+        Op::ListQuarantine => on(verb, quarantine::list),
+        Op::AdoptQuarantined => on(verb, quarantine::adopt),
+        Op::DeleteQuarantined => on(verb, quarantine::delete),
         Op::PrometheusMetrics => on(verb, host::prometheus),
         Op::Health => on(verb, host::health),
         Op::Ready => on(verb, host::ready),

@@ -194,6 +194,10 @@ impl Traces {
     /// The last resort of a failed test.
     pub fn remove_from_host(&self) {
         let deadline = Instant::now() + EMPTY_DEADLINE;
+        // What is frozen does not die, in version 1 of control groups.
+        for dir in self.groups.values().flatten() {
+            let _ = fs::write(dir.join("freezer.state"), "THAWED");
+        }
         for pid in &self.processes {
             if let Some(pid) = Pid::from_raw(*pid) {
                 let _ = kill_process(pid, Signal::KILL);

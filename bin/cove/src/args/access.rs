@@ -86,6 +86,24 @@ impl From<ScopeArg> for Scope {
 }
 
 #[derive(Debug, Subcommand)]
+pub enum QuarantineCommand {
+    /// List what the host keeps and nobody can use
+    Ls,
+    /// Give a sandbox, with its snapshots, or a snapshot to an organisation
+    Adopt {
+        id: String,
+        /// Id of the organisation; your own unless told
+        #[arg(long, value_name = "ID")]
+        org: Option<String>,
+    },
+    /// Delete sandboxes and snapshots with all that is in them
+    Rm {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub enum OrgCommand {
     /// List organisations
     Ls,

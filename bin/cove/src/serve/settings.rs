@@ -82,7 +82,6 @@ pub struct Settings {
     pub network_resolvers: Vec<String>,
     pub tenant_private_ranges: Vec<String>,
     pub criu: Option<PathBuf>,
-    pub delete_unknown_sandboxes: bool,
 }
 
 impl Default for Settings {
@@ -142,7 +141,6 @@ impl Default for Settings {
             network_resolvers: Vec::new(),
             tenant_private_ranges: Vec::new(),
             criu: None,
-            delete_unknown_sandboxes: control.delete_unknown_sandboxes,
         }
     }
 }
@@ -220,7 +218,6 @@ settings! {
     network_resolvers "ADDRESSES" "Whom sandboxes' names are asked of, as address or address:port; empty: those of /etc/resolv.conf";
     tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others are the home organisation's alone";
     criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
-    delete_unknown_sandboxes "BOOL" "Delete what the books do not know when they meet this host first; false: refuse to start";
 }
 
 impl Setting {
@@ -563,7 +560,6 @@ impl Settings {
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
             audit_kept: Duration::from_secs(self.audit_kept_days.saturating_mul(86_400)),
             audit_journal: Some(self.control_dir().join("audit")),
-            delete_unknown_sandboxes: self.delete_unknown_sandboxes,
             tenant_private_ranges: self.open_ranges(),
             ..ControlConfig::default()
         }

@@ -1,4 +1,9 @@
 //! The server killed again and again under load: what it acknowledged is there afterwards.
+//!
+//! In rounds: workers create, write, snapshot, rest and delete while the parts of the server are killed or
+//! held up, then everything that was acknowledged is looked for. `scripts/chaos` runs it for as long as it is
+//! told (`COVE_CHAOS_SECONDS`), from a seed of its own (`COVE_CHAOS_SEED`), over PostgreSQL that is restarted
+//! as well (`COVE_CHAOS_POSTGRES=1`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,15 +11,19 @@ use std::time::{Duration, Instant};
 
 use cove_api::file::{ReadFile, WriteFile};
 use cove_api::process::{OutputEvent, OutputQuery, StartProcess};
-use cove_api::sandbox::{CreateSandbox, ListSandboxes, ResourcesRequest};
+use cove_api::sandbox::{CreateSandbox, ListSandboxes, Network, Reach, ResourcesRequest};
+use cove_api::snapshot::TakeSnapshot;
 use cove_client::{Client, ClientConfig, ClientError, Outgoing};
 use rustix::process::Signal;
 
+use super::cluster::Cluster;
 use super::harness::{Cove, DEADLINE, signal};
 
-/// Kills in all; every fourth hits the supervisor, the others one of its children.
-const KILLS: u64 = 100;
+/// Rounds when no time is given, and faults in each: a hundred in all.
+const ROUNDS: u64 = 4;
+const FAULTS: u64 = 25;
 const WORKERS: u64 = 4;
+const SEED: u64 = 0x9e37_79b9;
 /// A worker that holds this many sandboxes deletes before it creates.
 const HELD_MAX: usize = 3;
 
@@ -22,6 +31,13 @@ const HELD_MAX: usize = 3;
 struct Dice(u64);
 
 impl Dice {
+    fn new(seed: u64) -> Self {
+        // Neighbouring seeds must not begin alike, and zero would stay zero.
+        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        dice.roll(1);
+        dice
+    }
+
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -42,6 +58,8 @@ struct Held {
     id: String,
     files: Vec<(String, String)>,
     counting: Option<String>,
+    /// Each with how many of the files were written before it.
+    snapshots: Vec<(String, usize)>,
 }
 
 const COUNT_TO: u32 = 200;
@@ -105,11 +123,11 @@ async fn insist<T>(
     }
 }
 
-async fn work(worker: u64, finder: Arc<Finder>, over: Arc<AtomicBool>) -> Acknowledged {
-    let mut dice = Dice(0x1234_5678 + worker);
+async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>) -> Acknowledged {
+    let mut dice = Dice::new(seed.wrapping_add(worker));
     let mut done = Acknowledged::default();
     while !over.load(Ordering::Relaxed) {
-        match dice.roll(4) {
+        match dice.roll(6) {
             0 if done.held.len() >= HELD_MAX => {
                 let held = done.held.remove(0);
                 let deleted = insist(&finder, async |client| {
@@ -128,10 +146,17 @@ async fn work(worker: u64, finder: Arc<Finder>, over: Arc<AtomicBool>) -> Acknow
             }
             0 | 1 if done.held.len() < HELD_MAX => {
                 done.creates += 1;
-                let key = format!("chaos-{worker}-{}", done.creates);
+                let key = format!("chaos-{seed:x}-{worker}-{}", done.creates);
+                // Some may reach something, so that there is a gateway to be killed.
+                let network = (done.creates % 3 == 0).then(|| Network {
+                    mode: Reach::Allowlist,
+                    allow: Some(vec!["chaos.invalid".into()]),
+                    ..Network::default()
+                });
                 let create = CreateSandbox {
                     image: Some("busybox".into()),
                     labels: [("create".to_owned(), key.clone())].into(),
+                    network,
                     resources: Some(ResourcesRequest {
                         memory_mb: Some(64),
                         disk_mb: Some(256),
@@ -153,7 +178,34 @@ async fn work(worker: u64, finder: Arc<Finder>, over: Arc<AtomicBool>) -> Acknow
                     id: made.id,
                     files: Vec::new(),
                     counting,
+                    snapshots: Vec::new(),
                 });
+            }
+            2 if !done.held.is_empty() => {
+                let at = dice.roll(done.held.len() as u64) as usize;
+                let held = &mut done.held[at];
+                let key = format!("{}-{}-{}", held.id, held.files.len(), held.snapshots.len());
+                let taken = insist(&finder, async |client| {
+                    let take = TakeSnapshot::default();
+                    client.take_snapshot(&held.id, &take, Some(&key)).await
+                })
+                .await;
+                // A refusal (nothing can be taken of it right now) promises nothing.
+                if let Ok(taken) = taken {
+                    held.snapshots.push((taken.id, held.files.len()));
+                }
+            }
+            3 if !done.held.is_empty() => {
+                let at = dice.roll(done.held.len() as u64) as usize;
+                let id = &done.held[at].id;
+                let how = dice.roll(3);
+                // At rest or refused: it wakes for the next who needs it.
+                let _ = insist(&finder, async |client| match how {
+                    0 => client.pause_sandbox(id).await,
+                    1 => client.freeze_sandbox(id).await,
+                    _ => client.resume_sandbox(id).await,
+                })
+                .await;
             }
             _ => {
                 let count = done.held.len() as u64;
@@ -184,9 +236,59 @@ async fn work(worker: u64, finder: Arc<Finder>, over: Arc<AtomicBool>) -> Acknow
     done
 }
 
+/// Says how to repeat a run that found something.
+struct Tell {
+    seed: u64,
+    round: u64,
+}
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "chaos: VIOLATION in round {}; repeat with COVE_CHAOS_SEED={}",
+                self.round, self.seed
+            );
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
 #[test]
 fn a_server_killed_a_hundred_times_keeps_every_promise() {
-    let mut cove = Cove::start();
+    let seed = number("COVE_CHAOS_SEED").unwrap_or(SEED);
+    let until =
+        number("COVE_CHAOS_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut cluster = (number("COVE_CHAOS_POSTGRES") == Some(1)).then(Cluster::start);
+    let mut cove = match &cluster {
+        Some(cluster) => {
+            let address = runtime().block_on(cluster.database("chaos"));
+            Cove::start_with(&["--database", &address])
+        }
+        None => Cove::start(),
+    };
+    let mut tell = Tell { seed, round: 0 };
+    loop {
+        tell.round += 1;
+        play(&mut cove, cluster.as_mut(), seed.wrapping_add(tell.round));
+        let is_over = match until {
+            Some(until) => Instant::now() >= until,
+            None => tell.round >= ROUNDS,
+        };
+        if is_over {
+            break;
+        }
+    }
+    eprintln!("chaos: {} rounds, seed {seed}: no violation", tell.round);
+}
+
+/// One round: load and faults, then every promise is looked at.
+fn play(cove: &mut Cove, mut cluster: Option<&mut Cluster>, seed: u64) {
     let finder = Arc::new(Finder {
         data_dir: cove.data_dir(),
     });
@@ -194,18 +296,35 @@ fn a_server_killed_a_hundred_times_keeps_every_promise() {
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| {
             let (finder, over) = (Arc::clone(&finder), Arc::clone(&over));
-            std::thread::spawn(move || runtime().block_on(work(worker, finder, over)))
+            std::thread::spawn(move || runtime().block_on(work(worker, seed, finder, over)))
         })
         .collect();
-    let mut dice = Dice(0x9e37_79b9);
-    for kill in 0..KILLS {
+    let mut dice = Dice::new(seed ^ SEED);
+    for _ in 0..FAULTS {
         std::thread::sleep(Duration::from_millis(dice.roll(400)));
-        match kill % 4 {
-            3 => {
+        match dice.roll(10) {
+            0 | 1 => {
                 cove.kill_server();
                 cove.serve();
             }
-            2 => signal(cove.role_pid("runner"), Signal::KILL),
+            2..=4 => signal(cove.role_pid("runner"), Signal::KILL),
+            5 => {
+                let role = if dice.roll(2) == 0 {
+                    "runner"
+                } else {
+                    "control"
+                };
+                let held = cove.role_pid(role);
+                signal(held, Signal::STOP);
+                std::thread::sleep(Duration::from_millis(dice.roll(500)));
+                signal(held, Signal::CONT);
+            }
+            6 => kill_gateway(cove),
+            7 if cluster.is_some() => {
+                if let Some(cluster) = cluster.as_deref_mut() {
+                    cluster.restart();
+                }
+            }
             _ => signal(cove.role_pid("control"), Signal::KILL),
         }
     }
@@ -215,6 +334,19 @@ fn a_server_killed_a_hundred_times_keeps_every_promise() {
         .map(|worker| worker.join().unwrap())
         .collect();
     runtime().block_on(verify(&finder, results));
+}
+
+/// Where a sandbox had a network, and the gateway is the one that its file names.
+fn kill_gateway(cove: &Cove) {
+    let file = cove.data_dir().join("engine/gateway/process");
+    let pid = std::fs::read_to_string(file)
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse::<i32>().ok());
+    let Some(pid) = pid else { return };
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if line.starts_with(b"cove-gateway") {
+        signal(pid, Signal::KILL);
+    }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -248,17 +380,26 @@ async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
         for held in &result.held {
             let found = all.iter().find(|sandbox| sandbox.id == held.id);
             let found = found.unwrap_or_else(|| panic!("{} was created and is gone", held.id));
-            assert_eq!(found.state.as_str(), "running", "{found:?}");
-            check_files(finder, held).await;
+            assert!(
+                ["running", "frozen", "paused"].contains(&found.state.as_str()),
+                "{found:?}"
+            );
+            check_files(finder, &held.id, &held.files).await;
             check_counting(finder, held).await;
+            check_snapshots(finder, held).await;
         }
     }
     let held: usize = results.iter().map(|result| result.held.len()).sum();
     assert_eq!(all.len(), held, "sandboxes nobody asked for: {all:?}");
     assert!(
-        creates > 10 && held > 0,
+        creates > 3 && held > 0,
         "the load was no load: {creates} creates, {held} held"
     );
+    let strange = insist(finder, async |client| client.quarantine().await)
+        .await
+        .unwrap()
+        .items;
+    assert!(strange.is_empty(), "left in quarantine: {strange:?}");
     // And nothing of them stays behind.
     for sandbox in &all {
         insist(finder, async |client| {
@@ -276,14 +417,44 @@ async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
     assert_eq!(runner.promised_memory_bytes, 0);
 }
 
-async fn check_files(finder: &Finder, held: &Held) {
-    for (path, content) in &held.files {
+/// Every snapshot is there, and the last one holds what was written before it.
+async fn check_snapshots(finder: &Finder, held: &Held) {
+    let last = held.snapshots.len().saturating_sub(1);
+    for (at, (snapshot, files)) in held.snapshots.iter().enumerate() {
+        insist(finder, async |client| client.snapshot(snapshot).await)
+            .await
+            .unwrap_or_else(|error| panic!("{snapshot} of {}: {error:?}", held.id));
+        if at == last {
+            let create = CreateSandbox {
+                snapshot: Some(snapshot.clone()),
+                ..CreateSandbox::default()
+            };
+            let copy = insist(finder, async |client| {
+                client.create_sandbox(&create, Some(snapshot)).await
+            })
+            .await
+            .unwrap_or_else(|error| panic!("from {snapshot}: {error:?}"));
+            check_files(finder, &copy.id, &held.files[..*files]).await;
+            insist(finder, async |client| client.delete_sandbox(&copy.id).await)
+                .await
+                .unwrap();
+        }
+        insist(finder, async |client| {
+            client.delete_snapshot(snapshot).await
+        })
+        .await
+        .unwrap();
+    }
+}
+
+async fn check_files(finder: &Finder, id: &str, files: &[(String, String)]) {
+    for (path, content) in files {
         let read = ReadFile {
             path: path.clone(),
             user: None,
         };
         let bytes = insist(finder, async |client| {
-            let mut stream = client.read_file(&held.id, &read, None).await?;
+            let mut stream = client.read_file(id, &read, None).await?;
             let mut bytes = Vec::new();
             while let Some(chunk) = stream.next().await? {
                 bytes.extend_from_slice(&chunk);
@@ -291,11 +462,10 @@ async fn check_files(finder: &Finder, held: &Held) {
             Ok(bytes)
         })
         .await
-        .unwrap_or_else(|error| panic!("{path} in {}: {error:?}", held.id));
+        .unwrap_or_else(|error| panic!("{path} in {id}: {error:?}"));
         assert!(
             bytes == content.as_bytes(),
-            "{path} in {} is not what was written",
-            held.id
+            "{path} in {id} is not what was written"
         );
     }
 }

@@ -21,6 +21,7 @@ mod ports;
 mod postgres;
 mod privileges;
 mod python;
+mod quarantine;
 mod reloading;
 mod restarts;
 mod signals;

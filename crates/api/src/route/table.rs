@@ -6,8 +6,8 @@ use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, code, file, host, image, port, process, sandbox, snapshot, ssh,
-    tenancy,
+    NoQuery, Page, PageQuery, code, file, host, image, port, process, quarantine, sandbox,
+    snapshot, ssh, tenancy,
 };
 
 const fn get(
@@ -582,6 +582,26 @@ pub const ROUTES: &[Route] = &[
         "Hosts, what they have and lack",
     )
     .reply::<Page<host::Runner>>(200),
+    get(
+        Op::ListQuarantine,
+        "/v1/quarantine",
+        Admin,
+        "What hosts keep that the database does not know or that cannot be used",
+    )
+    .reply::<Page<quarantine::Quarantined>>(200),
+    post(
+        Op::AdoptQuarantined,
+        "/v1/quarantine/{id}/adopt",
+        Admin,
+        "Give a quarantined sandbox or snapshot to an organisation",
+    )
+    .body::<quarantine::AdoptQuarantined>(),
+    delete(
+        Op::DeleteQuarantined,
+        "/v1/quarantine/{id}",
+        Admin,
+        "Delete a quarantined sandbox or snapshot and all that is in it",
+    ),
     get(
         Op::PrometheusMetrics,
         "/metrics",

@@ -41,23 +41,33 @@ impl Control {
         let mut unknown = Vec::new();
         for id in host.keys() {
             let row = self.store().any_snapshot(id).await?;
-            if row.is_none_or(|row| row.deleted_at.is_some()) && !self.0.snapshots_under_way.has(id)
-            {
+            if row.is_none() && !self.0.snapshots_under_way.has(id) {
                 unknown.push(id.clone());
             }
         }
         Ok(unknown)
     }
 
-    /// Looks at every row, and deletes what is unknown. The last failure, if there was one.
-    pub(crate) async fn tend_snapshots(
-        &self,
-        host: &OnHost,
-        unknown: Vec<SnapshotId>,
-    ) -> Result<(), ControlError> {
+    /// Those the host has and somebody deleted: their row is a tombstone.
+    async fn deleted_snapshots(&self, host: &OnHost) -> Result<Vec<SnapshotId>, ControlError> {
+        let mut deleted = Vec::new();
+        for id in host.keys() {
+            let row = self.store().any_snapshot(id).await?;
+            if row.is_some_and(|row| row.deleted_at.is_some())
+                && !self.0.snapshots_under_way.has(id)
+            {
+                deleted.push(id.clone());
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Looks at every row, and deletes what was deleted before. The last failure, if there was one. What
+    /// nobody has a row for stays; see `quarantine`.
+    pub(crate) async fn tend_snapshots(&self, host: &OnHost) -> Result<(), ControlError> {
         let mut failed = None;
-        for id in unknown {
-            tracing::warn!(snapshot = %id, "deleting a snapshot nobody asked for");
+        for id in self.deleted_snapshots(host).await? {
+            tracing::warn!(snapshot = %id, "deleting a snapshot that was deleted before");
             match self.runner().delete_snapshot(&id).await {
                 Ok(()) => {}
                 Err(error @ RunnerError::InUse { .. }) => {
@@ -118,6 +128,8 @@ impl Control {
                 self.settle_snapshot(&row.id).await
             }
             (SnapshotState::Deleting, _) => self.finish_delete_snapshot(row).await,
+            // What the row knows of it is worth more than what the host says.
+            (SnapshotState::Ready, Some(view)) if view.set_aside.is_some() => Ok(()),
             (SnapshotState::Ready, Some(view)) => {
                 if self.is_garbage(row).await? {
                     return self.delete_snapshot_now(row).await;
@@ -147,6 +159,11 @@ impl Control {
             return Ok(());
         }
         match self.runner().get_snapshot(id).await {
+            // Nobody was told of it, and nobody can use it.
+            Ok(view) if row.state == SnapshotState::Making && view.set_aside.is_some() => {
+                self.runner().delete_snapshot(id).await?;
+                Ok(self.store().forget_snapshot(id).await?)
+            }
             Ok(view) if row.state == SnapshotState::Making => {
                 let kept = self.keep_snapshot(&row, &view).await?;
                 self.move_head(&kept).await

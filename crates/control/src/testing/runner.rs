@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    BootTime, Event, EventKind, ImageId, NetworkPolicy, ResourcesPatch, Restated, SandboxId,
-    SnapshotId, State, lifecycle,
+    BootTime, Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, Restated,
+    SandboxId, SandboxSpec, SnapshotId, State, lifecycle,
 };
 use cove_runner::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, JobState, RollbackRequest, RolledBack, RunnerApi,
-    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
+    ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest, RolledBack,
+    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
@@ -103,6 +103,17 @@ impl MemoryRunner {
 
     pub fn set_guest(&self, guest: GuestKind) {
         self.world().guest = guest;
+    }
+
+    /// As if the record of a sandbox had been damaged.
+    pub fn set_aside(&self, id: &SandboxId, reason: &str) {
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            one.view.state = State::Failed;
+            one.view.reason = Some(reason.into());
+            one.view.spec = SandboxSpec::default();
+            one.view.limits = Resources::default();
+            one.view.set_aside = true;
+        }
     }
 
     /// Refuses creates beyond this much memory in all.
@@ -331,6 +342,7 @@ impl MemoryRunner {
             image_workdir: Some("/image".into()),
             created_at: now,
             started_at: Some(now),
+            set_aside: false,
         };
         let one = One {
             view: view.clone(),
@@ -477,6 +489,20 @@ impl RunnerApi for MemoryRunner {
             self.set_state(id, State::Gone, None);
         }
         answer(lost, Ok(()))
+    }
+
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Start, Some(&request.id)).await?;
+        let id = request.id;
+        self.find(&id)?;
+        if let Some(one) = self.world().sandboxes.get_mut(&id) {
+            one.view.set_aside = false;
+            one.view.limits = request.spec.resources.clone();
+            one.view.spec = request.spec;
+            one.view.image = request.image;
+        }
+        self.set_state(&id, State::Stopped, None);
+        answer(lost, self.find(&id))
     }
 
     async fn resize(

@@ -114,6 +114,7 @@ impl MemoryRunner {
             memory_bytes: if memory { 1 << 20 } else { 0 },
             stopped_us: 1000,
             unfit: None,
+            set_aside: None,
         };
         one.head = Some(id.clone());
         one.changed = false;

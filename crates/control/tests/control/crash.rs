@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cove_control::testing::{Call, Fault, MemoryRunner};
-use cove_control::{Control, ControlConfig, CreateSandbox, ErrorCode, Holding, SystemClock};
+use cove_control::{Control, ControlConfig, CreateSandbox, Holding, SystemClock};
 use cove_model::{EventKind, SandboxId, SandboxSpec, State};
 use cove_runner::{CreateRequest, RunnerApi};
 use tokio::sync::Semaphore;
@@ -209,7 +209,7 @@ async fn a_stop_cut_off_is_finished_and_a_start_cut_off_is_found_out() {
 }
 
 #[tokio::test]
-async fn what_the_host_lost_is_failed_and_what_nobody_wants_is_deleted() {
+async fn what_the_host_lost_is_failed_and_what_nobody_knows_is_frozen_and_kept() {
     let mut plane = Plane::new().await;
     let kept = plane.sandbox("kept").await;
     let lost = plane.sandbox("lost").await;
@@ -220,14 +220,18 @@ async fn what_the_host_lost_is_failed_and_what_nobody_wants_is_deleted() {
         .runner
         .create(CreateRequest {
             owner: None,
-            id: stray,
+            id: stray.clone(),
             spec,
             from: None,
         })
         .await
         .unwrap();
     plane.crash().await;
-    assert_eq!(plane.runner.ids(), [kept.id]);
+    let mut ids = [kept.id, stray.clone()];
+    ids.sort();
+    assert_eq!(plane.runner.ids(), ids);
+    let view = plane.runner.get(&stray).await.unwrap();
+    assert_eq!(view.state, State::Frozen);
     let found = plane
         .control
         .get_sandbox(&plane.root, "lost")
@@ -279,7 +283,7 @@ async fn what_happened_while_nobody_watched_is_caught_up_with() {
 #[tokio::test]
 async fn an_empty_database_does_not_wipe_a_host_it_never_met() {
     let plane = Plane::new().await;
-    plane.sandbox("precious").await;
+    let made = plane.sandbox("precious").await;
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let store = cove_store::open_sqlite(&folder.path().join("other.db"))
         .await
@@ -292,18 +296,19 @@ async fn an_empty_database_does_not_wipe_a_host_it_never_met() {
         runner.clone(),
         clock.clone(),
     );
-    let refused = wrong.prepare().await.unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Conflict);
-    assert_eq!(runner.ids().len(), 1);
-    let config = ControlConfig {
-        delete_unknown_sandboxes: true,
-        ..ControlConfig::default()
-    };
-    Control::new(config, store, runner.clone(), clock)
-        .prepare()
+    wrong.prepare().await.unwrap();
+    assert_eq!(runner.ids().len(), 1, "it is kept");
+    let view = runner.get(&made.id).await.unwrap();
+    assert_eq!(view.state, State::Frozen);
+    // The right database finds its sandbox at rest, which is as good as running.
+    let mut plane = plane;
+    plane.crash().await;
+    let found = plane
+        .control
+        .get_sandbox(&plane.root, "precious")
         .await
         .unwrap();
-    assert!(runner.ids().is_empty());
+    assert_eq!(found.state, State::Frozen);
 }
 
 #[tokio::test]

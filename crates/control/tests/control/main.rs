@@ -14,6 +14,7 @@ mod interrupted;
 mod keys;
 mod logins;
 mod metering;
+mod quarantine;
 mod quota;
 mod resting;
 mod retrying;

@@ -587,7 +587,7 @@ async fn a_rollback_whose_answer_got_lost_stands_where_the_host_put_it() {
 }
 
 #[tokio::test]
-async fn what_the_host_lost_is_no_longer_listed_and_what_nobody_asked_for_goes() {
+async fn what_the_host_lost_is_no_longer_listed_and_what_nobody_knows_is_kept() {
     let mut plane = Plane::new().await;
     let one = plane.sandbox("agent").await;
     let lost = take(&plane, "agent", "lost").await;
@@ -599,10 +599,22 @@ async fn what_the_host_lost_is_no_longer_listed_and_what_nobody_asked_for_goes()
         memory: false,
         unless_unchanged: false,
     };
-    plane.runner.snapshot(stray).await.unwrap();
+    plane.runner.snapshot(stray.clone()).await.unwrap();
+    // Deleted, and the host came back with it: the tombstone has it deleted again.
+    let deleted = take(&plane, "agent", "deleted").await;
+    plane
+        .control
+        .delete_snapshot(&plane.root, "deleted")
+        .await
+        .unwrap();
+    let again = cove_runner::SnapshotRequest {
+        id: deleted.id,
+        ..stray.clone()
+    };
+    plane.runner.snapshot(again).await.unwrap();
     plane.crash().await;
     assert!(listed(&plane, &plane.root).await.is_empty());
-    assert!(plane.runner.snapshot_ids().is_empty());
+    assert_eq!(plane.runner.snapshot_ids(), [stray.id]);
 }
 
 #[tokio::test]

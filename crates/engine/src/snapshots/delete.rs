@@ -13,6 +13,11 @@ use super::{Snapshot, volume_of};
 
 impl Engine {
     pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        if self.inner.snapshots.aside.get(id).is_some() {
+            let (inner, id) = (Arc::clone(&self.inner), id.clone());
+            let erased = spawn_blocking(move || inner.erase_volume(&id)).await;
+            return erased.map_err(internal)?;
+        }
         let snapshot = match self.inner.snapshots.find_made(id) {
             Err(RunnerError::NotFound { .. }) => return Ok(()),
             found => found?,
@@ -39,15 +44,16 @@ impl Inner {
         // Whoever is growing from it now has what it needs first.
         let _alone = snapshot.users.write().await;
         let (inner, id) = (Arc::clone(self), snapshot.record.id.clone());
-        spawn_blocking(move || {
-            inner
-                .snapshots
-                .forget(&id)
-                .map_err(|error| internal(format!("remove the snapshot's record: {error}")))?;
-            inner.pool.delete(&volume_of(&id)).map_err(from_pool)
-        })
-        .await
-        .map_err(internal)?
+        spawn_blocking(move || inner.erase_volume(&id))
+            .await
+            .map_err(internal)?
+    }
+
+    fn erase_volume(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        self.snapshots
+            .forget(id)
+            .map_err(|error| internal(format!("remove the snapshot's record: {error}")))?;
+        self.pool.delete(&volume_of(id)).map_err(from_pool)
     }
 
     /// What a crash may have left: processes of images that are gone, images of snapshots that are.
@@ -104,10 +110,19 @@ impl Inner {
             .into_iter()
             .find(|sandbox| sandbox.record().image == *image)
             .map(|sandbox| format!("sandbox {}", sandbox.id));
-        sandbox.or_else(|| {
-            self.snapshots
-                .user_of(image)
-                .map(|snapshot| format!("snapshot {snapshot}"))
-        })
+        let snapshot = || {
+            let used = self.snapshots.user_of(image);
+            used.map(|snapshot| format!("snapshot {snapshot}"))
+        };
+        let aside = || {
+            let sandbox = self.aside.user_of(image).map(|id| format!("sandbox {id}"));
+            sandbox.or_else(|| {
+                let snapshot = self.snapshots.aside.user_of(image)?;
+                Some(format!("snapshot {snapshot}"))
+            })
+        };
+        sandbox
+            .or_else(snapshot)
+            .or_else(|| Some(format!("{}, which is set aside", aside()?)))
     }
 }

@@ -46,6 +46,8 @@ impl Engine {
             for view in &mut views {
                 view.counted_bytes = charges.get(&view.id).copied().unwrap_or(0);
             }
+            let aside = inner.snapshots.aside.all();
+            views.extend(aside.iter().map(|(id, entry)| entry.snapshot(id)));
             views
         })
         .await
@@ -53,6 +55,9 @@ impl Engine {
     }
 
     pub(crate) async fn show_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        if let Some(entry) = self.inner.snapshots.aside.get(id) {
+            return Ok(entry.snapshot(id));
+        }
         let snapshot = self.inner.snapshots.find_made(id)?;
         let inner = Arc::clone(&self.inner);
         spawn_blocking(move || {
@@ -105,6 +110,7 @@ impl Inner {
             memory_bytes,
             stopped_us: record.stopped_us,
             unfit,
+            set_aside: None,
         }
     }
 

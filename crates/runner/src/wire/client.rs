@@ -14,8 +14,8 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, descriptor};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, RollbackRequest, RolledBack, RunnerApi,
-    RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
+    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 
 /// How long the socket may take to accept.
@@ -187,6 +187,11 @@ impl RunnerApi for Client {
 
     async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
         self.change(Request::Delete { id: id.clone() }).await
+    }
+
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError> {
+        let request = Box::new(request);
+        self.change(Request::Reinstate { request }).await
     }
 
     async fn resize(

@@ -318,6 +318,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Start { id } => whole(&api.start(&id).await?),
         Request::Stop { id, grace_ms } => whole(&api.stop(&id, grace_ms).await?),
         Request::Delete { id } => whole(&api.delete(&id).await?),
+        Request::Reinstate { request } => whole(&api.reinstate(*request).await?),
         Request::Resize { id, patch } => whole(&api.resize(&id, patch).await?),
         Request::Sample { id } => whole(&api.sample(&id).await?),
         Request::Samples => list(api.samples().await?),

@@ -51,6 +51,7 @@ pub fn view(id: SandboxId, spec: SandboxSpec) -> SandboxView {
         image_workdir: Some("/srv".into()),
         created_at: OffsetDateTime::UNIX_EPOCH,
         started_at: Some(OffsetDateTime::UNIX_EPOCH),
+        set_aside: false,
     }
 }
 
@@ -105,6 +106,7 @@ pub fn kept(id: SnapshotId, sandbox: SandboxId, memory: bool) -> SnapshotView {
         counted_bytes: 5,
         stopped_us: 4,
         unfit: memory.then(|| "another processor".into()),
+        set_aside: None,
     }
 }
 
@@ -205,6 +207,12 @@ impl RunnerApi for Fake {
     async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
         self.sandboxes.lock().unwrap().retain(|view| view.id != *id);
         Ok(())
+    }
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError> {
+        self.change(&request.id, |view| {
+            view.set_aside = false;
+            view.spec = request.spec;
+        })
     }
     async fn resize(
         &self,

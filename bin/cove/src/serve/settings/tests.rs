@@ -47,7 +47,6 @@ fn later_sources_win_and_name_themselves_when_wrong() {
             "plain_registries = \"a,,b\"",
             "plain_registries must be names with commas",
         ),
-        ("delete_unknown_sandboxes = 1", "must be true or false"),
         ("warm", "is not TOML"),
     ] {
         let error = Settings::default()
@@ -59,19 +58,16 @@ fn later_sources_win_and_name_themselves_when_wrong() {
 }
 
 #[test]
-fn registries_and_unknown_sandboxes_reach_those_who_act_on_them() {
+fn registries_reach_those_who_act_on_them() {
     let mut settings = Settings::default();
     assert_eq!(settings.engine().default_registry, None);
-    assert!(!settings.control().delete_unknown_sandboxes);
     let text = "default_registry = \"docker.io\"\n\
-                plain_registries = [\"a.example\", \"b.example:5000\"]\n\
-                delete_unknown_sandboxes = true";
+                plain_registries = [\"a.example\", \"b.example:5000\"]";
     settings.read_toml(text, "file").unwrap();
     settings.check().unwrap();
     let engine = settings.engine();
     assert_eq!(engine.default_registry.as_deref(), Some("docker.io"));
     assert_eq!(engine.plain_registries, ["a.example", "b.example:5000"]);
-    assert!(settings.control().delete_unknown_sandboxes);
     settings
         .read_environment(|name| {
             (name == "COVE_PLAIN_REGISTRIES").then(|| "c.example, d.example".into())

@@ -60,19 +60,6 @@ impl Value for Option<PathBuf> {
     }
 }
 
-impl Value for bool {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "true" => Ok(true),
-            "false" => Ok(false),
-            _ => Err("must be true or false".into()),
-        }
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-}
-
 /// Names with commas between them; in the file also as a list.
 impl Value for Vec<String> {
     fn read(text: &str) -> Result<Self, String> {

@@ -1,0 +1,44 @@
+//! What a host keeps and nobody can use: sandboxes and snapshots that the database does not know, and those
+//! whose record on the host is damaged.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuarantinedKind {
+    Sandbox,
+    Snapshot,
+}
+
+/// One sandbox or snapshot in quarantine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Quarantined {
+    pub id: String,
+    pub kind: QuarantinedKind,
+    /// Why it is in quarantine.
+    pub reason: String,
+    /// The state of a sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Id of the organisation that owns it, where the database knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub org: Option<String>,
+    /// The sandbox a snapshot was taken of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    pub created_at: Timestamp,
+}
+
+/// Who gets what is adopted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdoptQuarantined {
+    /// Id of an organisation; the caller's own unless told. What has an owner goes back to its owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub org: Option<String>,
+}
