@@ -211,6 +211,7 @@ fn the_engine_runs_no_tar() {
     let mut left: Vec<_> = [
         "criu",
         "engine",
+        "image",
         "isolation",
         "isolation-container",
         "parser",

@@ -25,7 +25,10 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("network", &["model", "isolation"]),
     ("gateway", &["model", "runner", "seccomp"]),
     ("fetcher", &["gateway", "model", "runner", "seccomp"]),
-    ("image", &["fetcher", "model", "pool", "seccomp", "unpack"]),
+    (
+        "image",
+        &["fetcher", "model", "parser", "pool", "seccomp", "unpack"],
+    ),
     (
         "isolation-container",
         &[

@@ -271,6 +271,7 @@ impl Inner {
                     UnpackProgram::new(cove_embedded::UNPACK)
                         .map_err(at("prepare the unpacker in", data_dir))?,
                 ),
+                parser: Arc::clone(&parser),
                 fetch: FetchConfig {
                     open_ranges: config.tenant_private_ranges.clone(),
                     ..FetchConfig::new(

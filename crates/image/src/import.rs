@@ -1,16 +1,16 @@
 //! Images from a tarball (plain, gzip or zstd, as `docker export` writes them) or a directory.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Arc;
 
+use cove_parser::ParserError;
 use cove_unpack::Content;
 use rustix::pipe::PipeFlags;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
-use tokio::process::Command;
 
 use crate::chain::{ChainId, hex};
 use crate::error::ImageError;
@@ -20,8 +20,6 @@ use crate::progress::{Progress, Report};
 use crate::store::{Description, ImageStore, check_name};
 
 const COPY_BUFFER_BYTES: usize = 256 << 10;
-/// What is kept of a failed `tar`'s complaints.
-const MAX_COMPLAINT_BYTES: u64 = 2000;
 
 /// What an archive becomes.
 struct Made {
@@ -97,47 +95,32 @@ impl ImageStore {
             path: path.clone(),
             reason,
         };
-        let mut tar = Command::new("tar")
-            .args([
-                "--create",
-                "--format=posix",
-                "--numeric-owner",
-                "--sparse",
-                "--one-file-system",
-            ])
-            .args(["--xattrs", "--xattrs-include=*", "--sort=name", "."])
-            // By its descriptor, which is open until tar runs: nobody can put another in its place.
-            .current_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| failed(error.to_string()))?;
-        let output = tar.stdout.take().expect("standard output was asked for");
-        let errors = tar.stderr.take().expect("standard error was asked for");
-        let complaints = async {
-            let mut text = Vec::new();
-            let mut errors = errors.take(MAX_COMPLAINT_BYTES);
-            let _ = errors.read_to_end(&mut text).await;
-            // The rest is read and dropped, so that tar never waits for it.
-            let _ = tokio::io::copy(&mut errors.into_inner(), &mut tokio::io::sink()).await;
-            String::from_utf8_lossy(&text).trim().to_owned()
+        let parser = Arc::clone(&self.inner.config.parser);
+        let (begun, packed) = tokio::sync::oneshot::channel();
+        // One thread for the packer's whole life, because it ends with the thread that started it.
+        let packing = tokio::task::spawn_blocking(move || -> Result<(), ParserError> {
+            let (output, end) = parser.pack_directory(&directory)?.split();
+            // Whoever does not take it closes it, which ends the packer.
+            let _ = begun.send(OwnedFd::from(output));
+            end.wait()
+        });
+        let filled = match packed.await {
+            Ok(output) => {
+                let output = pipe::Receiver::from_owned_fd(output).map_err(ImageError::Input)?;
+                self.fill_from(output, &report).await.map(Some)
+            }
+            Err(_) => Ok(None),
         };
-        let (filled, complaints) = tokio::join!(self.fill_from(output, &report), complaints);
-        let status = tar
-            .wait()
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        // When unpacking failed, tar's broken pipe is a consequence.
-        let (filled, digest) = filled?;
-        // Status 1 means that some file changed while it was read, which a live directory may.
-        match status.code() {
-            Some(0) => {}
-            Some(1) => report.send(Progress::Warning(complaints)),
-            _ => return Err(failed(complaints)),
+        let packed = packing.await.map_err(ImageError::Task)?;
+        // When unpacking failed, the packer's broken pipe is a consequence.
+        let filled = filled?;
+        match packed {
+            Ok(()) => {}
+            // A live directory may.
+            Err(error @ ParserError::Changed) => report.send(Progress::Warning(error.to_string())),
+            Err(error) => return Err(failed(error.to_string())),
         }
+        let (filled, digest) = filled.ok_or_else(|| failed("nothing was packed".to_owned()))?;
         self.finish_import(Made::imported(name), filled, digest, &report)
             .await
     }

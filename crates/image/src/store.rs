@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cove_model::ImageId;
+use cove_parser::Parser;
 use cove_pool::{Kind, Pool};
 use cove_unpack::{UnpackLimits, UnpackProgram};
 use time::OffsetDateTime;
@@ -36,6 +37,8 @@ pub struct ImageConfig {
     pub unpack_uid_base: u32,
     pub limits: UnpackLimits,
     pub unpack_program: Arc<UnpackProgram>,
+    /// Packs directories that images are made of.
+    pub parser: Arc<Parser>,
     pub fetch: FetchConfig,
     /// Put before references that name no registry; without it they are refused.
     pub default_registry: Option<String>,

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
@@ -37,6 +37,9 @@ pub enum ParserError {
     TooLarge,
     #[error("the disk is full")]
     DiskFull,
+    /// Everything was packed; what changed meanwhile is as it was found.
+    #[error("some files changed while they were packed")]
+    Changed,
     #[error("the parser failed: {words}")]
     Failed { words: String },
     #[error("the parser took longer than {} s", .0.as_secs())]
@@ -68,6 +71,15 @@ impl Parser {
         self.pack(job)
     }
 
+    /// A living directory of the host's own as a tar stream, without what is mounted below it.
+    pub fn pack_directory(&self, directory: &OwnedFd) -> Result<Packing, ParserError> {
+        // By its descriptor: nobody can put another in its place.
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        let job = Job::PackDirectory;
+        let running = self.start(&job, Stdio::null(), Some(Path::new(&path)))?;
+        Packing::of(running)
+    }
+
     /// The files of a memory image, packed.
     pub fn pack_memory(&self, directory: &Path) -> Result<Packing, ParserError> {
         let directory = [directory.to_owned()];
@@ -75,12 +87,7 @@ impl Parser {
     }
 
     fn pack(&self, job: Job) -> Result<Packing, ParserError> {
-        let mut running = self.start(&job, Stdio::null(), None)?;
-        let output = running.0.stdout.take();
-        Ok(Packing {
-            output: output.ok_or_else(|| ParserError::Start(io::ErrorKind::BrokenPipe.into()))?,
-            running,
-        })
+        Packing::of(self.start(&job, Stdio::null(), None)?)
     }
 
     /// Unpacks memory into an empty directory that only root may enter; half filled on an error.
@@ -230,6 +237,7 @@ impl Running {
             Some(Ending::Damaged) => ParserError::Damaged { words },
             Some(Ending::TooLarge) => ParserError::TooLarge,
             Some(Ending::DiskFull) => ParserError::DiskFull,
+            Some(Ending::Changed) => ParserError::Changed,
             Some(Ending::Io | Ending::Setup) => ParserError::Failed { words },
             None => ParserError::Failed {
                 words: format!("{status} {words}"),
@@ -270,6 +278,14 @@ pub struct Packing {
 }
 
 impl Packing {
+    fn of(mut running: Running) -> Result<Self, ParserError> {
+        let output = running.0.stdout.take();
+        Ok(Self {
+            output: output.ok_or_else(|| ParserError::Start(io::ErrorKind::BrokenPipe.into()))?,
+            running,
+        })
+    }
+
     /// The next bytes; an error when none come for so long.
     pub fn read(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
         match wait_for_bytes(&self.output, Instant::now() + patience)? {

@@ -84,9 +84,10 @@ fn run() -> Result<ExitCode, Failed> {
         Stage::Inside(cell) => {
             let (file_bytes, capabilities) = match &order.job {
                 Job::UnpackMemory { most } => (*most, 0),
-                Job::PackTree { .. } | Job::PackMemory { .. } | Job::EditImages { .. } => {
-                    (0, DAC_READ_SEARCH)
-                }
+                Job::PackTree { .. }
+                | Job::PackDirectory
+                | Job::PackMemory { .. }
+                | Job::EditImages { .. } => (0, DAC_READ_SEARCH),
                 Job::ReadManifest | Job::ReadSignature | Job::ReadLog => (0, 0),
             };
             let rights = Rights {
@@ -105,6 +106,7 @@ fn work(root: &OwnedFd, job: &Job) -> Result<(), Failed> {
     let mut output = output();
     match job {
         Job::PackTree { gzip, .. } => tree::pack(root.as_fd(), *gzip, output)?,
+        Job::PackDirectory => tree::pack_living(root.as_fd(), output)?,
         Job::PackMemory { .. } => memory::pack(root.as_fd(), output)?,
         Job::UnpackMemory { most } => memory::unpack(input(), root.as_fd(), *most)?,
         Job::ReadManifest => {

@@ -20,6 +20,8 @@ pub struct Order {
 pub enum Job {
     /// These directories as one, the first above the others, to a tar stream.
     PackTree { layers: Vec<PathBuf>, gzip: bool },
+    /// The working directory, a living one of the host's, to a tar stream.
+    PackDirectory,
     /// The files of a memory image to packed records.
     PackMemory { directory: [PathBuf; 1] },
     /// Packed records to files in the working directory, of this many bytes together at most.
@@ -44,6 +46,7 @@ impl Job {
             Self::PackMemory { directory } | Self::EditImages { directory, .. } => {
                 Place::Layers(directory)
             }
+            Self::PackDirectory => Place::HostDirectory,
             Self::UnpackMemory { .. } => Place::WorkingDirectory,
             Self::ReadManifest | Self::ReadSignature | Self::ReadLog => Place::Nothing,
         }
@@ -76,6 +79,8 @@ pub enum Ending {
     Io = 13,
     /// It could not confine itself, or was called wrongly.
     Setup = 14,
+    /// It got to its end, and some files changed or went away while they were packed.
+    Changed = 15,
 }
 
 impl Ending {
@@ -86,6 +91,7 @@ impl Ending {
             Self::DiskFull,
             Self::Io,
             Self::Setup,
+            Self::Changed,
         ]
         .into_iter()
         .find(|ending| i32::from(*ending as u8) == status)

@@ -1,7 +1,8 @@
 //! A file tree as a tar stream: owners, modes, times to the nanosecond, links of both kinds, holes of
 //! sparse files, extended attributes with file capabilities and access lists.
 //!
-//! The tree stands still, and the process's root directory is its root. Every name is resolved from the
+//! The process's root directory is the tree's. It stands still, or it is a living directory of which what
+//! changes in the middle is packed as it was found. Every name is resolved from the
 //! directory that holds it, following nothing; only directories and plain files are ever opened.
 
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::order::Failed;
+use crate::order::{Ending, Failed};
 use header::{Entry, Link, Segment, Xattr};
 
 mod header;
@@ -38,35 +39,70 @@ struct Identity {
     size: i64,
 }
 
+/// Why an entry is not in the archive.
+enum Begun {
+    /// It could not be looked at, and nothing of it was written.
+    Not(Errno),
+    Failed(Failed),
+}
+
+impl From<Failed> for Begun {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
 struct Packer<W> {
     output: W,
     /// The first name of each file with several.
     linked: HashMap<Identity, Vec<u8>>,
     buffer: Vec<u8>,
+    /// Whether others may change the tree; how often it was noticed.
+    living: bool,
+    changes: u64,
+}
+
+/// Packs a tree that others may change meanwhile. Fails in the end, with everything packed, if they did.
+pub fn pack_living(root: BorrowedFd<'_>, output: impl Write) -> Result<(), Failed> {
+    let output = BufWriter::with_capacity(BUFFER_BYTES, output);
+    let (mut output, changes) = Packer::pack(root, true, output)?;
+    output.flush()?;
+    match changes {
+        0 => Ok(()),
+        changes => Err(Failed {
+            ending: Ending::Changed,
+            why: format!("{changes} files changed while they were packed"),
+        }),
+    }
 }
 
 pub fn pack(root: BorrowedFd<'_>, gzip: bool, output: impl Write) -> Result<(), Failed> {
     let output = BufWriter::with_capacity(BUFFER_BYTES, output);
     if !gzip {
-        return Packer::pack(root, output)?.flush().map_err(Failed::from);
+        return Packer::pack(root, false, output)?
+            .0
+            .flush()
+            .map_err(Failed::from);
     }
-    let packed = Packer::pack(root, GzEncoder::new(output, Compression::fast()))?;
+    let (packed, _) = Packer::pack(root, false, GzEncoder::new(output, Compression::fast()))?;
     packed.finish()?.flush()?;
     Ok(())
 }
 
 impl<W: Write> Packer<W> {
-    fn pack(root: BorrowedFd<'_>, output: W) -> Result<W, Failed> {
+    fn pack(root: BorrowedFd<'_>, living: bool, output: W) -> Result<(W, u64), Failed> {
         let mut packer = Self {
             output,
             linked: HashMap::new(),
             buffer: vec![0; BUFFER_BYTES],
+            living,
+            changes: 0,
         };
         let directory = open(root, c".".to_bytes(), OFlags::DIRECTORY)?;
         packer.directory(&directory, b".", 0)?;
         // Two empty blocks end an archive.
         packer.output.write_all(&[0; 2 * BLOCK as usize])?;
-        Ok(packer.output)
+        Ok((packer.output, packer.changes))
     }
 
     /// A directory and everything in it, by name.
@@ -86,7 +122,16 @@ impl<W: Write> Packer<W> {
             let mut child = path.to_vec();
             child.push(b'/');
             child.extend_from_slice(&name);
-            self.entry(directory.as_fd(), &name, child, depth)?;
+            let begun = self.entry(directory.as_fd(), &name, child, depth);
+            match begun {
+                // Nothing of it is in the archive yet: headers are written once it is open.
+                Err(Begun::Not(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) if self.living => {
+                    self.changes += 1;
+                }
+                Err(Begun::Not(errno)) => return Err(errno.into()),
+                Err(Begun::Failed(failed)) => return Err(failed),
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -97,12 +142,13 @@ impl<W: Write> Packer<W> {
         name: &[u8],
         path: Vec<u8>,
         depth: usize,
-    ) -> Result<(), Failed> {
-        let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    ) -> Result<(), Begun> {
+        let stat =
+            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Begun::Not)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind == FileType::Directory {
-            let directory = open(parent, name, OFlags::DIRECTORY)?;
-            return self.directory(&directory, &path, depth + 1);
+            let directory = open(parent, name, OFlags::DIRECTORY).map_err(Begun::Not)?;
+            return Ok(self.directory(&directory, &path, depth + 1)?);
         }
         if kind == FileType::Socket {
             return Ok(());
@@ -114,13 +160,17 @@ impl<W: Write> Packer<W> {
                 link: Link::Hard(first),
                 ..Entry::new(path, tar::EntryType::Link, &stat)
             };
-            return Ok(header::write(&entry, &mut self.output)?);
+            return Ok(header::write(&entry, &mut self.output).map_err(Failed::from)?);
         }
         let plain = |entry_type| Entry::new(path.clone(), entry_type, &stat);
         let entry = match kind {
-            FileType::RegularFile => return self.file(parent, name, path, &stat),
+            FileType::RegularFile => {
+                let file = open(parent, name, OFlags::NONBLOCK).map_err(Begun::Not)?;
+                return Ok(self.file(file.into(), path)?);
+            }
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(parent, name, Vec::new())?;
+                let target =
+                    rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Begun::Not)?;
                 Entry {
                     link: Link::Symbolic(target.into_bytes()),
                     ..plain(tar::EntryType::Symlink)
@@ -137,7 +187,7 @@ impl<W: Write> Packer<W> {
             },
             _ => return Ok(()),
         };
-        Ok(header::write(&entry, &mut self.output)?)
+        Ok(header::write(&entry, &mut self.output).map_err(Failed::from)?)
     }
 
     /// The name under which the file went into the archive before; else this one is kept.
@@ -154,14 +204,11 @@ impl<W: Write> Packer<W> {
         None
     }
 
-    fn file(
-        &mut self,
-        parent: BorrowedFd<'_>,
-        name: &[u8],
-        path: Vec<u8>,
-        stat: &Stat,
-    ) -> Result<(), Failed> {
-        let mut file = File::from(open(parent, name, OFlags::NONBLOCK)?);
+    fn file(&mut self, mut file: File, path: Vec<u8>) -> Result<(), Failed> {
+        let stat = &rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Failed::damaged("a file became something else"));
+        }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let has_holes = (stat.st_blocks as u64).saturating_mul(BLOCK) < size;
         let segments = match has_holes {
@@ -198,6 +245,12 @@ impl<W: Write> Packer<W> {
                 .len()
                 .min(usize::try_from(length).unwrap_or(usize::MAX));
             let count = file.read(&mut self.buffer[..want])?;
+            if count == 0 && self.living {
+                // Its header told a length, so zeros take the place of what was cut off.
+                self.changes += 1;
+                io::copy(&mut io::repeat(0).take(length), &mut self.output)?;
+                return Ok(());
+            }
             if count == 0 {
                 return Err(Failed::damaged("a file ends before its size"));
             }

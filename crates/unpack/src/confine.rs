@@ -39,6 +39,10 @@ pub enum Place<'a> {
     WorkingDirectory,
     /// These directories as one, the first above the others. Nothing can be changed in them.
     Layers(&'a [PathBuf]),
+    /// A directory of the host's own, read-only, with the ids it has: they may be beyond any sandbox's, and
+    /// its file system one whose ids cannot be shifted. Stage 2 then stays in the host's user namespace, as
+    /// the first uid of its range.
+    HostDirectory,
     /// An empty directory in which nothing can be made.
     Nothing,
 }
@@ -66,10 +70,18 @@ impl Rights<'static> {
 
 /// What stage 1 prepared and stage 2 enters.
 pub struct Cell {
-    user_namespace: OwnedFd,
+    identity: Identity,
     tree: OwnedFd,
     /// Readable once stage 1 is gone.
     guardian: OwnedFd,
+}
+
+/// Whom stage 2 becomes.
+enum Identity {
+    /// Root of a user namespace over its range.
+    RootInside(OwnedFd),
+    /// An unprivileged uid of the host.
+    User(u32),
 }
 
 pub enum Stage {
@@ -89,6 +101,10 @@ fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, 
 /// Prepares the namespaces around the place and forks the process that goes in. Returns twice, once in
 /// each process. Must be called while the program has one thread.
 pub fn enter(parent: u32, uid_base: u32, place: Place<'_>) -> Result<Stage, Failure> {
+    // Whatever the parent has open and did not mean to hand on.
+    // SAFETY: the program has just begun; nothing of it uses a descriptor besides the standard ones.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    step("other descriptors", check(closed as libc::c_int))?;
     step(
         "parent-death signal",
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
@@ -101,7 +117,7 @@ pub fn enter(parent: u32, uid_base: u32, place: Place<'_>) -> Result<Stage, Fail
     // Copies can be made only of mounts of the namespace that is left below.
     let copies = match place {
         Place::Layers(layers) => layers::copy(layers, user_namespace.as_fd())?,
-        Place::WorkingDirectory | Place::Nothing => Vec::new(),
+        Place::WorkingDirectory | Place::HostDirectory | Place::Nothing => Vec::new(),
     };
     let flags = libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
@@ -116,6 +132,7 @@ pub fn enter(parent: u32, uid_base: u32, place: Place<'_>) -> Result<Stage, Fail
     let tree = match place {
         Place::WorkingDirectory => working_directory(&user_namespace)?,
         Place::Layers(_) => layers::join(copies)?,
+        Place::HostDirectory => layers::host_directory()?,
         Place::Nothing => layers::nothing()?,
     };
     let guardian = step(
@@ -125,7 +142,10 @@ pub fn enter(parent: u32, uid_base: u32, place: Place<'_>) -> Result<Stage, Fail
     match fork()? {
         Some(worker) => Ok(Stage::Outside { worker }),
         None => Ok(Stage::Inside(Cell {
-            user_namespace,
+            identity: match place {
+                Place::HostDirectory => Identity::User(uid_base),
+                _ => Identity::RootInside(user_namespace),
+            },
             tree,
             guardian,
         })),
@@ -151,7 +171,7 @@ fn working_directory(user_namespace: &OwnedFd) -> Result<OwnedFd, Failure> {
 /// Goes into the cell; afterwards strangers' bytes may be read. Returns the root directory.
 pub fn lock(cell: Cell, rights: Rights<'_>) -> Result<OwnedFd, Failure> {
     let Cell {
-        user_namespace,
+        identity,
         tree,
         guardian,
     } = cell;
@@ -164,9 +184,13 @@ pub fn lock(cell: Cell, rights: Rights<'_>) -> Result<OwnedFd, Failure> {
     step("leaving the old root", unmount(".", UnmountFlags::DETACH))?;
     step("entering the new root", rustix::process::chdir("/"))?;
     drop(tree);
-    step("user namespace", privileges::join(user_namespace.as_fd()))?;
-    drop(user_namespace);
-    step("ids", privileges::become_root_inside())?;
+    match identity {
+        Identity::RootInside(user_namespace) => {
+            step("user namespace", privileges::join(user_namespace.as_fd()))?;
+            step("ids", privileges::become_root_inside())?;
+        }
+        Identity::User(uid) => step("ids", privileges::become_user(uid))?,
+    }
     step(
         "resource limits",
         privileges::limit_resources(rights.file_bytes),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use cove_image::{
     FetchConfig, FetchProgram, ImageConfig, ImageStore, Progress, UnpackLimits, UnpackProgram,
 };
+use cove_parser::Parser;
 use cove_pool::{Kind, Pool, PoolConfig};
 
 /// A range far above the ids of any account.
@@ -76,6 +77,7 @@ impl World {
             default_registry: None,
             plain_registries: Vec::new(),
             unpack_program: Arc::new(UnpackProgram::new(cove_embedded::UNPACK).unwrap()),
+            parser: Arc::new(Parser::new(cove_embedded::PARSER, TEST_UID_BASE).unwrap()),
             fetch: FetchConfig::new(FetchProgram::new(cove_embedded::FETCHER).unwrap()),
         };
         change(&mut config);

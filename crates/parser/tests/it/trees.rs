@@ -247,3 +247,54 @@ fn no_link_leads_out_of_the_tree() {
     assert!(!has(b"of the host"));
     assert!(has(b"../secret"), "links are packed as links");
 }
+
+#[test]
+fn a_directory_of_the_host_is_packed_with_whatever_ids_it_has() {
+    let dir = directory();
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    fill(&root);
+    let foreign = root.join("foreign");
+    fs::write(&foreign, "of a user beyond any sandbox").unwrap();
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&foreign, Some(3_000_000_000), Some(100_000)).unwrap();
+    let mut expected = listing(&root);
+    expected.retain(|line| !line.starts_with("socket "));
+    let opened = File::open(&root).unwrap().into();
+    let archive = all(parser().pack_directory(&opened).unwrap()).unwrap();
+    assert_eq!(unpacked(&archive, &dir.path().join("unpacked")), expected);
+}
+
+#[test]
+fn a_directory_that_changes_is_packed_to_its_end() {
+    let dir = directory();
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    // More than fits into the pipe, so that packing stops in the first file.
+    let first = File::create(root.join("a")).unwrap();
+    first.write_all_at(&vec![1; 4 << 20], 0).unwrap();
+    fs::write(root.join("b"), "goes away").unwrap();
+    fs::write(root.join("c"), "stays").unwrap();
+    let opened = File::open(&root).unwrap().into();
+    let mut packing = parser().pack_directory(&opened).unwrap();
+    let mut begin = [0; 512];
+    let count = packing.read(&mut begin, super::PATIENCE).unwrap();
+    assert!(count > 0);
+    first.set_len(2 << 20).unwrap();
+    fs::remove_file(root.join("b")).unwrap();
+    let mut archive = begin[..count].to_vec();
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        match packing.read(&mut chunk, super::PATIENCE).unwrap() {
+            0 => break,
+            count => archive.extend_from_slice(&chunk[..count]),
+        }
+    }
+    let ended = packing.finish();
+    assert!(matches!(ended, Err(ParserError::Changed)), "{ended:?}");
+    let into = dir.path().join("unpacked");
+    unpacked(&archive, &into);
+    assert_eq!(fs::metadata(into.join("a")).unwrap().len(), 4 << 20);
+    assert_eq!(fs::read(into.join("c")).unwrap(), b"stays");
+    assert!(!into.join("b").exists());
+}

@@ -67,6 +67,14 @@ pub fn join(layers: Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
     )
 }
 
+/// A read-only copy of the working directory's mount, without what is mounted below it.
+pub fn host_directory() -> Result<OwnedFd, Failure> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = step("copy of a directory's mount", open_tree(CWD, ".", flags))?;
+    step("read-only mount", privileges::seal_mount(tree.as_fd()))?;
+    Ok(tree)
+}
+
 pub fn nothing() -> Result<OwnedFd, Failure> {
     let context = step("empty root", fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC))?;
     step("empty root", fsconfig_set_string(&context, "size", "4k"))?;

@@ -44,17 +44,30 @@ pub(super) fn map_mount(
     user_namespace: BorrowedFd<'_>,
     read_only: bool,
 ) -> io::Result<()> {
+    set_attributes(tree, Some(user_namespace), read_only)
+}
+
+/// A mount that only the caller has, which nobody can change anything through.
+pub(super) fn seal_mount(tree: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(tree, None, true)
+}
+
+fn set_attributes(
+    tree: BorrowedFd<'_>,
+    user_namespace: Option<BorrowedFd<'_>>,
+    read_only: bool,
+) -> io::Result<()> {
     let read_only = match read_only {
         true => MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOATIME,
         false => 0,
     };
     let safe = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     let attributes = MountAttr {
-        set: MOUNT_ATTR_IDMAP | safe | read_only,
+        set: safe | read_only | user_namespace.map_or(0, |_| MOUNT_ATTR_IDMAP),
         // How times of access are kept is a field of its own in the set.
         clear: if read_only == 0 { 0 } else { MOUNT_ATTR_ATIME },
         propagation: 0,
-        user_namespace: user_namespace.as_raw_fd() as u64,
+        user_namespace: user_namespace.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
     // SAFETY: the path is a NUL-terminated empty string and the structure has the size given; both outlive the call.
     let result = unsafe {
@@ -85,6 +98,17 @@ pub(super) fn become_root_inside() -> io::Result<()> {
         libc::umask(0);
     }
     Ok(())
+}
+
+/// An unprivileged user of the host, who may still take up what is left of root's capabilities.
+pub(super) fn become_user(uid: u32) -> io::Result<()> {
+    // SAFETY: plain id changes of the only thread; an empty group list reads no memory.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(uid, uid, uid))?;
+        check(libc::setresuid(uid, uid, uid))
+    }
 }
 
 pub(super) fn limit_resources(file_bytes: u64) -> io::Result<()> {
