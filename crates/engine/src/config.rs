@@ -9,6 +9,8 @@ use cove_pool::BackendChoice;
 
 /// How many seats wait ready by default: enough for a burst of one agent's forks, little memory.
 const DEFAULT_WARM: usize = 4;
+/// Sandboxes of one host, stopped ones included, unless told.
+const DEFAULT_SANDBOXES_MAX: usize = 10_000;
 
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -32,6 +34,10 @@ pub struct EngineConfig {
     pub network_range: Addresses,
     /// Named lists of allowed names besides those that are shipped.
     pub network_presets: Option<PathBuf>,
+    /// Private ranges that policies may list at all; the rest is refused whoever asks.
+    pub private_ranges: Vec<Cidr>,
+    /// Sandboxes there may be, stopped ones included.
+    pub sandboxes_max: usize,
     /// Whom the resolver of sandboxes asks; empty: those of the host's `/etc/resolv.conf`, followed when
     /// it changes.
     pub network_resolvers: Vec<SocketAddr>,
@@ -81,6 +87,8 @@ impl EngineConfig {
             overcommit: Overcommit::default(),
             network_range: Addresses::default(),
             network_presets: None,
+            private_ranges: vec![Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0)],
+            sandboxes_max: DEFAULT_SANDBOXES_MAX,
             network_resolvers: Vec::new(),
             default_registry: None,
             plain_registries: Vec::new(),

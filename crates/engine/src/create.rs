@@ -102,7 +102,7 @@ impl Engine {
             .run_promise
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(run);
-        if !self.inner.insert(&sandbox) {
+        if !self.inner.admit(&sandbox)? {
             return Err(RunnerError::AlreadyExists {
                 what: "sandbox".into(),
                 id: id.to_string(),
@@ -218,6 +218,7 @@ impl Inner {
             );
             return Err(RunnerError::Unsupported { message });
         }
+        self.check_pids(&spec.resources)?;
         self.check_network(&spec.network)?;
         Ok(())
     }

@@ -351,6 +351,22 @@ impl Inner {
         }
     }
 
+    /// As [`Self::insert`], for one that is new: refused when there are as many as there may be.
+    pub(crate) fn admit(&self, sandbox: &Arc<Sandbox>) -> Result<bool, RunnerError> {
+        let there = self
+            .sandboxes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len();
+        if there >= self.config.sandboxes_max {
+            return Err(RunnerError::NoCapacity {
+                resource: "sandboxes".into(),
+                message: format!("there are {there}, the most by sandboxes_max"),
+            });
+        }
+        Ok(self.insert(sandbox))
+    }
+
     /// `false` when the id is taken.
     pub(crate) fn insert(&self, sandbox: &Arc<Sandbox>) -> bool {
         let mut sandboxes = self

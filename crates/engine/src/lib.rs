@@ -22,6 +22,7 @@ mod api;
 mod archive;
 mod aside;
 mod books;
+mod bounds;
 mod config;
 mod create;
 mod doctor;

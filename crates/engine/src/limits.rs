@@ -41,6 +41,7 @@ impl Inner {
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
+        self.check_pids(&new)?;
         if new.visible_cpus() > self.container.cpu_count() {
             let message = format!(
                 "{} CPUs were asked for and this host has {}",

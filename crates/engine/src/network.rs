@@ -129,6 +129,7 @@ impl Inner {
         policy.check().map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
+        self.check_reach(policy)?;
         let network = match &self.network {
             Ok(network) => network,
             Err(_) if policy.mode == NetworkMode::None => return Ok(()),

@@ -63,6 +63,9 @@ pub struct Snapshot {
     pub counted: OnceLock<u64>,
 }
 
+/// Snapshots of one host, whoever asks for them.
+const SNAPSHOTS_MAX: usize = 100_000;
+
 /// Keeps a snapshot from being deleted.
 pub struct SnapshotHold {
     pub snapshot: Arc<Snapshot>,
@@ -164,6 +167,11 @@ impl Snapshots {
         self.find(id)
     }
 
+    fn count(&self) -> usize {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.len()
+    }
+
     pub fn contains(&self, id: &SnapshotId) -> bool {
         self.get(id).is_some()
     }
@@ -202,6 +210,12 @@ impl Snapshots {
 
     pub fn claim(self: &Arc<Self>, id: &SnapshotId) -> Result<Claim, RunnerError> {
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.count() + claimed.len() >= SNAPSHOTS_MAX {
+            return Err(RunnerError::NoCapacity {
+                resource: "snapshots".into(),
+                message: format!("there are {SNAPSHOTS_MAX} already"),
+            });
+        }
         if self.keeps_volume(id) || !claimed.insert(id.clone()) {
             return Err(RunnerError::AlreadyExists {
                 what: "snapshot".into(),

@@ -17,6 +17,7 @@ use crate::{
     SnapshotRequest,
 };
 
+mod bounds;
 mod client;
 mod descriptor;
 mod frame;
@@ -24,7 +25,7 @@ mod server;
 
 pub use client::Client;
 pub use frame::{FRAME_MAX, LIST_BYTES_MAX};
-pub use server::{CALLS_MAX, bind, serve};
+pub use server::{CALLS_MAX, LISTS_MAX, bind, serve};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]

@@ -24,6 +24,13 @@ const PRESETS_FILE: &str = "/etc/cove/presets";
 const DNS_PORT: u16 = 53;
 /// The port of SSH anywhere else.
 const SSH_PORT: u16 = 22;
+/// What a home or an office uses. The cloud's metadata (169.254.0.0/16) is not among it.
+const PRIVATE_RANGES: [&str; 4] = [
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+];
 /// A configuration file beyond this is not one.
 const FILE_MAX: u64 = 1024 * 1024;
 /// A century: what is kept for longer is kept elsewhere.
@@ -80,7 +87,9 @@ pub struct Settings {
     pub network_range: String,
     pub network_presets: Option<PathBuf>,
     pub network_resolvers: Vec<String>,
+    pub private_ranges: Vec<String>,
     pub tenant_private_ranges: Vec<String>,
+    pub sandboxes_max: u64,
     pub criu: Option<PathBuf>,
 }
 
@@ -139,7 +148,9 @@ impl Default for Settings {
             network_range: engine.network_range.to_string(),
             network_presets: Some(PRESETS_FILE.into()),
             network_resolvers: Vec::new(),
+            private_ranges: PRIVATE_RANGES.map(str::to_owned).to_vec(),
             tenant_private_ranges: Vec::new(),
+            sandboxes_max: engine.sandboxes_max as u64,
             criu: None,
         }
     }
@@ -216,7 +227,9 @@ settings! {
     network_range "RANGE" "Addresses of sandboxes, a /15 the host has no other use for; the same for all servers of a machine";
     network_presets "FILE" "Named lists of what sandboxes may reach, besides those that come with Cove; may be missing";
     network_resolvers "ADDRESSES" "Whom sandboxes' names are asked of, as address or address:port; empty: those of /etc/resolv.conf";
+    private_ranges "RANGES" "Private ranges that policies may list at all, those of the home organisation too; the runner refuses others whatever the control side says";
     tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others are the home organisation's alone";
+    sandboxes_max "COUNT" "Sandboxes of this host at most, of all organisations, stopped ones included";
     criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
 }
 
@@ -240,6 +253,7 @@ const LISTS: &[&str] = &[
     "import_dirs",
     "trusted_keys",
     "network_resolvers",
+    "private_ranges",
     "tenant_private_ranges",
 ];
 
@@ -382,6 +396,7 @@ impl Settings {
         }
         for (key, value) in [
             ("connections_max", self.connections_max),
+            ("sandboxes_max", self.sandboxes_max),
             ("header_timeout_s", self.header_timeout_s),
             ("keep_alive_s", self.keep_alive_s),
             ("body_timeout_s", self.body_timeout_s),
@@ -445,9 +460,14 @@ impl Settings {
                 )));
             }
         }
-        for text in &self.tenant_private_ranges {
-            if let Err(error) = text.parse::<Cidr>() {
-                return Err(wrong(format!("tenant_private_ranges: '{text}': {error}")));
+        for (key, ranges) in [
+            ("private_ranges", &self.private_ranges),
+            ("tenant_private_ranges", &self.tenant_private_ranges),
+        ] {
+            for text in ranges {
+                if let Err(error) = text.parse::<Cidr>() {
+                    return Err(wrong(format!("{key}: '{text}': {error}")));
+                }
             }
         }
         for (key, path) in [
@@ -599,6 +619,14 @@ impl Settings {
                 .iter()
                 .filter_map(|text| resolver(text))
                 .collect(),
+            // What is open to tenants is open to everybody.
+            private_ranges: self
+                .private_ranges
+                .iter()
+                .chain(&self.tenant_private_ranges)
+                .filter_map(|text| text.parse().ok())
+                .collect(),
+            sandboxes_max: usize::try_from(self.sandboxes_max).unwrap_or(usize::MAX),
             criu: self.criu.clone(),
             ..EngineConfig::new(self.engine_dir())
         }

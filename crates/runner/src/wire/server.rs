@@ -24,6 +24,8 @@ pub const CALLS_MAX: usize = 4096;
 /// is what there is, so that no number of followers keeps other calls out.
 pub const WAITING_LOGS_MAX: usize = 1024;
 pub const WAITING_EVENTS_MAX: usize = 64;
+/// Lists being answered at once: each holds everything there is. Further ones wait.
+pub const LISTS_MAX: usize = 8;
 /// Requests up to this size are read as they come: with all calls taken they need 256 MiB.
 const SMALL_REQUEST_BYTES: usize = 64 * 1024;
 /// Bytes of larger requests that are read and decoded at once; others wait for their turn.
@@ -36,8 +38,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after a failed accept (no descriptors left, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest a caller may ask to wait for events.
-const EVENTS_WAIT_MAX_MS: u64 = 60_000;
 
 /// Listens at `path`, for the owner alone: `owner` if given, else this process's own uid. A socket
 /// that is left from before is replaced; anything else at that place is not touched.
@@ -72,6 +72,7 @@ pub async fn serve(
     let waiting = Arc::new(Waiting {
         logs: Semaphore::new(WAITING_LOGS_MAX),
         events: Semaphore::new(WAITING_EVENTS_MAX),
+        lists: Semaphore::new(LISTS_MAX),
         large_requests: Semaphore::new(LARGE_REQUESTS_BYTES),
     });
     let calls = TaskTracker::new();
@@ -146,6 +147,9 @@ async fn answer(
             return send_error(&mut stream, &RunnerError::Invalid { message }).await;
         }
     };
+    if let Err(refusal) = request.bound() {
+        return send_error(&mut stream, &refusal).await;
+    }
     if let Request::Connect { .. } | Request::ExportSnapshot { .. } = &request {
         let connecting = async {
             match &request {
@@ -165,6 +169,14 @@ async fn answer(
         };
     }
     let _waiting = waiting.enter(&mut request);
+    let _list = match request.is_list() {
+        true => tokio::select! {
+            turn = waiting.lists.acquire() => turn.ok(),
+            () = hung_up(&mut stream) => return Ok(()),
+            () = shutdown.cancelled() => return Ok(()),
+        },
+        false => None,
+    };
     let sent = if request.changes_something() {
         // In a task of its own: it ends when the change does, whoever is still listening.
         let call = calls.spawn(async move {
@@ -191,6 +203,7 @@ async fn answer(
 struct Waiting {
     logs: Semaphore,
     events: Semaphore,
+    lists: Semaphore,
     large_requests: Semaphore,
 }
 
@@ -322,9 +335,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Resize { id, patch } => whole(&api.resize(&id, patch).await?),
         Request::Sample { id } => whole(&api.sample(&id).await?),
         Request::Samples => list(api.samples().await?),
-        Request::Events { after, wait_ms } => {
-            whole(&api.events(after, wait_ms.min(EVENTS_WAIT_MAX_MS)).await?)
-        }
+        Request::Events { after, wait_ms } => whole(&api.events(after, wait_ms).await?),
         Request::Freeze { id } => whole(&api.freeze(&id).await?),
         Request::Pause { id } => whole(&api.pause(&id).await?),
         Request::Resume { id } => whole(&api.resume(&id).await?),
@@ -337,10 +348,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
             whole(&api.image_from_snapshot(&id, &name, owner).await?)
         }
         Request::SetNetwork { id, policy } => whole(&api.set_network(&id, policy).await?),
-        Request::Egress { mut query } => {
-            query.wait_ms = query.wait_ms.min(EVENTS_WAIT_MAX_MS);
-            whole(&api.egress(query).await?)
-        }
+        Request::Egress { query } => whole(&api.egress(query).await?),
         Request::Images => list(api.images().await?),
         Request::AddImage { source, owner } => whole(&api.add_image(source, owner).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fake;
+mod hostile;
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

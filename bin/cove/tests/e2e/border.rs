@@ -1,0 +1,132 @@
+//! What somebody gets who took the control side over: everything it may ask of the runner, with its user id,
+//! and nothing that the operator's settings close.
+
+use cove_runner::wire::Client;
+use cove_runner::{CreateRequest, RunnerApi, RunnerError};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use super::harness::Cove;
+
+/// Runs with the user id of the control side, on a thread of its own.
+fn as_control<T, F>(cove: &Cove, work: impl FnOnce(Client) -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let data = cove.data_dir();
+    let uid = std::fs::metadata(data.join("control")).unwrap().uid();
+    let thread = std::thread::spawn(move || {
+        let user = rustix::process::Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        // What root alone reads stays closed.
+        let refused = std::fs::read(data.join("root.key")).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(work(Client::new(data.join("runner.sock"))))
+    });
+    thread.join().unwrap()
+}
+
+fn request(change: serde_json::Value) -> CreateRequest {
+    let mut spec = serde_json::json!({
+        "image": "busybox",
+        "resources": {"cpu": 0.5, "memory_mb": 64, "disk_mb": 256},
+    });
+    let (Some(spec_fields), Some(changes)) = (spec.as_object_mut(), change.as_object()) else {
+        panic!("{change}");
+    };
+    for (key, value) in changes {
+        spec_fields.insert(key.clone(), value.clone());
+    }
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let last = char::from(b'a' + NEXT.fetch_add(1, Relaxed) % 26);
+    let before = char::from(b'a' + NEXT.load(Relaxed) / 26);
+    let id = format!("sbx_{}{before}{last}", "b".repeat(18));
+    serde_json::from_value(serde_json::json!({"id": id, "spec": spec})).unwrap()
+}
+
+#[test]
+fn the_runner_closes_what_the_settings_close_whoever_asks() {
+    let cove = Cove::start_with(&["--private-ranges", "10.77.0.0/16"]);
+    let allow =
+        |entry: &str| serde_json::json!({"network": {"mode": "allowlist", "allow": [entry]}});
+    let closed = [
+        allow("169.254.169.254"),
+        allow("192.168.0.0/16"),
+        allow("10.0.0.0/8"),
+        allow("10.76.255.0/24:443"),
+    ];
+    as_control(&cove, move |runner| async move {
+        let made = runner.create(request(allow("10.77.3.0/24"))).await.unwrap();
+        for policy in closed {
+            let wanted = request(policy);
+            let refused = runner.create(wanted.clone()).await.unwrap_err();
+            assert!(refused.to_string().contains("private_ranges"), "{refused}");
+            let changed = runner.set_network(&made.id, wanted.spec.network).await;
+            assert!(
+                matches!(changed, Err(RunnerError::Unsupported { .. })),
+                "{changed:?}"
+            );
+        }
+        let shown = runner.get(&made.id).await.unwrap();
+        assert_eq!(shown.spec, made.spec, "nothing was changed");
+        let unknown = runner.create(request(allow("preset:nobodys"))).await;
+        assert!(unknown.is_err(), "{unknown:?}");
+        runner.delete(&made.id).await.unwrap();
+        assert_eq!(runner.list().await.unwrap(), []);
+    });
+}
+
+#[test]
+fn the_runner_keeps_the_hosts_limits_whoever_asks() {
+    let cove = Cove::start_with(&["--sandboxes-max", "2", "--warm", "0"]);
+    let long = "x".repeat(5000);
+    let resources = |change: serde_json::Value| {
+        let mut resources = serde_json::json!({"cpu": 0.5, "memory_mb": 64, "disk_mb": 256});
+        let fields = resources.as_object_mut().unwrap();
+        fields.extend(change.as_object().unwrap().clone());
+        serde_json::json!({"resources": resources})
+    };
+    let too_much = [
+        resources(serde_json::json!({"cpu": 1024.0})),
+        resources(serde_json::json!({"memory_mb": 16 * 1024 * 1024})),
+        resources(serde_json::json!({"disk_mb": 64 * 1024 * 1024})),
+        resources(serde_json::json!({"pids": 4_000_000})),
+        resources(serde_json::json!({"open_files": 1u64 << 40})),
+        serde_json::json!({"name": "../../etc"}),
+        serde_json::json!({"name": long}),
+        serde_json::json!({"image": long}),
+        serde_json::json!({"user": long}),
+        serde_json::json!({"workdir": "relative"}),
+        serde_json::json!({"isolation": "none"}),
+        serde_json::json!({"env": {"A": "x".repeat(200_000)}}),
+        serde_json::json!({"env": {"A=B": "x"}}),
+        serde_json::json!({"labels": {long.as_str(): "x"}}),
+        serde_json::json!({"lifecycle": {"stop_after_s": u64::MAX}}),
+        serde_json::json!({"network": {"allow": vec!["example.org"; 300]}}),
+    ];
+    as_control(&cove, move |runner| async move {
+        for spec in too_much {
+            let refused = runner.create(request(spec.clone())).await;
+            assert!(refused.is_err(), "{spec} was accepted");
+        }
+        assert_eq!(runner.list().await.unwrap(), []);
+        let first = runner.create(request(serde_json::json!({}))).await.unwrap();
+        let patch = serde_json::from_value(serde_json::json!({"pids": 4_000_000})).unwrap();
+        let refused = runner.resize(&first.id, patch).await.unwrap_err();
+        assert!(
+            matches!(refused, RunnerError::Unsupported { .. }),
+            "{refused}"
+        );
+        runner.create(request(serde_json::json!({}))).await.unwrap();
+        let third = runner
+            .create(request(serde_json::json!({})))
+            .await
+            .unwrap_err();
+        assert!(matches!(third, RunnerError::NoCapacity { .. }), "{third}");
+    });
+}
