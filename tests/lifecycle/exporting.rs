@@ -528,7 +528,7 @@ async fn the_engine_neither_dials_nor_runs_tar_while_snapshots_travel() {
     let imported = import(&world, &file).await.unwrap();
     let job = world
         .client()
-        .image_from_snapshot(&snapshot, "packed")
+        .image_from_snapshot(&snapshot, "packed", ImageOwner::Operator)
         .await
         .unwrap();
     assert_eq!(world.job_end(&job.id).await.state, JobState::Done);
