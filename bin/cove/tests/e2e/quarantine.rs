@@ -114,7 +114,10 @@ fn a_damaged_record_costs_one_sandbox_its_place_until_it_is_adopted() {
     assert!(shown["reason"].as_str().unwrap().contains("damaged"));
     cove.ok(["exec", "healthy", "--", "true"]);
     assert!(doctor(&cove, "records").contains(&damaged));
-    assert_eq!(ids(&cove, &["quarantine", "ls"]), [damaged.clone()]);
+    assert_eq!(
+        ids(&cove, &["quarantine", "ls"]),
+        std::slice::from_ref(&damaged)
+    );
     cove.ok(["quarantine", "adopt", &damaged]);
     cove.ok(["start", "damaged"]);
     let read = cove.ok(["exec", "damaged", "--", "cat", "/tmp/file"]);
