@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attack;
+mod auditing;
 mod border;
 mod browser;
 mod chaos;

@@ -136,3 +136,89 @@ fn a_sweep_removes_what_a_crash_left_and_nothing_that_lives() {
     );
     assert!(!nowhere.exists(), "it made what it was asked to look at");
 }
+
+/// `POST /v1/sandboxes` with a key: the status and what came with it.
+fn create(cove: &Cove, key: &str, name: &str) -> (u16, serde_json::Value) {
+    let read = |file: &str| std::fs::read_to_string(cove.data_dir().join(file)).unwrap();
+    let body = serde_json::json!({
+        "image": "busybox", "name": name, "resources": {"memory_mb": 64, "disk_mb": 256},
+    });
+    let asked = std::process::Command::new("curl")
+        .args([
+            "--silent",
+            "--max-time",
+            "60",
+            "--write-out",
+            "\n%{http_code}",
+        ])
+        .arg("--header")
+        .arg(format!("Authorization: Bearer {}", read("root.key").trim()))
+        .args(["--header", "Content-Type: application/json", "--header"])
+        .arg(format!("Idempotency-Key: {key}"))
+        .arg("--data")
+        .arg(body.to_string())
+        .arg(format!("{}/v1/sandboxes", read("url").trim()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(asked.stdout).unwrap();
+    let (answer, status) = text.rsplit_once('\n').unwrap();
+    let answer = serde_json::from_str(answer).unwrap_or_default();
+    (status.parse().unwrap(), answer)
+}
+
+/// How often listeners were told that it runs.
+fn told_running(cove: &Cove, id: &str) -> usize {
+    let told = cove.ok(["--json", "events", id]);
+    let events = told
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    events.filter(|event| event["state"] == "running").count()
+}
+
+#[test]
+fn creates_repeated_while_runners_die_are_made_once_and_told_once() {
+    let cove = Cove::start();
+    let mut made = Vec::new();
+    for round in 0..6u64 {
+        let before = cove.role_pid("runner");
+        // The runner dies at another moment of the create each time.
+        let killing = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(12 * round));
+            signal(before, Signal::KILL);
+        });
+        let (key, name) = (format!("key-{round}"), format!("box-{round}"));
+        let id = wait_for("the create is answered", || {
+            let (status, answer) = create(&cove, &key, &name);
+            assert_ne!(status, 409, "{answer}");
+            matches!(status, 200 | 201).then(|| answer["id"].as_str().unwrap().to_owned())
+        });
+        killing.join().unwrap();
+        made.push(id);
+        wait_for("another runner serves", || {
+            (cove.role_pid("runner") != before).then_some(())
+        });
+    }
+    made.sort();
+    wait_for("nothing is left of what failed", || {
+        let listed = cove.run(["ls", "--quiet"]);
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let mut listed: Vec<_> = listed.lines().map(str::to_owned).collect();
+        listed.sort();
+        (listed == made).then_some(())
+    });
+    for id in &made {
+        wait_for("its start is told", || {
+            (told_running(&cove, id) == 1).then_some(())
+        });
+    }
+    // Another engine tells how they are; nobody hears of it again.
+    let before = cove.role_pid("runner");
+    signal(before, Signal::KILL);
+    wait_for("another runner serves", || {
+        let served = cove.run(["exec", &made[0], "--", "true"]).status.success();
+        (served && cove.role_pid("runner") != before).then_some(())
+    });
+    for id in &made {
+        assert_eq!(told_running(&cove, id), 1, "{id}");
+    }
+}
