@@ -6,17 +6,26 @@
 mod basics;
 mod churn;
 mod exporting;
+mod fetching;
 mod full_host;
 mod images;
 mod inheriting;
 mod memory;
 mod observing;
+#[path = "../../crates/image/tests/it/registry.rs"]
+#[allow(dead_code, reason = "only part of it is needed here")]
+mod registry;
 mod resizing;
 mod sleeping;
 mod snapshots;
 mod sqlite;
 mod stopping;
 mod storage;
+
+/// What the registry borrowed from the image store's tests needs.
+mod world {
+    pub use cove_tests::sh;
+}
 
 /// The program that holds the engine.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_engine-host");

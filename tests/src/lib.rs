@@ -28,6 +28,18 @@ const POLL: Duration = Duration::from_millis(20);
 /// Any one command of a test; far above what even a busy machine needs.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(90);
 
+/// Runs a shell script and returns what it prints; the test fails when the script does.
+pub fn sh(script: &str, dir: &Path) -> String {
+    let output = std::process::Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(dir)
+        .output()
+        .expect("there is a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}\n{said}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
 /// The engine's defaults over a data directory, with the cache of images that `COVE_CACHE_DIR` names.
 pub fn engine_config(data_dir: impl Into<PathBuf>) -> EngineConfig {
     let mut config = EngineConfig::new(data_dir);

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Calls that run a program or reach another address.
-const WATCHED: &str = "trace=connect,sendto,sendmsg,sendmmsg,execve,execveat";
+/// Calls that run a program, reach another address, or give up root.
+const WATCHED: &str = "trace=connect,sendto,sendmsg,sendmmsg,execve,execveat,setuid,setresuid";
 
 /// strace at work.
 pub struct Strace {
@@ -17,9 +17,15 @@ pub struct Strace {
     dir: TempDir,
 }
 
-/// What was seen, one line a call.
+/// What was seen, each call as strace writes it.
 #[derive(Debug)]
-pub struct Seen(Vec<String>);
+pub struct Seen(Vec<Call>);
+
+#[derive(Debug)]
+struct Call {
+    by_root: bool,
+    text: String,
+}
 
 impl Strace {
     /// Attaches to a process and to all it has started; returns once every one of them is watched.
@@ -28,8 +34,9 @@ impl Strace {
         let pids = with_descendants(pid);
         let mut command = Command::new("strace");
         command
-            .args(["-f", "-s", "200", "-e", WATCHED, "-e", "signal=none", "-o"])
-            .arg(dir.path().join("calls"));
+            .args(["-f", "-ff", "-s", "200", "-e", WATCHED])
+            .args(["-e", "signal=none", "-o"])
+            .arg(dir.path().join("of"));
         for pid in &pids {
             command.args(["-p", &pid.to_string()]);
         }
@@ -55,8 +62,12 @@ impl Strace {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::INT).expect("strace runs");
         self.child.wait().expect("strace ends");
-        let calls = fs::read_to_string(self.dir.path().join("calls")).expect("strace wrote a file");
-        Seen(calls.lines().map(str::to_owned).collect())
+        let mut seen = Seen(Vec::new());
+        for file in fs::read_dir(self.dir.path()).expect("our own directory") {
+            let calls = fs::read(file.expect("our own file").path()).expect("strace wrote it");
+            seen.add_thread(&String::from_utf8_lossy(&calls));
+        }
+        seen
     }
 }
 
@@ -68,16 +79,42 @@ impl Drop for Strace {
 }
 
 impl Seen {
-    /// Every program that was run, as it was named.
-    pub fn programs(&self) -> Vec<&str> {
-        let calls = self.0.iter().filter(|line| line.contains("execve"));
-        calls.filter_map(|line| line.split('"').nth(1)).collect()
+    /// A thread is root's until it becomes another user. Threads of other users count as root's from their
+    /// start, which errs on the strict side.
+    fn add_thread(&mut self, calls: &str) {
+        let mut by_root = true;
+        for line in calls.lines() {
+            let text = line.to_owned();
+            self.0.push(Call { by_root, text });
+            let changes = line.starts_with("setresuid(") || line.starts_with("setuid(");
+            if changes && line.ends_with(" = 0") && !line.contains("(0") {
+                by_root = false;
+            }
+        }
     }
 
-    /// Every call with an address of a network.
-    pub fn dials(&self) -> Vec<&str> {
-        let network = |line: &&String| line.contains("AF_INET");
-        self.0.iter().filter(network).map(String::as_str).collect()
+    /// Every program that was run, as it was named.
+    pub fn programs(&self) -> Vec<&str> {
+        let calls = self.0.iter().filter(|call| call.text.contains("execve"));
+        calls
+            .filter_map(|call| call.text.split('"').nth(1))
+            .collect()
+    }
+
+    /// Root's calls with an address of a network.
+    pub fn dials_of_root(&self) -> Vec<&str> {
+        self.dials(true)
+    }
+
+    /// Other users' calls with an address of a network.
+    pub fn dials_of_others(&self) -> Vec<&str> {
+        self.dials(false)
+    }
+
+    fn dials(&self, by_root: bool) -> Vec<&str> {
+        let dials = |call: &&Call| call.by_root == by_root && call.text.contains("AF_INET");
+        let calls = self.0.iter().filter(dials);
+        calls.map(|call| call.text.as_str()).collect()
     }
 }
 
@@ -126,8 +163,25 @@ mod tests {
         let tar = |program: &&str| program.ends_with("/tar");
         assert!(seen.programs().iter().any(tar), "{seen:?}");
         assert!(
-            seen.dials().iter().any(|call| call.contains("127.0.0.1")),
+            seen.dials_of_root()
+                .iter()
+                .any(|call| call.contains("127.0.0.1")),
             "{seen:?}"
         );
+    }
+
+    #[test]
+    fn root_is_root_until_it_becomes_another_user() {
+        let mut seen = Seen(Vec::new());
+        seen.add_thread(
+            "connect(3, {sa_family=AF_UNIX, sun_path=\"/x\"}, 110) = 0\n\
+             connect(3, {sa_family=AF_INET, sin_port=htons(443)}, 16) = 0\n\
+             setresuid(0, 0, 0) = 0\n\
+             connect(3, {sa_family=AF_INET6, sin6_port=htons(443)}, 28) = 0\n\
+             setresuid(1900000001, 1900000001, 1900000001) = 0\n\
+             connect(3, {sa_family=AF_INET, sin_port=htons(80)}, 16) = 0\n",
+        );
+        assert_eq!(seen.dials_of_root().len(), 2);
+        assert_eq!(seen.dials_of_others().len(), 1);
     }
 }
