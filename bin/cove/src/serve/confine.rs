@@ -29,8 +29,11 @@ const IOCTLS: &[u32] = &[
     libc::TCGETS as u32,
     libc::TIOCGWINSZ as u32,
 ];
-/// Names of threads and of memory.
+/// Reads the process's own auxiliary vector, which is how rustix finds the vDSO.
+const PR_GET_AUXV: u32 = 0x4155_5856;
+/// Names of threads and of memory, and what the kernel told the process at its start.
 const PRCTLS: &[u32] = &[
+    PR_GET_AUXV,
     libc::PR_SET_NAME as u32,
     libc::PR_GET_NAME as u32,
     libc::PR_SET_VMA as u32,
