@@ -105,7 +105,7 @@ impl Watch {
             if before.is_none_or(|before| before.cpu != cpu || before.from != 0) {
                 let found = raise_lowered(&group, &mut now.from);
                 if found > 0 && !now.told {
-                    tracing::info!(group = %name, processes = found, "a sandbox lowered OOM scores; they are raised again, and will be silently");
+                    tracing::info!(group = %name, processes = found, "processes of a sandbox had OOM scores below the minimum; raised, and raised silently from now on");
                     now.told = true;
                 }
                 raised += found;
