@@ -139,8 +139,10 @@ async fn accept(
     };
     let grace = app.config.shutdown_grace;
     let mut left = timeout(grace.min(FOLLOWERS_GRACE), ended()).await;
-    app.leaving.cancel();
+    // Another listener of the same server may still have requests under way, so only what is left over here
+    // is a reason to cut followers short.
     if left.is_err() {
+        app.leaving.cancel();
         left = timeout(grace.saturating_sub(FOLLOWERS_GRACE), ended()).await;
     }
     if left.is_err() {

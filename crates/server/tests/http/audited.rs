@@ -28,7 +28,7 @@ fn said(route: &Route) -> (&'static str, &'static str) {
         Op::AddSshKey => ("", r#"{"name":"made","public_key":"ssh-ed25519 AAAA"}"#),
         Op::CreateOrg => ("", r#"{"name":"made"}"#),
         Op::PatchOrg => ("", r#"{"quota":{"sandboxes":1}}"#),
-        Op::CreateSandbox => ("", "{}"),
+        Op::CreateSandbox | Op::AdoptQuarantined => ("", "{}"),
         _ => ("", ""),
     }
 }
