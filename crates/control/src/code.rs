@@ -45,6 +45,9 @@ const RING_BYTES: u64 = 1024 * 1024;
 const TURN_WAIT: Duration = Duration::from_secs(60);
 /// How long a context may take to take in what it is told.
 const INPUT_WAIT: Duration = Duration::from_secs(20);
+/// How long a removed context may take to be gone, and how often that is looked at.
+const REMOVAL_WAIT: Duration = Duration::from_secs(2);
+const REMOVAL_POLL: Duration = Duration::from_millis(5);
 /// A shell's exit code for a program that is not there.
 const NO_PROGRAM: i32 = 127;
 const SIGINT: i32 = 2;
@@ -118,7 +121,15 @@ impl Control {
             .guest(principal, which, GuestAction::CodeContext)
             .await?;
         let found = find(access.guest(), context).await?;
-        Ok(send_signal(access.guest(), &found.id, SIGKILL).await?)
+        send_signal(access.guest(), &found.id, SIGKILL).await?;
+        // A killed process is listed until the guest has reaped it; whoever removed a context sees it no more.
+        let gone = async {
+            while find(access.guest(), context).await.is_ok() {
+                tokio::time::sleep(REMOVAL_POLL).await;
+            }
+        };
+        timeout(REMOVAL_WAIT, gone).await.ok();
+        Ok(())
     }
 
     /// Needs `use`. Ends the code a context runs now, not the context.

@@ -342,6 +342,11 @@ pub async fn open(address: &str) -> Result<Arc<dyn Store>, StoreError> {
     open_sqlite(Path::new(path)).await
 }
 
+/// For the end of a server: afterwards the database file alone holds everything.
+pub fn checkpoint_sqlite(path: &Path) -> Result<(), StoreError> {
+    sqlite::checkpoint(path)
+}
+
 /// Opens or makes an SQLite file.
 pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>, StoreError> {
     let path = path.to_owned();

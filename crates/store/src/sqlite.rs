@@ -348,6 +348,15 @@ fn now<R>(future: impl Future<Output = Result<R, StoreError>>) -> Result<R, Stor
     }
 }
 
+/// Moves what the write-ahead log holds into the database file, so that a copy of the file alone is whole.
+/// Waits for nobody.
+pub fn checkpoint(path: &Path) -> Result<(), StoreError> {
+    SqliteTx::open(path)?
+        .0
+        .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+        .map_err(failed)
+}
+
 /// A connection, with a transaction open on it while an operation runs.
 pub struct SqliteTx(Connection);
 

@@ -40,8 +40,17 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(|source| ServeError::io("cannot start the control side", source))?;
+    let sqlite = config.settings.database.is_empty();
+    let database = config.settings.control_dir().join("cove.db");
     let ended = runtime.block_on(serve(config, handed, tls, refused));
     runtime.shutdown_timeout(LAST_THREADS);
+    // Connections that threads still hold are not closed, so the log would stay beside the file.
+    if sqlite
+        && database.exists()
+        && let Err(error) = cove_store::checkpoint_sqlite(&database)
+    {
+        tracing::warn!(error = chain(&error), "cannot checkpoint the database");
+    }
     ended
 }
 
