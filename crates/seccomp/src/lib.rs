@@ -51,8 +51,8 @@ pub enum Rule<'a> {
     AllowWhere(libc::c_long, u32, &'a [u32]),
     /// The same, and with others it fails with this error, without a note.
     AllowWhereOrFail(libc::c_long, u32, &'a [u32], i32),
-    /// Allowed when the argument has all of these bits.
-    AllowWith(libc::c_long, u32, u32),
+    /// Allowed when the argument has all of these bits; otherwise it fails with this error, without a note.
+    AllowWithOrFail(libc::c_long, u32, u32, i32),
     /// Fails with this error, without a note: callers expect that and go another way.
     Fail(libc::c_long, i32),
 }
@@ -79,7 +79,7 @@ impl Rule<'_> {
         let (Self::Allow(number)
         | Self::AllowWhere(number, ..)
         | Self::AllowWhereOrFail(number, ..)
-        | Self::AllowWith(number, ..)
+        | Self::AllowWithOrFail(number, ..)
         | Self::Fail(number, _)) = self;
         *number as u32
     }
@@ -105,12 +105,12 @@ impl Rule<'_> {
             Self::Allow(_) => vec![allow],
             Self::AllowWhere(_, index, values) => one_of(index, values, refuse),
             Self::AllowWhereOrFail(_, index, values, errno) => one_of(index, values, fail(*errno)),
-            Self::AllowWith(_, index, bits) => vec![
+            Self::AllowWithOrFail(_, index, bits, errno) => vec![
                 instruction(LOAD, argument(index), 0, 0),
                 instruction(AND, *bits, 0, 0),
                 instruction(JUMP_EQUAL, *bits, 0, 1),
                 allow,
-                refuse,
+                fail(*errno),
             ],
             Self::Fail(_, errno) => vec![fail(*errno)],
         }
@@ -243,7 +243,7 @@ mod tests {
     fn conditions_look_at_the_argument_they_name() {
         let rules = [
             Rule::AllowWhere(libc::SYS_ioctl, 1, &[7, 9]),
-            Rule::AllowWith(libc::SYS_clone, 0, 0b101),
+            Rule::AllowWithOrFail(libc::SYS_clone, 0, 0b101, libc::EPERM),
             Rule::Fail(libc::SYS_clone3, libc::ENOSYS),
             Rule::AllowWhereOrFail(libc::SYS_socket, 0, &[1], libc::EAFNOSUPPORT),
             Rule::Allow(libc::SYS_read),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use cove_seccomp::Rule::{Allow, AllowWhere, AllowWhereOrFail, AllowWith, Fail};
+use cove_seccomp::Rule::{Allow, AllowWhere, AllowWhereOrFail, AllowWithOrFail, Fail};
 use cove_seccomp::{Otherwise, Refused, Rule, Threads, install, note_refused};
 
 use super::ServeError;
@@ -92,8 +92,9 @@ const RULES: &[Rule<'static>] = &[
     #[cfg(target_arch = "x86_64")] Allow(libc::SYS_getrlimit),
     Allow(libc::SYS_sched_yield), Allow(libc::SYS_sched_getaffinity), Allow(libc::SYS_getcpu),
     // Threads, never processes: the kernel does not let a filter see what clone3 is asked for, and the C
-    // library goes on with clone where that is not known.
-    AllowWith(libc::SYS_clone, 0, (libc::CLONE_VM | libc::CLONE_THREAD) as u32),
+    // library goes on with clone where that is not known. A refused clone is not noted: the C library starts
+    // programs with all signals blocked, where the signal of a note would end the process.
+    AllowWithOrFail(libc::SYS_clone, 0, (libc::CLONE_VM | libc::CLONE_THREAD) as u32, libc::EPERM),
     Fail(libc::SYS_clone3, libc::ENOSYS),
     Allow(libc::SYS_set_robust_list), Allow(libc::SYS_set_tid_address), Allow(libc::SYS_rseq),
     AllowWhere(libc::SYS_prctl, 0, PRCTLS),
