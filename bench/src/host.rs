@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cove_engine::{Engine, EngineConfig, Overcommit};
+use cove_isolation_container::ContainerConfig;
 use cove_model::{ProcessId, Resources, SandboxId, SandboxSpec};
 use cove_protocol::client::{ExecResult, Guest};
 use cove_protocol::message::Start;
@@ -27,13 +28,19 @@ impl Host {
             memory: 1e3,
             disk: 1e6,
         };
-        config.warm = 8;
         config.import_dirs = image
             .and_then(Path::parent)
             .map(Path::to_owned)
             .into_iter()
             .collect();
-        let engine = Engine::open(config).await?;
+        let engine = Engine::open(
+            config,
+            vec![Box::new(ContainerConfig {
+                warm: 8,
+                ..ContainerConfig::default()
+            })],
+        )
+        .await?;
         let source = match image {
             None => ImageSource::Debian,
             Some(path) => ImageSource::Local {

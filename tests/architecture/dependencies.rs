@@ -186,7 +186,7 @@ fn linked_into(package: &str) -> Vec<String> {
 
 #[test]
 fn what_runs_as_root_links_nothing_that_reads_tls_http_or_archives() {
-    for package in ["cove-image", "cove-engine"] {
+    for package in ["cove-image", "cove-engine", "cove-isolation-container"] {
         let names = linked_into(package);
         assert!(
             names.iter().any(|name| name == "cove-unpack") && names.len() > 50,

@@ -21,8 +21,12 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("embedded", &[]),
     ("pool", &[]),
     ("criu", &["model"]),
-    ("isolation", &["model"]),
-    ("network", &["model", "isolation"]),
+    ("network", &["model"]),
+    // The interface of a tier, with what a host gives to all of its tiers.
+    (
+        "isolation",
+        &["model", "network", "parser", "runner", "seccomp", "unpack"],
+    ),
     ("gateway", &["model", "runner", "seccomp"]),
     ("fetcher", &["gateway", "model", "runner", "seccomp"]),
     (
@@ -39,22 +43,22 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "network",
             "parser",
             "protocol",
+            "runner",
             "seccomp",
             "spawner",
             "unpack",
         ],
     ),
     ("runner", &["model"]),
+    // One host's sandboxes, whatever holds them: tiers are joined to it by the programs on top.
     (
         "engine",
         &[
-            "criu",
             "embedded",
             "fetcher",
             "gateway",
             "image",
             "isolation",
-            "isolation-container",
             "model",
             "network",
             "parser",
@@ -62,66 +66,28 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "protocol",
             "runner",
             "seccomp",
-            "spawner",
             "unpack",
         ],
     ),
     ("store", &["model"]),
-    ("scheduler", &["model"]),
     ("api", &["model"]),
     ("client", &["api", "model"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner`.
-    (
-        "control",
-        &["model", "protocol", "runner", "scheduler", "store"],
-    ),
+    ("control", &["model", "protocol", "runner", "store"]),
     // Dialects stand on the control plane, and the server on them; none knows the native contract.
     (
         "dialect",
-        &[
-            "control",
-            "model",
-            "protocol",
-            "runner",
-            "scheduler",
-            "store",
-        ],
+        &["control", "model", "protocol", "runner", "store"],
     ),
     (
         "dialect-daytona",
-        &[
-            "control",
-            "dialect",
-            "model",
-            "protocol",
-            "runner",
-            "scheduler",
-            "store",
-        ],
+        &["control", "dialect", "model", "protocol", "runner", "store"],
     ),
     (
         "dialect-e2b",
-        &[
-            "control",
-            "dialect",
-            "model",
-            "protocol",
-            "runner",
-            "scheduler",
-            "store",
-        ],
+        &["control", "dialect", "model", "protocol", "runner", "store"],
     ),
-    (
-        "ssh",
-        &[
-            "control",
-            "model",
-            "protocol",
-            "runner",
-            "scheduler",
-            "store",
-        ],
-    ),
+    ("ssh", &["control", "model", "protocol", "runner", "store"]),
     (
         "server",
         &[
@@ -133,7 +99,6 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "model",
             "protocol",
             "runner",
-            "scheduler",
             "store",
         ],
     ),
@@ -210,6 +175,34 @@ fn dependencies_point_down_only() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Crates that hold one isolation tier each begin with this.
+const TIER: &str = "cove-isolation-";
+
+#[test]
+fn nothing_but_the_programs_on_top_depends_on_a_tier() {
+    let graph = workspace(true);
+    assert!(graph.keys().any(|name| name.starts_with(TIER)));
+    let mut wrong = Vec::new();
+    for name in graph.keys().filter(|name| !TOPS.contains(&name.as_str())) {
+        let tiers = reached(name)
+            .into_iter()
+            .filter(|reached| reached.starts_with(TIER));
+        wrong.extend(tiers.map(|tier| format!("{name} depends on the tier {tier}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_crate_that_a_row_names_exists() {
+    let graph = workspace(true);
+    for (row, allowed) in MAY_REACH {
+        for name in std::iter::once(row).chain(allowed.iter()) {
+            let whole = format!("cove-{name}");
+            assert!(graph.contains_key(&whole), "there is no crate {whole}");
+        }
+    }
 }
 
 #[test]

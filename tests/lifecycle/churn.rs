@@ -122,7 +122,9 @@ async fn a_create_whose_caller_goes_away_ends_as_a_whole_sandbox_or_as_nothing()
     // The fixture makes the image and the names to clean up by; its own engine then lets go.
     let mut world = World::start(PROGRAM).await;
     world.let_go();
-    let engine = Engine::open(world.setup.engine_config()).await.unwrap();
+    let engine = Engine::open(world.setup.engine_config(), world.setup.tiers())
+        .await
+        .unwrap();
     assert!(
         RunnerApi::images(&engine)
             .await

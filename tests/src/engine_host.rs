@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use cove_engine::{BackendChoice, EngineConfig, Overcommit};
+use cove_engine::{BackendChoice, EngineConfig, OpenTier, Overcommit};
 use cove_model::{Event, Resources, SandboxId, SandboxSpec, State};
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_runner::wire::Client;
@@ -89,7 +89,6 @@ impl Setup {
             config.pool_bytes = Some(self.pool_bytes);
         }
         config.reserve_bytes = self.reserve_bytes;
-        config.warm = self.warm;
         if let Some(file) = &self.boot_id_file {
             config.boot_id_file.clone_from(file);
         }
@@ -101,6 +100,10 @@ impl Setup {
             };
         }
         config
+    }
+
+    pub fn tiers(&self) -> Vec<Box<dyn OpenTier>> {
+        crate::tiers(self.warm)
     }
 
     fn arguments(&self) -> Vec<String> {

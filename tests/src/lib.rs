@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cove_engine::{Engine, EngineConfig};
+use cove_engine::{Engine, EngineConfig, OpenTier};
+use cove_isolation_container::ContainerConfig;
 use cove_model::{ProcessId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{Exit, Start};
@@ -49,6 +50,14 @@ pub fn engine_config(data_dir: impl Into<PathBuf>) -> EngineConfig {
     config
 }
 
+/// The tiers of a test's engine; `warm` sandboxes are prepared ahead.
+pub fn tiers(warm: usize) -> Vec<Box<dyn OpenTier>> {
+    vec![Box::new(ContainerConfig {
+        warm,
+        ..ContainerConfig::default()
+    })]
+}
+
 /// An engine with a data directory that goes when this does.
 pub struct Host {
     pub engine: Engine,
@@ -68,7 +77,8 @@ impl Host {
         config.pool_bytes = Some(POOL_BYTES);
         config.import_dirs = vec![dir.path().to_owned()];
         change(&mut config);
-        let engine = Engine::open(config).await.expect("the engine opens");
+        let tiers = tiers(ContainerConfig::default().warm);
+        let engine = Engine::open(config, tiers).await.expect("the engine opens");
         Arc::new(Self {
             engine,
             dir,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cove_isolation::{Adopted, Isolation, IsolationError, Machine};
+use cove_isolation::{Adopted, IsolationError, Machine};
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_pool::{Kind, VolumeId};
 use tokio::task::spawn_blocking;
@@ -75,7 +75,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let inner = &self.inner;
         let found = match &record.machine {
-            Some(machine) => inner.container.adopt(machine).await.unwrap_or_else(|error| {
+            Some(machine) => inner.tiers.adopt(machine).await.unwrap_or_else(|error| {
                 // One that cannot be taken over is ended by the sweep; the others must not suffer for it.
                 let reason = crate::error::chain(&error);
                 tracing::error!(sandbox = %record.id, error = reason, "a sandbox cannot be taken over and is ended");
@@ -176,7 +176,11 @@ impl Engine {
 
     /// Removes every leftover of this engine that no sandbox owns. Only safe before serving.
     pub(crate) async fn sweep(&self) -> Result<(), EngineError> {
-        let groups = self.inner.container.sweep().await?;
+        let mut leftovers = 0;
+        for tier in self.inner.tiers.all() {
+            leftovers += tier.sweep().await?;
+        }
+        leftovers += self.settle_network().await?;
         self.inner.open_networks().await;
         let inner = Arc::clone(&self.inner);
         let volumes = spawn_blocking(move || {
@@ -206,7 +210,7 @@ impl Engine {
         self.inner.images.store.sweep().await?;
         self.inner.sweep_snapshots().await;
         self.sweep_network().await;
-        tracing::info!(groups, ?volumes, "swept");
+        tracing::info!(leftovers, ?volumes, "swept");
         Ok(())
     }
 }

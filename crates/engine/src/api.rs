@@ -245,8 +245,8 @@ impl RunnerApi for Engine {
 
     async fn host(&self) -> Result<HostReport, RunnerError> {
         let inner = Arc::clone(&self.inner);
-        let memory = inner.container.probe_memory().await;
-        spawn_blocking(move || doctor::report(&inner, memory))
+        let found = inner.tiers.findings().await;
+        spawn_blocking(move || doctor::report(&inner, found))
             .await
             .map_err(internal)?
     }

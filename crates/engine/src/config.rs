@@ -7,8 +7,6 @@ use cove_model::network::Cidr;
 use cove_network::Addresses;
 use cove_pool::BackendChoice;
 
-/// How many seats wait ready by default: enough for a burst of one agent's forks, little memory.
-const DEFAULT_WARM: usize = 4;
 /// Sandboxes of one host, stopped ones included, unless told.
 const DEFAULT_SANDBOXES_MAX: usize = 10_000;
 
@@ -25,10 +23,6 @@ pub struct EngineConfig {
     pub backend: BackendChoice,
     pub pool_bytes: Option<u64>,
     pub reserve_bytes: Option<u64>,
-    /// Sandboxes prepared ahead of need.
-    pub warm: usize,
-    /// The CRIU program that captures memory; where none is named it is looked for.
-    pub criu: Option<PathBuf>,
     pub overcommit: Overcommit,
     /// The addresses of this host's sandboxes; the same for all engines of the host.
     pub network_range: Addresses,
@@ -82,8 +76,6 @@ impl EngineConfig {
             backend: BackendChoice::Auto,
             pool_bytes: None,
             reserve_bytes: None,
-            warm: DEFAULT_WARM,
-            criu: None,
             overcommit: Overcommit::default(),
             network_range: Addresses::default(),
             network_presets: None,

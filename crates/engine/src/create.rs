@@ -210,17 +210,16 @@ impl Inner {
         spec.check().map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
-        if spec.isolation != self.container.name() {
-            let message = format!(
-                "there is no isolation tier '{}' on this host; it has: {}",
-                spec.isolation,
-                self.container.name()
-            );
-            return Err(RunnerError::Unsupported { message });
-        }
+        self.tiers.named(&spec.isolation).map_err(from_isolation)?;
         self.check_pids(&spec.resources)?;
         self.check_network(&spec.network)?;
         Ok(())
+    }
+
+    /// The tier that holds a sandbox.
+    pub(crate) fn tier_of(&self, record: &Record) -> Result<&Arc<dyn Isolation>, RunnerError> {
+        let tier = self.tiers.named(&record.spec.isolation);
+        tier.map_err(from_isolation)
     }
 
     pub(crate) fn hold_image(&self, name: &str) -> Result<(Image, ImageHold), RunnerError> {
@@ -241,11 +240,12 @@ impl Inner {
         image: &Image,
         from: Starting,
     ) -> Result<Box<dyn Machine>, RunnerError> {
-        let volume = sandbox.volume();
-        let boot = self.plan_boot(&sandbox.record(), image, volume, from.disk, from.grown_mb);
+        let (volume, record) = (sandbox.volume(), sandbox.record());
+        let tier = self.tier_of(&record)?;
+        let boot = self.plan_boot(&record, image, volume, from.disk, from.grown_mb);
         match from.memory {
-            None => self.container.boot(boot).await,
-            Some(memory) => self.container.restore(Restore { boot, memory }).await,
+            None => tier.boot(boot).await,
+            Some(memory) => tier.restore(Restore { boot, memory }).await,
         }
         .map_err(from_isolation)
     }

@@ -1,9 +1,6 @@
 //! What the host offers and lacks, each line with the fix.
 
-use std::fs;
-
-use cove_isolation::Isolation;
-use cove_isolation_container::OomOrder;
+use cove_isolation::finding::{bad, good, warning};
 use cove_model::State;
 use cove_pool::Pool;
 use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
@@ -13,18 +10,11 @@ use crate::engine::Inner;
 use crate::error::from_pool;
 use crate::network;
 
-/// Overlays have idmapped layers since this kernel.
-const KERNEL_NEEDED: (u32, u32) = (5, 19);
-
-/// `memory` is what a real capture and restore said.
-pub(crate) fn report(
-    inner: &Inner,
-    memory: Result<String, String>,
-) -> Result<HostReport, RunnerError> {
+/// `tiers` is what the tiers found.
+pub(crate) fn report(inner: &Inner, tiers: Vec<Finding>) -> Result<HostReport, RunnerError> {
     let space = inner.pool.space().map_err(from_pool)?;
     let (capacity, promised) = (inner.books.capacity(), inner.books.promised());
     let sandboxes = inner.all();
-    let tier = &inner.container;
     Ok(HostReport {
         cpus: capacity.cpus,
         memory_bytes: capacity.memory_bytes,
@@ -38,27 +28,25 @@ pub(crate) fn report(
             .filter(|sandbox| sandbox.machine().is_some())
             .count() as u64,
         sandboxes: sandboxes.len() as u64,
-        warm: inner.config.warm as u64,
-        tiers: vec![TierReport {
-            name: tier.name().into(),
-            usable: true,
-            capabilities: tier.capabilities().names(),
-        }],
-        findings: findings(inner, memory),
+        warm: inner.tiers.warm().wanted as u64,
+        tiers: inner
+            .tiers
+            .all()
+            .iter()
+            .map(|tier| TierReport {
+                name: tier.name().into(),
+                usable: true,
+                capabilities: tier.capabilities().names(),
+            })
+            .collect(),
+        findings: findings(inner, tiers),
     })
 }
 
-fn findings(inner: &Inner, memory: Result<String, String>) -> Vec<Finding> {
-    let mut found = host_findings(inner.container.cgroup_version());
+fn findings(inner: &Inner, tiers: Vec<Finding>) -> Vec<Finding> {
+    let mut found = tiers;
+    found.extend([bootstrap_tool(), open_files()]);
     found.extend(network::findings(inner));
-    found.push(match memory {
-        Ok(told) => good("memory snapshots", told),
-        Err(reason) => warning(
-            "memory snapshots",
-            format!("sandboxes cannot be paused to disk or forked with their memory: {reason}"),
-            "run scripts/setup, which provides a CRIU that fits this kernel".into(),
-        ),
-    });
     found.push(good(
         "export key",
         format!(
@@ -149,101 +137,6 @@ fn disk_room(inner: &Inner) -> Finding {
     }
 }
 
-fn host_findings(cgroup_version: u8) -> Vec<Finding> {
-    vec![
-        kernel(),
-        cgroups(cgroup_version),
-        user_namespaces(),
-        bootstrap_tool(),
-        open_files(),
-        oom_order(OomOrder::of_this_host()),
-    ]
-}
-
-fn oom_order(order: OomOrder) -> Finding {
-    const NAME: &str = "out-of-memory order";
-    let OomOrder {
-        pinned,
-        own,
-        sandboxes,
-    } = order;
-    if own >= sandboxes {
-        return bad(
-            NAME,
-            format!(
-                "the server's OOM score is {own} and sandboxes begin at {sandboxes}: the kernel may end the server before them"
-            ),
-            "set OOMScoreAdjust of the service to 0 or less, as packaging/cove.service does".into(),
-        );
-    }
-    match pinned {
-        true => good(
-            NAME,
-            format!(
-                "sandboxes end before the host's own processes (scores from {sandboxes}, pinned)"
-            ),
-        ),
-        false => warning(
-            NAME,
-            format!(
-                "this root lacks CAP_SYS_RESOURCE: guests can lower their OOM scores below {sandboxes} for up to a second, until the runner raises them again"
-            ),
-            "give the service CAP_SYS_RESOURCE, so that the kernel pins the scores".into(),
-        ),
-    }
-}
-
-fn kernel() -> Finding {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let (major, minor) = KERNEL_NEEDED;
-    if version >= KERNEL_NEEDED {
-        good("kernel", format!("Linux {release}"))
-    } else {
-        bad(
-            "kernel",
-            format!("Linux {release} is too old"),
-            format!("run Linux {major}.{minor} or newer"),
-        )
-    }
-}
-
-fn cgroups(version: u8) -> Finding {
-    match version {
-        2 => good("cgroups", "version 2, all limits can be enforced".into()),
-        _ => warning(
-            "cgroups",
-            "version 1: limits on writing (io_write_mb_s) cannot be enforced and are refused"
-                .into(),
-            "boot with systemd.unified_cgroup_hierarchy=1".into(),
-        ),
-    }
-}
-
-fn user_namespaces() -> Finding {
-    match fs::read_to_string("/proc/sys/user/max_user_namespaces")
-        .map(|text| text.trim().parse::<u64>())
-    {
-        Ok(Ok(0)) => bad(
-            "user namespaces",
-            "the host allows none".into(),
-            "set the sysctl user.max_user_namespaces above the number of sandboxes".into(),
-        ),
-        Ok(Ok(count)) => good("user namespaces", format!("up to {count}")),
-        _ => bad(
-            "user namespaces",
-            "this kernel has none".into(),
-            "run a kernel with CONFIG_USER_NS".into(),
-        ),
-    }
-}
-
 fn bootstrap_tool() -> Finding {
     let found = ["mmdebstrap", "debootstrap"].into_iter().find(|name| {
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -280,32 +173,5 @@ fn open_files() -> Finding {
             format!("the limit allows about {sandboxes} running sandboxes"),
             "raise LimitNOFILE of the service".into(),
         )
-    }
-}
-
-pub(crate) fn good(name: &str, message: String) -> Finding {
-    Finding {
-        name: name.into(),
-        level: Level::Ok,
-        message,
-        fix: None,
-    }
-}
-
-pub(crate) fn warning(name: &str, message: String, fix: String) -> Finding {
-    Finding {
-        name: name.into(),
-        level: Level::Warning,
-        message,
-        fix: Some(fix),
-    }
-}
-
-pub(crate) fn bad(name: &str, message: String, fix: String) -> Finding {
-    Finding {
-        name: name.into(),
-        level: Level::Error,
-        message,
-        fix: Some(fix),
     }
 }

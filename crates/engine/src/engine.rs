@@ -7,9 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
-use cove_isolation::claims::{UidRange, UidRanges};
-use cove_isolation::{Isolation, Machine};
-use cove_isolation_container::{ContainerConfig, ContainerTier};
+use cove_isolation::slots::{Slot, Slots};
+use cove_isolation::{Machine, OpenTier, TierHost};
 use cove_model::SandboxId;
 use cove_network::{Denials, Network, NetworkConfig};
 use cove_parser::Parser;
@@ -32,6 +31,7 @@ use crate::inherited::Counter;
 use crate::record::Records;
 use crate::sandbox::Sandbox;
 use crate::snapshots::Snapshots;
+use crate::tiers::Tiers;
 use crate::{instance, monitor};
 
 /// One host's sandboxes. Cheap to clone.
@@ -44,17 +44,16 @@ pub(crate) struct Inner {
     pub config: EngineConfig,
     pub pool: Pool,
     pub images: Images,
-    pub container: ContainerTier,
+    pub tiers: Tiers,
     /// Why sandboxes of this host can reach nothing, when that is so.
     pub network: Result<Arc<Network>, String>,
     /// Set when there is a network.
     pub gatekeeper: OnceLock<Arc<Gatekeeper>>,
     /// Refused packets, until somebody listens.
     denials: Mutex<Option<Denials>>,
-    pub ranges: Arc<UidRanges>,
-    /// Held for as long as images may be unpacked.
-    /// Ids of the confined programs that read strangers' bytes.
-    _unpack_range: UidRange,
+    pub slots: Arc<Slots>,
+    /// Its uids are those of the confined programs that read strangers' bytes.
+    _confined: Slot,
     pub(crate) parser: Arc<Parser>,
     pub books: Arc<Books>,
     pub events: Arc<Events>,
@@ -73,8 +72,12 @@ pub(crate) struct Inner {
 
 impl Engine {
     /// Opens the data directory, adopts what runs and sweeps what was half made.
-    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
-        let inner = spawn_blocking(move || Inner::open(config))
+    /// Its sandboxes are held by `tiers`.
+    pub async fn open(
+        config: EngineConfig,
+        tiers: Vec<Box<dyn OpenTier>>,
+    ) -> Result<Self, EngineError> {
+        let inner = spawn_blocking(move || Inner::open(config, &tiers))
             .await
             .map_err(|error| EngineError::Io {
                 action: "open",
@@ -108,10 +111,19 @@ impl Engine {
         self.inner.guard.stop().await;
         self.inner.counter.stop().await;
         self.close_gateway(!self.inner.all().is_empty()).await;
-        self.inner.container.close().await;
-        if self.inner.all().is_empty() {
-            let _ = self.inner.ranges.release();
+        for tier in self.inner.tiers.all() {
+            tier.close().await;
         }
+        let inner = Arc::clone(&self.inner);
+        let _ = spawn_blocking(move || {
+            if let Ok(network) = &inner.network {
+                network.close();
+            }
+            if inner.all().is_empty() {
+                let _ = inner.slots.release();
+            }
+        })
+        .await;
     }
 
     /// Deletes every sandbox and snapshot, then detaches the pool: for tests and for removing an installation.
@@ -172,18 +184,18 @@ impl Engine {
         &self.inner.images.store
     }
 
-    /// Fills the pool of prepared seats; benchmarks tell warm from cold by it.
+    /// Has every tier prepare all that it keeps ready; benchmarks tell warm from cold by it.
     pub async fn warm_up(&self) {
-        self.inner.container.warm_up().await;
+        for tier in self.inner.tiers.all() {
+            tier.warm_up().await;
+        }
     }
 
-    /// Gives the prepared seats back and lets a refill under way end, so that the next create is cold.
+    /// Gives back what is prepared and lets what is under way end, so that the next create is cold.
     pub async fn cool_down(&self) {
-        self.inner.container.cool_down().await;
-    }
-
-    pub fn warm_seats(&self) -> usize {
-        self.inner.container.warm_seats()
+        for tier in self.inner.tiers.all() {
+            tier.cool_down().await;
+        }
     }
 
     pub(crate) async fn sample_sandbox(
@@ -198,7 +210,7 @@ impl Engine {
 }
 
 impl Inner {
-    fn open(config: EngineConfig) -> Result<Self, EngineError> {
+    fn open(config: EngineConfig, tiers: &[Box<dyn OpenTier>]) -> Result<Self, EngineError> {
         let at = |action, path: &Path| {
             let path = path.to_owned();
             move |source| EngineError::Io {
@@ -225,14 +237,14 @@ impl Inner {
         let host_boot =
             instance::boot_id(&config.boot_id_file).map_err(at("read", &config.boot_id_file))?;
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
-        let ranges = UidRanges::open(&config.host_dir.join("uids"), &instance, data_dir)
+        let slots = Slots::open(&config.host_dir, &instance, data_dir)
             .map_err(at("claim uids in", &config.host_dir))?;
         // Before anything is made under the instance's name: an instance without a claim counts as dead.
-        let unpack_range = ranges
+        let confined = slots
             .take()
             .map_err(at("claim uids in", &config.host_dir))?
             .ok_or(EngineError::NoUidRange)?;
-        let parser = Parser::new(cove_embedded::PARSER, unpack_range.base())
+        let parser = Parser::new(cove_embedded::PARSER, confined.uid_base())
             .map_err(at("prepare the parser in", data_dir))?;
         let parser = Arc::new(parser);
         let gatekeeper = OnceLock::new();
@@ -243,20 +255,18 @@ impl Inner {
                 tracing::warn!(reason, "sandboxes have no network");
                 reason
             });
-        let container = ContainerTier::open(
-            ContainerConfig {
-                network: network.as_ref().ok().cloned(),
+        let tiers = Tiers::open(
+            tiers,
+            &TierHost {
                 instance,
-                runtime_dir: data_dir.join("runtime"),
-                base_dir: pool.root().join("base"),
+                data_dir: data_dir.clone(),
+                pool_dir: pool.root().to_owned(),
+                pool_device: device_below(pool.root()),
                 host_dir: config.host_dir.clone(),
-                warm: config.warm,
-                device: device_below(pool.root()),
-                handing: Default::default(),
-                criu: config.criu.clone(),
+                slots: Arc::clone(&slots),
                 parser: Arc::clone(&parser),
+                network: network.as_ref().ok().cloned(),
             },
-            Arc::clone(&ranges),
         )?;
         let images = ImageStore::open(
             pool.clone(),
@@ -265,7 +275,7 @@ impl Inner {
                 host_cache: config.host_cache.clone(),
                 default_registry: config.default_registry.clone(),
                 plain_registries: config.plain_registries.clone(),
-                unpack_uid_base: unpack_range.base(),
+                unpack_uid_base: confined.uid_base(),
                 limits: UnpackLimits::default(),
                 unpack_program: Arc::new(
                     UnpackProgram::new(cove_embedded::UNPACK)
@@ -283,7 +293,7 @@ impl Inner {
         )?;
         let space = pool.space()?;
         let capacity = Capacity {
-            cpus: container.cpu_count(),
+            cpus: tiers.cpus(),
             memory_bytes: total_memory(),
             disk_bytes: space.total,
         };
@@ -307,16 +317,16 @@ impl Inner {
             sandboxes: RwLock::default(),
             aside: Aside::new("sandbox"),
             aside_turn: tokio::sync::Mutex::default(),
-            _unpack_range: unpack_range,
+            _confined: confined,
             parser,
             disk_limits,
             guard: Guard::default(),
             counter: Counter::default(),
-            container,
+            tiers,
             network,
             gatekeeper,
             denials: Mutex::new(denials),
-            ranges,
+            slots,
             pool,
             config,
         })

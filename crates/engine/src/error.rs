@@ -15,8 +15,12 @@ pub enum EngineError {
     Pool(#[from] PoolError),
     #[error("images cannot be used")]
     Images(#[from] ImageError),
-    #[error("containers cannot be made on this host")]
+    #[error("sandboxes cannot be made on this host")]
     Isolation(#[from] IsolationError),
+    #[error("no isolation tier was given to the engine")]
+    NoTier,
+    #[error("the isolation tier '{0}' was given to the engine twice")]
+    SameTier(&'static str),
     #[error("{action} {}", path.display())]
     Io {
         action: &'static str,

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets};
 use cove_isolation::accounts;
-use cove_isolation_container::ContainerTier;
 use cove_model::network::Cidr;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::{Denial, Denials, Gate, Network, Ports};
@@ -253,9 +252,9 @@ impl Engine {
         let placed: Vec<_> = records
             .iter()
             .filter_map(|record| {
-                let (index, sandbox, _) = ContainerTier::placed(record.machine.as_ref()?)?;
-                let outer = network.addresses().outer(index);
-                Some((outer, sandbox, record.spec.network.clone()))
+                let placed = self.inner.tiers.placed(record.machine.as_ref()?)?;
+                let outer = network.addresses().outer(placed.index);
+                Some((outer, placed.sandbox, record.spec.network.clone()))
             })
             .collect();
         let wanted = placed

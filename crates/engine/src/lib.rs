@@ -1,7 +1,7 @@
 //! One host's sandboxes, as a library: no HTTP, no authentication, no globals, no prints.
 //!
-//! [`Engine`] owns the pool, the images, the isolation tiers and every sandbox's record. It offers
-//! itself as a [`cove_runner::RunnerApi`], and to embedders as [`Engine::guest`]. An engine may die
+//! [`Engine`] owns the pool, the images and every sandbox's record, and is given its isolation tiers by
+//! the program that opens it. It offers itself as a [`cove_runner::RunnerApi`], and to embedders as [`Engine::guest`]. An engine may die
 //! at any instruction: sandboxes live on, and the next [`Engine::open`] over the same data directory
 //! adopts the running ones and sweeps what was half made.
 //!
@@ -47,10 +47,11 @@ mod rollback;
 mod sandbox;
 mod snapshots;
 mod template;
+mod tiers;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};
-pub use cove_isolation::accounts;
+pub use cove_isolation::{OpenTier, accounts};
 pub use cove_network::Addresses;
 pub use cove_pool::BackendChoice;
 pub use engine::Engine;

@@ -37,17 +37,14 @@ impl Inner {
         patch: &ResourcesPatch,
     ) -> Result<SandboxView, RunnerError> {
         let record = sandbox.record();
-        let old = record.limits;
+        let old = record.limits.clone();
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
         self.check_pids(&new)?;
-        if new.visible_cpus() > self.container.cpu_count() {
-            let message = format!(
-                "{} CPUs were asked for and this host has {}",
-                new.cpu,
-                self.container.cpu_count()
-            );
+        let cpus = self.tier_of(&record)?.capabilities().cpus;
+        if new.visible_cpus() > cpus {
+            let message = format!("{} CPUs were asked for and this host has {cpus}", new.cpu);
             return Err(RunnerError::Unsupported { message });
         }
         // What memory has grown to stays, unless the change is about just that.

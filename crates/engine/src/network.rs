@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use cove_isolation::Machine;
-use cove_isolation_container::ContainerTier;
+use cove_isolation::finding::{bad, good, warning};
+use cove_isolation::{IsolationError, Machine};
 use cove_model::{EventKind, NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::probe;
 use cove_runner::{Finding, RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
-use crate::doctor::{bad, good, warning};
 use crate::engine::{Engine, Inner};
-use crate::error::{chain, from_isolation, internal};
+use crate::error::{EngineError, chain, from_isolation, internal};
 use crate::record::{Durability, Record};
 
 impl Engine {
@@ -61,11 +60,29 @@ impl Engine {
 }
 
 impl Engine {
+    /// Goes in one step from the rules of an earlier engine to those of what was adopted, and removes what
+    /// no machine owns. After the tiers' sweeps, which free the slots of what they end.
+    pub(crate) async fn settle_network(&self) -> Result<u64, EngineError> {
+        let inner = Arc::clone(&self.inner);
+        let settled = spawn_blocking(move || match &inner.network {
+            Ok(network) => {
+                network.build()?;
+                network.sweep(|index| inner.slots.is_free(index))
+            }
+            Err(_) => Ok(0),
+        });
+        let settled = match settled.await {
+            Ok(settled) => settled.map_err(std::io::Error::from),
+            Err(error) => Err(std::io::Error::other(error)),
+        };
+        settled.map_err(|error| IsolationError::failed("sweep the network")(error).into())
+    }
+
     /// Rules and routes of engines whose data is gone: nobody else would ever remove them.
     pub(crate) async fn sweep_network(&self) {
-        let ranges = Arc::clone(&self.inner.ranges);
+        let slots = Arc::clone(&self.inner.slots);
         let sweep =
-            move || cove_network::abandoned::sweep(|instance| ranges.is_claimed_by(instance));
+            move || cove_network::abandoned::sweep(|instance| slots.is_claimed_by(instance));
         match spawn_blocking(sweep).await {
             Ok(Ok(0)) => {}
             Ok(Ok(swept)) => tracing::info!(
@@ -88,12 +105,13 @@ impl Inner {
     /// An engine may have died between writing a policy down and putting it in force. Where that fails
     /// now, the machine has no network at all rather than an old one.
     pub(crate) async fn catch_up_network(&self, record: &mut Record, machine: &Arc<dyn Machine>) {
-        let placed = record.machine.as_ref().and_then(ContainerTier::placed);
+        let machine_record = record.machine.as_ref();
+        let placed = machine_record.and_then(|record| self.tiers.placed(record));
         let wanted = record.spec.network.clone();
         // One that may reach nothing may have no interface either, and gets none before the rules
         // are there.
         let settled = |policy: NetworkPolicy| policy == wanted || policy.mode == NetworkMode::None;
-        if placed.is_none_or(|(_, _, policy)| settled(policy)) {
+        if placed.is_none_or(|placed| settled(placed.policy)) {
             return;
         }
         if put_in_force(machine, wanted).await {
@@ -105,12 +123,13 @@ impl Inner {
     pub(crate) async fn open_networks(&self) {
         for sandbox in self.all() {
             let (record, machine) = sandbox.record_and_machine();
-            let placed = record.machine.as_ref().and_then(ContainerTier::placed);
-            let (Some(machine), Some((_, _, policy))) = (machine, placed) else {
+            let machine_record = record.machine.as_ref();
+            let placed = machine_record.and_then(|record| self.tiers.placed(record));
+            let (Some(machine), Some(placed)) = (machine, placed) else {
                 continue;
             };
             let wanted = record.spec.network;
-            if policy != wanted && put_in_force(&machine, wanted).await {
+            if placed.policy != wanted && put_in_force(&machine, wanted).await {
                 let kept = sandbox.update(Durability::Written, |record| {
                     // It may have ended meanwhile.
                     if record.machine.is_some() {

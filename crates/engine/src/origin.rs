@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use cove_image::{Image, ImageHold};
-use cove_isolation::Isolation;
 use cove_model::{SandboxSpec, SnapshotId};
 use cove_runner::{FromSnapshot, RunnerError};
 
@@ -79,7 +78,7 @@ impl Inner {
             };
             // An image with processes of its own starts them where they were, if this host can.
             if let Some(template) = self.snapshots.template_of(&origin.image.id)
-                && let Ok(Some(memory)) = self.memory_of(&template)
+                && let Ok(Some(memory)) = self.memory_of(&template, &spec.isolation)
             {
                 origin.snapshot = Some(self.snapshots.hold(&template.record.id).await?);
                 origin.memory = Some(memory);
@@ -90,7 +89,7 @@ impl Inner {
         let memory = match from.memory {
             false => None,
             true => Some(
-                self.memory_of(&hold.snapshot)?
+                self.memory_of(&hold.snapshot, &spec.isolation)?
                     .ok_or_else(|| RunnerError::Invalid {
                         message: format!(
                             "snapshot {} has no memory; start from its disk instead",
@@ -108,12 +107,23 @@ impl Inner {
         })
     }
 
-    /// The directory of a snapshot's memory, provided that it has one and this host can restore it.
-    pub(crate) fn memory_of(&self, snapshot: &Snapshot) -> Result<Option<PathBuf>, RunnerError> {
+    /// The directory of a snapshot's memory, provided that it has one and `tier` can restore it here.
+    pub(crate) fn memory_of(
+        &self,
+        snapshot: &Snapshot,
+        tier: &str,
+    ) -> Result<Option<PathBuf>, RunnerError> {
         let Some(memory) = &snapshot.record.memory else {
             return Ok(None);
         };
-        self.container.fits(&memory.needs).map_err(from_isolation)?;
+        self.tiers.fits(&memory.needs).map_err(from_isolation)?;
+        if memory.needs.tier != tier {
+            let message = format!(
+                "it was captured by the tier '{}', and the sandbox is one of '{tier}'",
+                memory.needs.tier
+            );
+            return Err(RunnerError::Unfit { message });
+        }
         Ok(Some(memory_dir(&self.pool.path(&snapshot.volume()))))
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cove_isolation::{Afterwards, Isolation, Machine, Restore};
+use cove_isolation::{Afterwards, Machine, Restore};
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, SandboxId, State};
 use cove_pool::{Access, Pool, PoolError, VolumeId};
@@ -91,7 +91,7 @@ impl Inner {
     async fn pause(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<SandboxView, RunnerError> {
         sandbox.check(Step::Pause)?;
         let machine = running(sandbox, "pause")?;
-        if !self.container.capabilities().memory {
+        if !self.tier_of(&sandbox.record())?.capabilities().memory {
             return Err(RunnerError::Unsupported {
                 message: "memory cannot be captured on this host; `cove doctor` says why".into(),
             });
@@ -167,7 +167,7 @@ impl Inner {
             record.grown_mb,
         );
         let proven = self
-            .container
+            .tier_of(record)?
             .prove(Restore { boot, memory: dir })
             .await
             .map_err(from_isolation);
@@ -252,7 +252,7 @@ impl Inner {
         let memory = record.memory.clone().ok_or_else(|| {
             internal("the record of its memory is lost; stop it to keep the disk")
         })?;
-        self.container.fits(&memory.needs).map_err(from_isolation)?;
+        self.tiers.fits(&memory.needs).map_err(from_isolation)?;
         let (image, _hold) = self.hold_image(record.image.as_str())?;
         let grown_mb = memory
             .grown_mb
@@ -297,6 +297,7 @@ impl Inner {
         image: &cove_image::Image,
         grown_mb: Option<u64>,
     ) -> Result<(), RunnerError> {
+        let tier = self.tier_of(record)?;
         let volume = sandbox.volume();
         let aside = staging("resume", sandbox.id.as_str());
         let (pool, source, copy) = (self.pool.clone(), volume.clone(), aside.clone());
@@ -313,7 +314,7 @@ impl Inner {
             boot,
             memory: memory_dir(&self.pool.path(&aside)),
         };
-        let restored = match self.container.restore(restore).await {
+        let restored = match tier.restore(restore).await {
             // Flushed before the copy goes: a power loss must not bring back what was before.
             Ok(machine) => self
                 .booted(sandbox, machine, Durability::Flushed, |record| {

@@ -12,7 +12,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use cove_isolation::Isolation;
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, State};
 use cove_runner::{RollbackRequest, RolledBack, RunnerError, SandboxView};
@@ -65,14 +64,15 @@ impl Inner {
     ) -> Result<RolledBack, RunnerError> {
         sandbox.check(Step::Rollback)?;
         let target = self.snapshots.hold(&request.to).await?;
-        if request.memory && self.memory_of(&target.snapshot)?.is_none() {
+        let record = sandbox.record();
+        let tier = &record.spec.isolation;
+        if request.memory && self.memory_of(&target.snapshot, tier)?.is_none() {
             let message = format!(
                 "snapshot {} has no memory; roll back to its disk instead",
                 request.to
             );
             return Err(RunnerError::Invalid { message });
         }
-        let record = sandbox.record();
         self.inherit(&target.snapshot, record.limits.disk_mb)
             .await?;
         let ran = matches!(record.state, State::Running | State::Frozen | State::Paused);
@@ -147,7 +147,7 @@ impl Inner {
     ) -> Result<Arc<Snapshot>, RunnerError> {
         let mut taking = Taking {
             memory: matches!(sandbox.state(), State::Running | State::Frozen)
-                && self.container.capabilities().memory,
+                && self.tier_of(&sandbox.record())?.capabilities().memory,
             unless_unchanged: false,
             hold: true,
         };
@@ -254,7 +254,7 @@ impl Inner {
         }
         let starting = Starting {
             memory: match wanted.memory {
-                true => self.memory_of(target)?,
+                true => self.memory_of(target, &sandbox.record().spec.isolation)?,
                 false => None,
             },
             ..Starting::own()
@@ -276,9 +276,11 @@ impl Inner {
         tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed and is undone");
         let undone = async {
             let hold = self.snapshots.hold(&kept.record.id).await?;
-            let memory = ran && self.memory_of(kept).ok().flatten().is_some();
+            let record = sandbox.record();
+            let memory = self.memory_of(kept, &record.spec.isolation);
+            let memory = ran && memory.ok().flatten().is_some();
             if ran {
-                self.ready_promise(sandbox, &sandbox.record())?;
+                self.ready_promise(sandbox, &record)?;
             }
             let wanted = Become { memory, run: ran };
             self.become_of(sandbox, &hold, None, wanted).await

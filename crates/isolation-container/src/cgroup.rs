@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cove_isolation::{IsolationError, MemoryEvent, Usage};
+use cove_isolation::{IsolationError, MemoryEvent, Usage, slots};
 use cove_model::Resources;
 use cove_spawner::message::CgroupEntry;
 
@@ -124,7 +124,7 @@ impl Cgroups {
         let mut names = Vec::new();
         for entry in fs::read_dir(parent)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if name.starts_with("sandbox-") {
+            if slots::number_of_name(&name).is_some() {
                 names.push(name);
             }
         }

@@ -12,6 +12,7 @@ mod cgroup;
 mod changes;
 mod cpus;
 mod external;
+mod findings;
 mod guest_program;
 mod machine;
 mod oom;

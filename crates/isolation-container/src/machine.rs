@@ -1,4 +1,4 @@
-//! A running container: its PID 1, its cgroup, its uid range.
+//! A running container: its PID 1, its cgroup, its slot.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use cove_isolation::claims::UidRange;
+use cove_isolation::slots::Slot;
 use cove_isolation::{
     Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
 };
@@ -45,6 +45,7 @@ pub struct Detail {
     pub pid: i32,
     /// In clock ticks since boot: a pid that was given to another process has another start.
     pub start_time: u64,
+    /// Names the slot.
     pub uid_base: u32,
     pub cpus: Vec<u32>,
     pub cpu: f64,
@@ -80,7 +81,7 @@ pub struct Container {
 
 struct Held {
     link: Link,
-    range: UidRange,
+    slot: Slot,
 }
 
 /// How the host follows a process and reaches the guest in it.
@@ -123,7 +124,7 @@ impl Container {
         detail: Detail,
         senses: Senses,
         group: Group,
-        (link, range): (Link, UidRange),
+        (link, slot): (Link, Slot),
         cpus: Arc<CpuBook>,
         (capturer, retired): (Arc<Capturer>, Arc<Retired>),
     ) -> Self {
@@ -139,7 +140,7 @@ impl Container {
             reach: senses.reach,
             watch: tokio::sync::Mutex::new(Some(senses.watch)),
             mark: senses.mark,
-            held: Arc::new(Mutex::new(Some(Held { link, range }))),
+            held: Arc::new(Mutex::new(Some(Held { link, slot }))),
         }
     }
 
@@ -521,9 +522,9 @@ impl Machine for Container {
             seat::remove_when_empty(&group)?;
             let held = held.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(held.map(|held| {
-                // Rules must be gone before the range is another's.
+                // Rules must be gone before the slot is another's.
                 held.link.release();
-                drop(held.range);
+                drop(held.slot);
             }))
         });
         let released = released

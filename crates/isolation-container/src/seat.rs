@@ -1,4 +1,4 @@
-//! A seat: a child parked in its namespaces, with a uid range and a cgroup, waiting for a root.
+//! A seat: a child parked in its namespaces, with a slot and a cgroup, waiting for a root.
 //! Nothing about it depends on an image or a spec, so seats can be made ahead.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_isolation::IsolationError;
-use cove_isolation::claims::{RANGE_IDS, UidRange, UidRanges};
+use cove_isolation::slots::{Slot, Slots};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::Network;
 use cove_spawner::message::{ChildReply, Prepare, Start};
@@ -21,7 +21,7 @@ use crate::spawner::{self, Prepared, Spawner};
 pub struct SeatMaker {
     pub spawner: Arc<Spawner>,
     pub cgroups: Arc<Cgroups>,
-    pub ranges: Arc<UidRanges>,
+    pub slots: Arc<Slots>,
     pub guest_dir: String,
     pub staging: String,
     /// Absent on a host that cannot have one; sandboxes reach nothing then.
@@ -44,7 +44,7 @@ impl Link {
     pub fn of(
         pid: i32,
         pidfd: BorrowedFd<'_>,
-        range: &UidRange,
+        slot: &Slot,
         network: Option<&Arc<Network>>,
     ) -> std::io::Result<Self> {
         let namespace = rustix::fs::open(
@@ -59,7 +59,7 @@ impl Link {
         Ok(Self {
             namespace,
             network: network.cloned(),
-            index: range.index(),
+            index: slot.network_index(),
             attached: AtomicBool::new(false),
         })
     }
@@ -80,10 +80,9 @@ impl Link {
 
     /// What a namespace needs that processes are about to be restored in. They may have sockets with
     /// the sandbox's address, whatever its policy is now, so that it has an interface in any case.
-    pub fn furnish(&self, range: &UidRange) -> Result<(), IsolationError> {
-        let groups = range.base()..=range.base() + (RANGE_IDS - 1);
-        // Older kernels take no group numbers as high as some ranges have.
-        if let Err(error) = cove_network::let_ping(self.namespace.as_fd(), groups) {
+    pub fn furnish(&self, slot: &Slot) -> Result<(), IsolationError> {
+        // Older kernels take no group numbers as high as some slots have.
+        if let Err(error) = cove_network::let_ping(self.namespace.as_fd(), slot.uids()) {
             tracing::warn!(%error, index = self.index, "nobody can ping in a restored sandbox");
         }
         self.attach()
@@ -163,7 +162,7 @@ pub struct Seat {
 #[derive(Debug)]
 struct Parts {
     link: Link,
-    range: UidRange,
+    slot: Slot,
     group: Group,
     child: Prepared,
 }
@@ -171,30 +170,26 @@ struct Parts {
 /// The parts of a seat that a machine keeps.
 pub struct Taken {
     pub link: Link,
-    pub range: UidRange,
+    pub slot: Slot,
     pub group: Group,
     pub pid: i32,
     pub pidfd: OwnedFd,
 }
 
-pub fn group_name(range: &UidRange) -> String {
-    format!("sandbox-{}", range.index())
-}
-
 impl SeatMaker {
     /// Makes a child; it goes on preparing by itself when this returns.
     pub fn make(&self) -> Result<Seat, IsolationError> {
-        let range = self
-            .ranges
+        let slot = self
+            .slots
             .take()
             .map_err(IsolationError::failed("claim a uid range"))?
             .ok_or(IsolationError::Exhausted("uid range"))?;
         let group = self
             .cgroups
-            .create(&group_name(&range))
+            .create(&slot.name())
             .map_err(IsolationError::failed("make the cgroup"))?;
         let request = Prepare {
-            uid_base: range.base(),
+            uid_base: slot.uid_base(),
             cgroup: group.entry(),
             guest_dir: self.guest_dir.clone(),
             staging: self.staging.clone(),
@@ -202,11 +197,11 @@ impl SeatMaker {
         match self.spawner.prepare(request) {
             Ok(child) => {
                 let network = self.network.as_ref();
-                match Link::of(child.pid, child.pidfd.as_fd(), &range, network) {
+                match Link::of(child.pid, child.pidfd.as_fd(), &slot, network) {
                     Ok(link) => Ok(Seat {
                         parts: Some(Parts {
                             link,
-                            range,
+                            slot,
                             group,
                             child,
                         }),
@@ -239,7 +234,7 @@ impl Seat {
     }
 
     pub fn uid_base(&self) -> u32 {
-        self.parts().range.base()
+        self.parts().slot.uid_base()
     }
 
     pub fn group(&self) -> &Group {
@@ -286,13 +281,13 @@ impl Seat {
         self.expect_exec()?;
         let Parts {
             link,
-            range,
+            slot,
             group,
             child,
         } = self.parts.take().expect("nothing took them before");
         Ok(Taken {
             link,
-            range,
+            slot,
             group,
             pid: child.pid,
             pidfd: child.pidfd,
@@ -343,7 +338,7 @@ impl Drop for Seat {
         let removed = remove_when_empty(&parts.group);
         parts.link.release();
         if let Err(error) = removed {
-            tracing::warn!(%error, group = group_name(&parts.range), "the cgroup of an unused seat stays behind until the next sweep");
+            tracing::warn!(%error, group = parts.slot.name(), "the cgroup of an unused seat stays behind until the next sweep");
         }
     }
 }

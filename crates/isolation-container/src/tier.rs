@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_criu::Program;
-use cove_isolation::claims::{UidRange, UidRanges};
+use cove_isolation::slots::{self, Slot};
 use cove_isolation::{
     Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, MakeRoot,
-    Needs, Restore, Root, Usage,
+    Needs, OpenTier, Placed, Restore, Root, TierHost, Usage, Warm,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
-use cove_network::{Counters, Network, NetworkError};
-use cove_parser::Parser;
+use cove_network::Counters;
+use cove_runner::Finding;
 use cove_spawner::message::Start;
 use cove_spawner::{boot_id, shared};
 use tokio::task::spawn_blocking;
@@ -45,28 +45,39 @@ const WATCH_NICENESS: i32 = -20;
 /// How long a used seat waits to be replaced.
 const REFILL_PAUSE: Duration = Duration::from_millis(20);
 
+/// How many seats wait ready by default: enough for a burst of one agent's forks, little memory.
+const DEFAULT_WARM: usize = 4;
+/// Where the guest program lies in the engine's directory; survives restarts, because running guests were
+/// started from it.
+const RUNTIME: &str = "runtime";
+/// The layer with device nodes and mount points, in the pool.
+const BASE: &str = "base";
+
+/// What an operator chooses for containers.
 #[derive(Debug, Clone)]
 pub struct ContainerConfig {
-    /// Names this engine's parent cgroup; no other engine on the host has the same.
-    pub instance: String,
-    /// Holds the guest program; survives restarts, because running guests were started from it.
-    pub runtime_dir: PathBuf,
-    /// The layer with device nodes and mount points, on a filesystem that can be idmapped.
-    pub base_dir: PathBuf,
-    /// Host-wide directory of all engines; gets a place to attach mounts to.
-    pub host_dir: PathBuf,
     /// Seats kept ready. 0: every boot is cold.
     pub warm: usize,
-    /// Major and minor of the device below the pool, when there is one to limit.
-    pub device: Option<(u32, u32)>,
-    /// How the layers of a root reach the kernel.
-    pub handing: Handing,
     /// The CRIU program that captures memory; where none is named it is looked for.
     pub criu: Option<PathBuf>,
-    /// Reads what CRIU leaves.
-    pub parser: Arc<Parser>,
-    /// What sandboxes reach others through; absent on a host that cannot have one.
-    pub network: Option<Arc<Network>>,
+    /// How the layers of a root reach the kernel.
+    pub handing: Handing,
+}
+
+impl Default for ContainerConfig {
+    fn default() -> Self {
+        Self {
+            warm: DEFAULT_WARM,
+            criu: None,
+            handing: Handing::default(),
+        }
+    }
+}
+
+impl OpenTier for ContainerConfig {
+    fn open(&self, host: &TierHost) -> Result<Arc<dyn Isolation>, IsolationError> {
+        Ok(Arc::new(ContainerTier::open(self.clone(), host)?))
+    }
 }
 
 pub struct ContainerTier {
@@ -75,6 +86,9 @@ pub struct ContainerTier {
 
 struct Shared {
     config: ContainerConfig,
+    host: TierHost,
+    runtime_dir: PathBuf,
+    base_dir: PathBuf,
     maker: SeatMaker,
     cgroups: Arc<Cgroups>,
     overlays: Overlays,
@@ -93,28 +107,28 @@ struct Shared {
 
 impl ContainerTier {
     /// Sets up what all sandboxes share. Blocking; call it before serving.
-    pub fn open(config: ContainerConfig, ranges: Arc<UidRanges>) -> Result<Self, IsolationError> {
-        let cgroups = Arc::new(Cgroups::open(&format!("cove-{}", config.instance))?);
+    pub fn open(config: ContainerConfig, host: &TierHost) -> Result<Self, IsolationError> {
+        let (runtime_dir, base_dir) = (host.data_dir.join(RUNTIME), host.pool_dir.join(BASE));
+        let cgroups = Arc::new(Cgroups::open(&format!("cove-{}", host.instance))?);
         let cpus = cgroups
             .cpus()
             .map_err(IsolationError::failed("read the host's CPUs"))?;
-        let guest_dir = guest_program::install(&config.runtime_dir, cove_embedded::GUEST)
+        let guest_dir = guest_program::install(&runtime_dir, cove_embedded::GUEST)
             .map_err(IsolationError::failed("install the guest"))?;
-        let staging = staging(&config.host_dir)
+        let staging = staging(&host.host_dir)
             .map_err(IsolationError::failed("make the staging directory"))?;
-        rootfs::make_base(&config.base_dir)
-            .map_err(IsolationError::failed("make the base layer"))?;
+        rootfs::make_base(&base_dir).map_err(IsolationError::failed("make the base layer"))?;
         let program = Program::find(config.criu.as_deref());
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut paths = vec![text(&config.runtime_dir), text(&staging)];
+        let mut paths = vec![text(&runtime_dir), text(&staging)];
         paths.extend(program.iter().map(|program| text(&program.path)));
         let spawner = Spawner::start(paths).map_err(IsolationError::failed("start the spawner"))?;
         let spawner = Arc::new(spawner);
         let capturer = Arc::new(Capturer::new(
             program,
             Arc::clone(&spawner),
-            Arc::clone(&config.parser),
-            config.runtime_dir.clone(),
+            Arc::clone(&host.parser),
+            runtime_dir.clone(),
             guest_dir
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned())
@@ -125,10 +139,10 @@ impl ContainerTier {
         let maker = SeatMaker {
             spawner,
             cgroups: Arc::clone(&cgroups),
-            ranges,
+            slots: Arc::clone(&host.slots),
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             staging: staging.to_string_lossy().into_owned(),
-            network: config.network.clone(),
+            network: host.network.clone(),
         };
         let shared = Shared {
             overlays: Overlays::open(config.handing, &staging)
@@ -144,6 +158,9 @@ impl ContainerTier {
             refill: Mutex::default(),
             closed: AtomicBool::new(false),
             cool: AtomicBool::new(false),
+            host: host.clone(),
+            runtime_dir,
+            base_dir,
             config,
         };
         let shared = Arc::new(shared);
@@ -154,53 +171,8 @@ impl ContainerTier {
     }
 
     /// Which version of cgroups limits the sandboxes.
-    pub fn cgroup_version(&self) -> u8 {
+    pub(crate) fn cgroup_version(&self) -> u8 {
         self.shared.cgroups.version()
-    }
-
-    /// The index of a recorded machine in the network, with its sandbox and policy; `None` when another
-    /// tier wrote the record.
-    pub fn placed(record: &MachineRecord) -> Option<(u32, SandboxId, NetworkPolicy)> {
-        let detail: Detail = serde_json::from_value(record.detail.clone()).ok()?;
-        let index = detail.uid_base / cove_isolation::claims::RANGE_IDS;
-        let sandbox = detail.sandbox.filter(|_| record.tier == TIER)?;
-        Some((index, sandbox, detail.network))
-    }
-
-    /// CPUs that sandboxes may use.
-    pub fn cpu_count(&self) -> u32 {
-        self.shared.cpus.count()
-    }
-
-    /// Fills the pool of seats; returns when it is full. Benchmarks tell warm from cold by it.
-    pub async fn warm_up(&self) {
-        let shared = Arc::clone(&self.shared);
-        shared.cool.store(false, Ordering::Release);
-        let _ = spawn_blocking(move || {
-            let turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.refill(turn);
-        })
-        .await;
-    }
-
-    /// Gives the prepared seats back, and the roots of deleted machines, and makes no other seats
-    /// until [`ContainerTier::warm_up`].
-    pub async fn cool_down(&self) {
-        let shared = Arc::clone(&self.shared);
-        shared.cool.store(true, Ordering::Release);
-        let _ = spawn_blocking(move || {
-            // A seat under way comes to its end first; it would be missed otherwise.
-            let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
-            let seats: Vec<Seat> = shared.warm().drain(..).collect();
-            drop(seats);
-            shared.retired.flush();
-        })
-        .await;
-    }
-
-    /// Seats waiting now.
-    pub fn warm_seats(&self) -> usize {
-        self.shared.warm().len()
     }
 }
 
@@ -272,7 +244,7 @@ impl Shared {
             ));
         }
         if (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
-            && self.config.device.is_none()
+            && self.host.pool_device.is_none()
         {
             return Err(IsolationError::Unsupported(
                 "I/O limits need a pool on a block device of its own".into(),
@@ -299,7 +271,7 @@ impl Shared {
             .map_err(limit)?;
         group.set_cpu(limits.cpu, &cpus.chosen).map_err(limit)?;
         group.set_pids(limits.pids).map_err(limit)?;
-        if let Some(device) = self.config.device
+        if let Some(device) = self.host.pool_device
             && (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
         {
             let bytes = |mb: Option<u64>| mb.map(|mb| mb << 20);
@@ -318,7 +290,7 @@ impl Shared {
 
     fn make_root(&self, make: MakeRoot, plan: &Plan) -> Result<Root, IsolationError> {
         let root = make()?;
-        let network = self.config.network.as_ref();
+        let network = self.host.network.as_ref();
         let resolver = network.map(|network| network.addresses().gateway());
         rootfs::prepare_volume(&root.volume, &plan.hostname, resolver)
             .map_err(IsolationError::failed("prepare the volume"))?;
@@ -336,7 +308,7 @@ impl Shared {
         let uid_base = seat.uid_base();
         let overlay = rootfs::mount(
             root,
-            &self.config.base_dir,
+            &self.base_dir,
             seat.user_ns(),
             uid_base,
             &self.overlays,
@@ -357,7 +329,7 @@ impl Shared {
         let mut clean_up = TakenGuard {
             pidfd: taken.pidfd,
             group: taken.group,
-            held: Some((taken.link, taken.range)),
+            held: Some((taken.link, taken.slot)),
         };
         let start_time = machine::start_time(taken.pid)
             .map_err(IsolationError::failed("look at PID 1"))?
@@ -370,7 +342,7 @@ impl Shared {
             uid_base,
             cpus: cpus.chosen.clone(),
             cpu: limits.cpu,
-            device: self.config.device,
+            device: self.host.pool_device,
             guest: self.capturer.guest.clone(),
             sandbox: Some(boot.id.clone()),
             network: boot.network.clone(),
@@ -439,26 +411,26 @@ struct TakenGuard {
     pidfd: std::os::fd::OwnedFd,
     group: crate::cgroup::Group,
     /// Taken by the machine that it becomes.
-    held: Option<(Link, UidRange)>,
+    held: Option<(Link, Slot)>,
 }
 
 impl Drop for TakenGuard {
     fn drop(&mut self) {
-        let Some((link, range)) = self.held.take() else {
+        let Some((link, slot)) = self.held.take() else {
             return;
         };
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
         let removed = seat::remove_when_empty(&self.group);
         link.release();
-        give_back(range, removed);
+        give_back(slot, removed);
     }
 }
 
-/// Gives a range back, but for one whose processes may not have ended: nobody else may have its ids.
-fn give_back(range: UidRange, emptied: io::Result<()>) {
+/// Gives a slot back, but for one whose processes may not have ended: nobody else may have its ids.
+fn give_back(slot: Slot, emptied: io::Result<()>) {
     if let Err(error) = emptied {
-        tracing::error!(%error, group = seat::group_name(&range), "a cgroup does not empty; its uid range stays taken until the next start");
-        std::mem::forget(range);
+        tracing::error!(%error, group = slot.name(), "a cgroup does not empty; its slot stays taken until the next start");
+        std::mem::forget(slot);
     }
 }
 
@@ -469,8 +441,9 @@ impl Isolation for ContainerTier {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let device = self.shared.config.device.is_some();
+        let device = self.shared.host.pool_device.is_some();
         Capabilities {
+            cpus: self.shared.cpus.count(),
             live_resize: true,
             elastic_memory: true,
             io_read_limit: device,
@@ -478,6 +451,19 @@ impl Isolation for ContainerTier {
             no_new_privs: true,
             memory: self.shared.capturer.program().is_ok(),
         }
+    }
+
+    fn placed(&self, record: &MachineRecord) -> Option<Placed> {
+        let detail: Detail = serde_json::from_value(record.detail.clone()).ok()?;
+        Some(Placed {
+            index: slots::number_of_uids(detail.uid_base),
+            sandbox: detail.sandbox?,
+            policy: detail.network,
+        })
+    }
+
+    async fn findings(&self) -> Vec<Finding> {
+        crate::findings::of(self).await
     }
 
     async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
@@ -545,23 +531,24 @@ impl Isolation for ContainerTier {
         })?;
         let shared = Arc::clone(&self.shared);
         // A reboot empties the claims; then nothing of it is left either.
-        let Some(range) = shared.maker.ranges.retake(detail.uid_base) else {
+        let number = slots::number_of_uids(detail.uid_base);
+        let Some(slot) = shared.maker.slots.retake(number) else {
             return Ok(Adopted::Gone(None));
         };
-        let group = shared.cgroups.existing(&seat::group_name(&range));
+        let group = shared.cgroups.existing(&slot.name());
         let Some(pidfd) =
             machine::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
         else {
-            let traffic = shared.traffic(&range);
-            return Ok(with_traffic(remove_remains(group, range).await?, traffic));
+            let traffic = shared.traffic(&slot);
+            return Ok(with_traffic(remove_remains(group, slot).await?, traffic));
         };
-        let network = shared.config.network.as_ref();
-        let link = match Link::of(detail.pid, pidfd.as_fd(), &range, network) {
+        let network = shared.host.network.as_ref();
+        let link = match Link::of(detail.pid, pidfd.as_fd(), &slot, network) {
             Ok(link) => link,
             // It ended just now.
             Err(_) => {
-                let traffic = shared.traffic(&range);
-                return Ok(with_traffic(remove_remains(group, range).await?, traffic));
+                let traffic = shared.traffic(&slot);
+                return Ok(with_traffic(remove_remains(group, slot).await?, traffic));
             }
         };
         let adopting = detail.clone();
@@ -592,7 +579,7 @@ impl Isolation for ContainerTier {
             detail,
             senses,
             group,
-            (link, range),
+            (link, slot),
             Arc::clone(&shared.cpus),
             (Arc::clone(&shared.capturer), Arc::clone(&shared.retired)),
         );
@@ -605,18 +592,35 @@ impl Isolation for ContainerTier {
         blocking(move || shared.sweep()).await
     }
 
+    async fn warm_up(&self) {
+        let shared = Arc::clone(&self.shared);
+        shared.cool.store(false, Ordering::Release);
+        let _ = spawn_blocking(move || {
+            let turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.refill(turn);
+        })
+        .await;
+    }
+
+    /// Roots of deleted machines go as well.
+    async fn cool_down(&self) {
+        let shared = Arc::clone(&self.shared);
+        shared.cool.store(true, Ordering::Release);
+        let _ = spawn_blocking(move || shared.let_go_of_seats()).await;
+    }
+
+    fn warm(&self) -> Warm {
+        Warm {
+            wanted: self.shared.config.warm,
+            ready: self.shared.warm().len(),
+        }
+    }
+
     async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
         let shared = Arc::clone(&self.shared);
         let _ = spawn_blocking(move || {
-            // A seat under way comes to its end first; it would be missed otherwise.
-            let _turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
-            let seats: Vec<Seat> = shared.warm().drain(..).collect();
-            drop(seats);
-            shared.retired.flush();
-            if let Some(network) = &shared.config.network {
-                network.close();
-            }
+            shared.let_go_of_seats();
             shared.cgroups.remove_parent();
         })
         .await;
@@ -624,36 +628,35 @@ impl Isolation for ContainerTier {
 }
 
 impl Shared {
-    /// What went over a range's interface, if that is still there: it goes soon after the last process.
-    fn traffic(&self, range: &UidRange) -> Counters {
-        let network = self.config.network.as_ref();
+    fn let_go_of_seats(&self) {
+        // A seat under way comes to its end first; it would be missed otherwise.
+        let _turn = self.refill.lock().unwrap_or_else(PoisonError::into_inner);
+        let seats: Vec<Seat> = self.warm().drain(..).collect();
+        drop(seats);
+        self.retired.flush();
+    }
+
+    /// What went over a slot's interface, if that is still there: it goes soon after the last process.
+    fn traffic(&self, slot: &Slot) -> Counters {
+        let network = self.host.network.as_ref();
         network
-            .and_then(|network| network.counters(range.index()).ok().flatten())
+            .and_then(|network| network.counters(slot.network_index()).ok().flatten())
             .unwrap_or_default()
     }
 
-    /// Ends and removes groups of this engine that no machine and no seat owns. Their uid ranges are
-    /// free in the books, which is how they are told apart.
+    /// Ends and removes groups of this engine that no machine and no seat owns. Their slots are free,
+    /// which is how they are told apart.
     fn sweep(&self) -> Result<u64, IsolationError> {
-        let ranges = &self.maker.ranges;
+        let slots = &self.maker.slots;
         let mut swept = self
             .cgroups
-            .remove_abandoned(|instance| ranges.is_claimed_by(instance));
-        for name in self
+            .remove_abandoned(|instance| slots.is_claimed_by(instance));
+        let names = self
             .cgroups
             .list()
-            .map_err(IsolationError::failed("list the cgroups"))?
-        {
-            let Some(index) = name
-                .strip_prefix("sandbox-")
-                .and_then(|rest| rest.parse::<u32>().ok())
-            else {
-                continue;
-            };
-            let Some(range) = self
-                .maker
-                .ranges
-                .retake(index.saturating_mul(cove_isolation::claims::RANGE_IDS))
+            .map_err(IsolationError::failed("list the cgroups"))?;
+        for name in names {
+            let Some(slot) = slots::number_of_name(&name).and_then(|number| slots.retake(number))
             else {
                 continue;
             };
@@ -667,20 +670,7 @@ impl Shared {
             let _ = group.thaw();
             let removed = seat::remove_when_empty(&group);
             swept += u64::from(removed.is_ok());
-            give_back(range, removed);
-        }
-        if let Some(network) = &self.config.network {
-            let failed =
-                |error: NetworkError| IsolationError::failed("sweep the network")(error.into());
-            // In one step from the rules of an earlier engine to those of the adopted.
-            network.build().map_err(failed)?;
-            let ranges = &self.maker.ranges;
-            let free = |index: u32| {
-                ranges
-                    .retake(index.saturating_mul(cove_isolation::claims::RANGE_IDS))
-                    .is_some()
-            };
-            swept += network.sweep(free).map_err(failed)?;
+            give_back(slot, removed);
         }
         Ok(swept)
     }
@@ -701,11 +691,11 @@ fn with_traffic(adopted: Adopted, traffic: Counters) -> Adopted {
 /// Removes what a machine that ended while nobody watched left behind.
 async fn remove_remains(
     group: crate::cgroup::Group,
-    range: UidRange,
+    slot: Slot,
 ) -> Result<Adopted, IsolationError> {
     blocking(move || {
         let usage = group.usage().ok();
-        give_back(range, seat::remove_when_empty(&group));
+        give_back(slot, seat::remove_when_empty(&group));
         Ok(Adopted::Gone(usage))
     })
     .await

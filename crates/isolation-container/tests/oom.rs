@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_isolation::claims::UidRanges;
-use cove_isolation::{Boot, Isolation, Machine, Root};
-use cove_isolation_container::{ContainerConfig, ContainerTier, Handing, OomOrder};
+use cove_isolation::slots::Slots;
+use cove_isolation::{Boot, Isolation, Machine, Root, TierHost};
+use cove_isolation_container::{ContainerConfig, ContainerTier, OomOrder};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
 use cove_protocol::client::{Connect, Guest, Stream};
@@ -80,24 +80,26 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
     fs::create_dir(&volume).unwrap();
     let instance = format!("oom{}", std::process::id());
     let host = Path::new("/run/cove");
-    let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path()).unwrap();
-    // Never given back while the ranges live: nothing but the parser runs under it.
-    let range = ranges.take().unwrap().unwrap();
-    let parser = Parser::new(cove_embedded::PARSER, range.base()).unwrap();
-    std::mem::forget(range);
+    let slots = Slots::open(host, &instance, dir.path()).unwrap();
+    // Never given back while the slots live: nothing but the parser runs under it.
+    let confined = slots.take().unwrap().unwrap();
+    let parser = Parser::new(cove_embedded::PARSER, confined.uid_base()).unwrap();
+    std::mem::forget(confined);
     let config = ContainerConfig {
-        instance,
-        runtime_dir: dir.path().join("runtime"),
-        base_dir: dir.path().join("base"),
-        host_dir: host.to_owned(),
         warm: 0,
-        device: None,
-        handing: Handing::Auto,
-        criu: None,
+        ..ContainerConfig::default()
+    };
+    let host = TierHost {
+        instance,
+        data_dir: dir.path().to_owned(),
+        pool_dir: dir.path().to_owned(),
+        pool_device: None,
+        host_dir: host.to_owned(),
+        slots: Arc::clone(&slots),
         parser: Arc::new(parser),
         network: None,
     };
-    let tier = ContainerTier::open(config, Arc::clone(&ranges)).unwrap();
+    let tier = ContainerTier::open(config, &host).unwrap();
     let boot = Boot {
         id: SandboxId::random(),
         hostname: "box".into(),
@@ -152,5 +154,5 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
     machine.exited().await;
     machine.dispose().await.unwrap();
     tier.close().await;
-    ranges.release().unwrap();
+    slots.release().unwrap();
 }

@@ -2,7 +2,7 @@
 //! same in every life.
 //!
 //! They come from a range that neither distributions, systemd, the tools behind `/etc/subuid` nor sandboxes
-//! (see [`crate::claims`]) hand out. Who has which stands in a directory that all instances of a host share
+//! (see [`crate::slots`]) hand out. Who has which stands in a directory that all instances of a host share
 //! and that a reboot keeps; the owner keeps a copy with its data, and finds its id again should that
 //! directory be lost. An id is free again when the data of its owner is gone.
 

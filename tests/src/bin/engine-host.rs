@@ -34,7 +34,9 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let setup = Setup::from_arguments(std::env::args().skip(1))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let engine = Engine::open(setup.engine_config()).await.map_err(chain)?;
+    let engine = Engine::open(setup.engine_config(), setup.tiers())
+        .await
+        .map_err(chain)?;
     if setup.warm > 0 {
         engine.warm_up().await;
     }

@@ -117,7 +117,7 @@ async fn sweep(global: &Global) -> Result<(), CliError> {
             "restart it if something looks left behind",
         ));
     }
-    let engine = Engine::open(settings.engine())
+    let engine = Engine::open(settings.engine(), settings.tiers())
         .await
         .map_err(|error| CliError::usage(format!("cannot sweep: {error}")))?;
     engine.close().await;

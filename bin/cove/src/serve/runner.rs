@@ -31,7 +31,7 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
 async fn serve(config: RoleConfig) -> Result<(), ServeError> {
     let shutdown = until_told()?;
     let opened = tokio::select! {
-        opened = Engine::open(config.settings.engine()) => opened,
+        opened = Engine::open(config.settings.engine(), config.settings.tiers()) => opened,
         // The next start goes on from wherever this one was.
         () = shutdown.cancelled() => return Ok(()),
     };

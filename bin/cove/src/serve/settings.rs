@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cove_control::{Cidr, ControlConfig, Quota, RateLimit};
-use cove_engine::{Addresses, BackendChoice, EngineConfig, Overcommit};
+use cove_engine::{Addresses, BackendChoice, EngineConfig, OpenTier, Overcommit};
+use cove_isolation_container::ContainerConfig;
 use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,7 @@ impl Default for Settings {
         let server = ServerConfig::default();
         let control = ControlConfig::default();
         let engine = EngineConfig::new(crate::connect::DEFAULT_DATA_DIR);
+        let container = ContainerConfig::default();
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
             preview_listen: String::new(),
@@ -132,7 +134,7 @@ impl Default for Settings {
             snapshot_grace_s: control.snapshot_grace.as_secs(),
             events_kept_days: control.events_kept.as_secs() / 86_400,
             audit_kept_days: control.audit_kept.as_secs() / 86_400,
-            warm: engine.warm as u64,
+            warm: container.warm as u64,
             overcommit_cpu: engine.overcommit.cpu,
             overcommit_memory: engine.overcommit.memory,
             overcommit_disk: engine.overcommit.disk,
@@ -597,7 +599,6 @@ impl Settings {
             },
             pool_bytes: some(self.pool_mb),
             reserve_bytes: some(self.pool_reserve_mb),
-            warm: usize::try_from(self.warm).unwrap_or(usize::MAX),
             overcommit: Overcommit {
                 cpu: self.overcommit_cpu,
                 memory: self.overcommit_memory,
@@ -627,8 +628,20 @@ impl Settings {
                 .filter_map(|text| text.parse().ok())
                 .collect(),
             sandboxes_max: usize::try_from(self.sandboxes_max).unwrap_or(usize::MAX),
-            criu: self.criu.clone(),
             ..EngineConfig::new(self.engine_dir())
+        }
+    }
+
+    /// The isolation tiers that hold this host's sandboxes. The engine knows none but these.
+    pub fn tiers(&self) -> Vec<Box<dyn OpenTier>> {
+        vec![Box::new(self.container())]
+    }
+
+    fn container(&self) -> ContainerConfig {
+        ContainerConfig {
+            warm: usize::try_from(self.warm).unwrap_or(usize::MAX),
+            criu: self.criu.clone(),
+            ..ContainerConfig::default()
         }
     }
 

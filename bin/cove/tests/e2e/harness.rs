@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cove_engine::{Engine, EngineConfig};
+use cove_engine::{Engine, EngineConfig, OpenTier};
+use cove_isolation_container::ContainerConfig;
 use tempfile::TempDir;
 
 /// Far above what anything here needs, also on a busy machine.
@@ -351,11 +352,15 @@ impl Drop for Cove {
         let removed = std::thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(async {
-                let mut config = EngineConfig::new(engine);
-                config.warm = 0;
+                let config = EngineConfig::new(engine);
+                let container = ContainerConfig {
+                    warm: 0,
+                    ..ContainerConfig::default()
+                };
                 let started = Instant::now();
                 loop {
-                    match Engine::open(config.clone()).await {
+                    let tiers: Vec<Box<dyn OpenTier>> = vec![Box::new(container.clone())];
+                    match Engine::open(config.clone(), tiers).await {
                         Ok(engine) => {
                             return engine.destroy().await.map_err(|error| error.to_string());
                         }

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_image::Source;
-use cove_isolation::Isolation;
 use cove_model::SnapshotId;
 use cove_runner::{RunnerError, SnapshotView};
 use tokio::task::spawn_blocking;
@@ -87,7 +86,7 @@ impl Inner {
         let sizes = self.sizes(snapshot, deadline);
         let record = &snapshot.record;
         let unfit = record.memory.as_ref().and_then(|memory| {
-            self.container
+            self.tiers
                 .fits(&memory.needs)
                 .err()
                 .map(|error| chain(&error))

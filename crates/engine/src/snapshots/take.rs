@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use cove_isolation::{Afterwards, Captured, Isolation, IsolationError, Machine};
+use cove_isolation::{Afterwards, Captured, IsolationError, Machine};
 use cove_model::{EventKind, Resources, SnapshotId, State};
 use cove_pool::{Access, Account, PoolError};
 use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
@@ -191,7 +191,7 @@ impl Inner {
         machine: Arc<dyn Machine>,
         taking: Taking,
     ) -> Result<Taken, RunnerError> {
-        if !self.container.capabilities().memory {
+        if !self.tier_of(record)?.capabilities().memory {
             return Err(RunnerError::Unsupported {
                 message: "memory cannot be captured on this host; `cove doctor` says why".into(),
             });

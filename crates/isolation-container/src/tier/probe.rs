@@ -59,7 +59,7 @@ impl ContainerTier {
 
     async fn try_memory(&self) -> Result<String, IsolationError> {
         let version = self.shared.capturer.program()?.version;
-        let dir = self.shared.config.base_dir.with_file_name("memory-probe");
+        let dir = self.shared.host.pool_dir.join("memory-probe");
         let scratch = Arc::new(
             blocking(move || {
                 Scratch::make(dir).map_err(IsolationError::failed("make a scratch directory"))

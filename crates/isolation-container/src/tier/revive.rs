@@ -106,17 +106,17 @@ impl Shared {
             ..
         } = copy;
         check_size(memory, limits)?;
-        let range = self
+        let slot = self
             .maker
-            .ranges
+            .slots
             .take()
             .map_err(IsolationError::failed("claim a uid range"))?
             .ok_or(IsolationError::Exhausted("uid range"))?;
         let group = self
             .cgroups
-            .create(&seat::group_name(&range))
+            .create(&slot.name())
             .map_err(IsolationError::failed("make the cgroup"))?;
-        // Dropped before the range, so that no other sandbox gets it while something still runs.
+        // Dropped before the slot, so that no other sandbox gets it while something still runs.
         let link = LinkGuard::default();
         let mut guard = GroupGuard { group, kept: false };
         let group = guard.group.clone();
@@ -133,15 +133,15 @@ impl Shared {
         group.set_pids(limits.pids + CRIU_PIDS).map_err(limit)?;
 
         rootfs::renew_work(&root.volume).map_err(IsolationError::failed("prepare the volume"))?;
-        let ids = self.maker.spawner.ids(range.base())?;
+        let ids = self.maker.spawner.ids(slot.uid_base())?;
         let overlay = rootfs::mount(
             root,
-            &self.config.base_dir,
+            &self.base_dir,
             ids.as_fd(),
-            range.base(),
+            slot.uid_base(),
             &self.overlays,
         )?;
-        let guest_dir = guest_program::of_memory(&self.config.runtime_dir, memory)
+        let guest_dir = guest_program::of_memory(&self.runtime_dir, memory)
             .map_err(IsolationError::failed("find the guest of the memory"))?;
         let guest = guest_dir
             .file_name()
@@ -150,7 +150,7 @@ impl Shared {
         let plan = Plan {
             memory,
             hostname,
-            uid_base: range.base(),
+            uid_base: slot.uid_base(),
             ids: ids.as_fd(),
             group: &group,
             open_files: limits.open_files,
@@ -158,11 +158,11 @@ impl Shared {
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             only_prove,
         };
-        let network = self.config.network.as_ref();
+        let network = self.host.network.as_ref();
         let attach = |first: &restore::Restored| {
-            let made = Link::of(first.pid, first.pidfd.as_fd(), &range, network)
+            let made = Link::of(first.pid, first.pidfd.as_fd(), &slot, network)
                 .map_err(IsolationError::failed("open the network namespace"))?;
-            let attached = made.furnish(&range);
+            let attached = made.furnish(&slot);
             link.0.replace(Some(made));
             attached
         };
@@ -199,10 +199,10 @@ impl Shared {
         let detail = Detail {
             pid: restored.pid,
             start_time,
-            uid_base: range.base(),
+            uid_base: slot.uid_base(),
             cpus: cpus.chosen.clone(),
             cpu: limits.cpu,
-            device: self.config.device,
+            device: self.host.pool_device,
             guest,
             sandbox: Some(copy.id.clone()),
             network: copy.network.clone(),
@@ -213,7 +213,7 @@ impl Shared {
             detail,
             senses,
             group,
-            (link, range),
+            (link, slot),
             Arc::clone(&self.cpus),
             (Arc::clone(&self.capturer), Arc::clone(&self.retired)),
         )))
@@ -234,7 +234,7 @@ impl Shared {
         group.hold_memory(memory).map_err(limit)?;
         group.set_cpu(limits.cpu, cpus).map_err(limit)?;
         group.set_pids(limits.pids).map_err(limit)?;
-        if let Some(device) = self.config.device
+        if let Some(device) = self.host.pool_device
             && (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
         {
             let bytes = |mb: Option<u64>| mb.map(|mb| mb << 20);

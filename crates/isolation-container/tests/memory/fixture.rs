@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use cove_isolation::claims::UidRanges;
+use cove_isolation::slots::Slots;
 use cove_isolation::{
-    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, Restore, Root,
+    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, Restore, Root, TierHost,
 };
-use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
+use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
 use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
@@ -151,7 +151,7 @@ pub fn has(program: &str) -> bool {
 
 pub struct Host {
     pub tier: ContainerTier,
-    ranges: Arc<UidRanges>,
+    slots: Arc<Slots>,
     dir: TempDir,
 }
 
@@ -163,30 +163,31 @@ impl Host {
             .expect("a directory can be made");
         let instance = format!("memory{}x{}", std::process::id(), number());
         let host = Path::new("/run/cove");
-        let ranges = UidRanges::open(&host.join("uids"), &instance, dir.path())
-            .expect("uids can be claimed");
-        // Never given back while the ranges live: nothing but the parser runs under it.
-        let range = ranges
+        let slots = Slots::open(host, &instance, dir.path()).expect("slots can be claimed");
+        // Never given back while the slots live: nothing but the parser runs under it.
+        let confined = slots
             .take()
-            .expect("a uid range is free")
-            .expect("a uid range is free");
-        let parser =
-            Parser::new(cove_embedded::PARSER, range.base()).expect("the parser can be kept");
-        std::mem::forget(range);
+            .expect("a slot is free")
+            .expect("a slot is free");
+        let parser = Parser::new(cove_embedded::PARSER, confined.uid_base())
+            .expect("the parser can be kept");
+        std::mem::forget(confined);
         let config = ContainerConfig {
-            instance,
-            runtime_dir: dir.path().join("runtime"),
-            base_dir: dir.path().join("base"),
-            host_dir: host.to_owned(),
             warm: 0,
-            device: None,
-            handing: Handing::Auto,
-            criu: None,
+            ..ContainerConfig::default()
+        };
+        let host = TierHost {
+            instance,
+            data_dir: dir.path().to_owned(),
+            pool_dir: dir.path().to_owned(),
+            pool_device: None,
+            host_dir: host.to_owned(),
+            slots: Arc::clone(&slots),
             parser: Arc::new(parser),
             network: None,
         };
-        let tier = ContainerTier::open(config, Arc::clone(&ranges)).expect("the tier opens");
-        Self { tier, ranges, dir }
+        let tier = ContainerTier::open(config, &host).expect("the tier opens");
+        Self { tier, slots, dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -327,7 +328,7 @@ impl Host {
             "a group stayed behind"
         );
         self.tier.close().await;
-        self.ranges.release().expect("uids are given back");
+        self.slots.release().expect("uids are given back");
     }
 }
 

@@ -99,7 +99,7 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
     let engine = settings.engine();
     assert_eq!(engine.network_range, Addresses::default());
     assert_eq!(engine.network_presets, Some(PRESETS_FILE.into()));
-    assert!(engine.network_resolvers.is_empty() && engine.criu.is_none());
+    assert!(engine.network_resolvers.is_empty() && settings.container().criu.is_none());
     let text = "network_range = \"10.200.0.0/15\"\n\
                 network_presets = \"/srv/presets\"\n\
                 network_resolvers = [\"192.0.2.1\", \"[2001:db8::1]:5353\"]\n\
@@ -115,7 +115,7 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
         .map(SocketAddr::to_string)
         .collect();
     assert_eq!(asked, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
-    assert_eq!(engine.criu, Some("/proc/self/exe".into()));
+    assert_eq!(settings.container().criu, Some("/proc/self/exe".into()));
     settings.set("network_presets", "", "here").unwrap();
     assert_eq!(settings.engine().network_presets, None);
 }

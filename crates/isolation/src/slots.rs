@@ -1,0 +1,382 @@
+//! Slots: the one number a running machine has on its host, and what follows from it.
+//!
+//! A slot's number gives a machine its range of 65,536 uids, its index in the network (interface, outer
+//! address) and its name in the kernel (cgroup). No two machines of a host share one, whatever their tier
+//! and whichever engine runs them. Tiers take slots from here and derive nothing of that themselves.
+//!
+//! Slots are claimed in blocks: a file per block under a host-wide directory that a reboot empties (ids on
+//! disk are always 0..65535, so nothing there depends on the slot a sandbox had). Within its blocks an
+//! engine hands slots out by itself.
+//!
+//! A claim holds while its engine lives, told by a lock, or its data is there: sandboxes may be running
+//! without an engine. The lock counts also where the data cannot be seen, in another mount namespace.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+/// Uids of a slot.
+pub const SLOT_UIDS: u32 = 65_536;
+/// The uids of the first slot lie above everything that distributions, systemd and other container tools
+/// hand out.
+const FIRST_SLOT: u32 = 0x7000_0000 / SLOT_UIDS;
+/// The last id of all means "none" to the kernel, so the last range of uids is not used.
+const END_SLOT: u32 = u32::MAX / SLOT_UIDS;
+/// Where in the host's directory claims lie.
+const DIRECTORY: &str = "uids";
+/// How names of slots begin.
+const NAME: &str = "sandbox-";
+/// How files end that living engines hold locked.
+const ALIVE: &str = ".alive";
+const BLOCK_SLOTS: u32 = 256;
+const BLOCKS: u32 = (END_SLOT - FIRST_SLOT) / BLOCK_SLOTS;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claim {
+    instance: String,
+    data_dir: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    blocks: BTreeSet<u32>,
+    free: BTreeSet<u32>,
+    /// Slots are handed out in turn: what the kernel still clears away of a machine that is gone, such as
+    /// its interface, goes by the slot's number.
+    last: u32,
+}
+
+/// The slots of one engine.
+#[derive(Debug)]
+pub struct Slots {
+    dir: PathBuf,
+    instance: String,
+    data_dir: PathBuf,
+    /// Locked as long as this engine lives.
+    _alive: fs::File,
+    books: Mutex<Books>,
+}
+
+/// One slot in use; it goes back when dropped.
+#[derive(Debug)]
+pub struct Slot {
+    number: u32,
+    owner: Arc<Slots>,
+}
+
+impl Slot {
+    /// A number no other slot on this host has.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The first of its [`SLOT_UIDS`] uids and gids.
+    pub fn uid_base(&self) -> u32 {
+        self.number * SLOT_UIDS
+    }
+
+    /// Its uids and gids, the last one included.
+    pub fn uids(&self) -> std::ops::RangeInclusive<u32> {
+        self.uid_base()..=self.uid_base() + (SLOT_UIDS - 1)
+    }
+
+    /// What the network knows it by: its interface and its outer address follow from this.
+    pub fn network_index(&self) -> u32 {
+        self.number
+    }
+
+    /// What it is called in the kernel, as its cgroup is.
+    pub fn name(&self) -> String {
+        format!("{NAME}{}", self.number)
+    }
+}
+
+/// The slot that has these uids.
+pub fn number_of_uids(uid_base: u32) -> u32 {
+    uid_base / SLOT_UIDS
+}
+
+/// The slot that has this name, if it is one of a slot.
+pub fn number_of_name(name: &str) -> Option<u32> {
+    name.strip_prefix(NAME)?.parse().ok()
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.owner.books().free.insert(self.number);
+    }
+}
+
+impl Slots {
+    /// `host_dir` is the same for every engine of a host. Blocks this instance had before are its again.
+    pub fn open(host_dir: &Path, instance: &str, data_dir: &Path) -> io::Result<Arc<Self>> {
+        let dir = host_dir.join(DIRECTORY);
+        fs::create_dir_all(&dir)?;
+        let lock = lock(&dir)?;
+        remove_dead(&dir)?;
+        let alive = open_to_lock(&alive_file(&dir, instance))?;
+        rustix::fs::flock(&alive, FlockOperation::LockShared)?;
+        let slots = Self {
+            dir,
+            instance: instance.to_owned(),
+            data_dir: data_dir.to_owned(),
+            _alive: alive,
+            books: Mutex::default(),
+        };
+        {
+            let mut books = slots.books();
+            for block in 0..BLOCKS {
+                if slots
+                    .read(block)
+                    .is_some_and(|claim| claim.instance == instance)
+                {
+                    books.add(block);
+                }
+            }
+        }
+        drop(lock);
+        Ok(Arc::new(slots))
+    }
+
+    /// A slot nobody on this host uses.
+    pub fn take(self: &Arc<Self>) -> io::Result<Option<Slot>> {
+        loop {
+            if let Some(number) = self.books().next() {
+                return Ok(Some(Slot {
+                    number,
+                    owner: Arc::clone(self),
+                }));
+            }
+            if !self.claim_block()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A particular slot, for a machine found running. `None` when it is not ours or taken already.
+    pub fn retake(self: &Arc<Self>, number: u32) -> Option<Slot> {
+        self.books().free.remove(&number).then(|| Slot {
+            number,
+            owner: Arc::clone(self),
+        })
+    }
+
+    /// Whether a slot is this engine's and nobody has it: what bears its number is left over.
+    pub fn is_free(&self, number: u32) -> bool {
+        self.books().free.contains(&number)
+    }
+
+    /// Whether an instance, or a sandbox of it, may be running.
+    pub fn is_claimed_by(&self, instance: &str) -> bool {
+        (0..BLOCKS)
+            .filter_map(|block| self.read(block))
+            .any(|claim| claim.instance == instance && self.holds(&claim))
+    }
+
+    fn holds(&self, claim: &Claim) -> bool {
+        claim.data_dir.exists() || is_alive(&self.dir, &claim.instance)
+    }
+
+    /// Gives every block back; for an engine that leaves nothing running.
+    pub fn release(&self) -> io::Result<()> {
+        let _lock = lock(&self.dir)?;
+        let mut books = self.books();
+        for block in std::mem::take(&mut books.blocks) {
+            fs::remove_file(self.dir.join(block.to_string()))?;
+        }
+        books.free.clear();
+        match fs::remove_file(alive_file(&self.dir, &self.instance)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn claim_block(&self) -> io::Result<bool> {
+        let _lock = lock(&self.dir)?;
+        let mut books = self.books();
+        for block in 0..BLOCKS {
+            if books.blocks.contains(&block) {
+                continue;
+            }
+            if self.read(block).is_some_and(|claim| self.holds(&claim)) {
+                continue;
+            }
+            let claim = Claim {
+                instance: self.instance.clone(),
+                data_dir: self.data_dir.clone(),
+            };
+            let path = self.dir.join(block.to_string());
+            let draft = self.dir.join(format!("{block}.new"));
+            fs::write(
+                &draft,
+                serde_json::to_vec(&claim).map_err(io::Error::other)?,
+            )?;
+            fs::rename(&draft, &path)?;
+            books.add(block);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn read(&self, block: u32) -> Option<Claim> {
+        serde_json::from_slice(&fs::read(self.dir.join(block.to_string())).ok()?).ok()
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Held while claims are made and read.
+fn lock(dir: &Path) -> io::Result<fs::File> {
+    let file = open_to_lock(&dir.join("lock"))?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn alive_file(dir: &Path, instance: &str) -> PathBuf {
+    dir.join(format!("{instance}{ALIVE}"))
+}
+
+fn is_alive(dir: &Path, instance: &str) -> bool {
+    fs::File::open(alive_file(dir, instance)).is_ok_and(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    })
+}
+
+/// Removes what told of engines that ended; who claims a slot is read from the claims.
+fn remove_dead(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let Some(instance) = name.to_str().and_then(|name| name.strip_suffix(ALIVE)) else {
+            continue;
+        };
+        if !is_alive(dir, instance) {
+            fs::remove_file(alive_file(dir, instance))?;
+        }
+    }
+    Ok(())
+}
+
+fn open_to_lock(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+}
+
+impl Books {
+    fn next(&mut self) -> Option<u32> {
+        let number = self
+            .free
+            .range(self.last.saturating_add(1)..)
+            .next()
+            .or_else(|| self.free.first())
+            .copied()?;
+        self.free.remove(&number);
+        self.last = number;
+        Some(number)
+    }
+
+    fn add(&mut self, block: u32) {
+        self.blocks.insert(block);
+        let first = FIRST_SLOT + block * BLOCK_SLOTS;
+        self.free.extend(first..first + BLOCK_SLOTS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn two_engines_never_share_a_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        fs::create_dir(&b).unwrap();
+        let host = dir.path().join("host");
+        let first = Slots::open(&host, "one", &a).unwrap();
+        let second = Slots::open(&host, "two", &b).unwrap();
+        let held: Vec<_> = (0..300)
+            .flat_map(|_| {
+                [
+                    first.take().unwrap().unwrap(),
+                    second.take().unwrap().unwrap(),
+                ]
+            })
+            .collect();
+        let bases: HashSet<u32> = held.iter().map(Slot::uid_base).collect();
+        assert_eq!(bases.len(), held.len());
+        assert!(
+            bases
+                .iter()
+                .all(|base| *base >= 0x7000_0000 && base.checked_add(SLOT_UIDS).is_some())
+        );
+    }
+
+    #[test]
+    fn a_restarted_engine_has_its_blocks_again_and_can_retake_a_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("host");
+        let before = Slots::open(&host, "one", dir.path()).unwrap();
+        let number = before.take().unwrap().unwrap().number();
+        drop(before);
+        let after = Slots::open(&host, "one", dir.path()).unwrap();
+        assert!(after.is_free(number));
+        let slot = after.retake(number).expect("still ours");
+        assert!(!after.is_free(number));
+        assert!(after.retake(number).is_none(), "taken twice");
+        assert_ne!(after.take().unwrap().unwrap().number(), slot.number());
+    }
+
+    #[test]
+    fn a_slot_given_back_is_not_the_next_one_handed_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(&dir.path().join("host"), "one", dir.path()).unwrap();
+        let mut before = slots.take().unwrap().unwrap().number();
+        for _ in 0..600 {
+            let index = slots.take().unwrap().unwrap().number();
+            assert_ne!(index, before);
+            before = index;
+        }
+    }
+
+    #[test]
+    fn claims_of_vanished_data_directories_are_free_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("host");
+        let gone = dir.path().join("gone");
+        let old = Slots::open(&host, "old", &gone).unwrap();
+        let base = old.take().unwrap().unwrap().uid_base();
+        let new = Slots::open(&host, "new", dir.path()).unwrap();
+        // Its data may only be out of sight.
+        assert!(new.is_claimed_by("old"));
+        assert_ne!(new.take().unwrap().unwrap().uid_base(), base);
+        drop(old);
+        assert!(!new.is_claimed_by("old"));
+        let third = Slots::open(&host, "third", dir.path()).unwrap();
+        assert_eq!(third.take().unwrap().unwrap().uid_base(), base);
+        assert!(!alive_file(&host.join(DIRECTORY), "old").exists());
+    }
+
+    #[test]
+    fn a_slot_is_found_again_by_its_uids_and_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(&dir.path().join("host"), "one", dir.path()).unwrap();
+        let slot = slots.take().unwrap().unwrap();
+        assert_eq!(number_of_uids(slot.uid_base()), slot.number());
+        assert_eq!(number_of_uids(*slot.uids().end()), slot.number());
+        assert_eq!(number_of_name(&slot.name()), Some(slot.number()));
+        for other in ["sandbox-", "sandbox-x", "system.slice", "28672"] {
+            assert_eq!(number_of_name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A tier: what makes machines of one kind, and what a host gives it to do so.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_network::Network;
+use cove_parser::Parser;
+use cove_runner::Finding;
+
+use crate::slots::Slots;
+use crate::{Capabilities, IsolationError, Machine, MachineRecord, Needs, Usage};
+
+/// What a host gives to each of its tiers.
+#[derive(Clone)]
+pub struct TierHost {
+    /// The engine's name; no other engine on the host has the same.
+    pub instance: String,
+    /// The engine's own directory; survives restarts.
+    pub data_dir: PathBuf,
+    /// The pool's directory, on a filesystem that can be idmapped. Tiers keep what machines share there.
+    pub pool_dir: PathBuf,
+    /// Major and minor of the device below the pool, when it has one of its own.
+    pub pool_device: Option<(u32, u32)>,
+    /// Host-wide directory of all engines; emptied by a reboot.
+    pub host_dir: PathBuf,
+    pub slots: Arc<Slots>,
+    /// Reads what guests and programs of strangers left.
+    pub parser: Arc<Parser>,
+    /// What sandboxes reach others through; absent on a host that cannot have one.
+    pub network: Option<Arc<Network>>,
+}
+
+/// The settings of a tier, which open it.
+pub trait OpenTier: Send + Sync {
+    /// Sets up what all machines of the tier share. Blocking; called before anything is served, in a
+    /// runtime's context.
+    fn open(&self, host: &TierHost) -> Result<Arc<dyn Isolation>, IsolationError>;
+}
+
+/// The disk a machine boots from.
+#[derive(Debug, Clone)]
+pub struct Root {
+    /// The image, never written.
+    pub image: PathBuf,
+    /// The sandbox's own volume; the tier keeps what it needs below it.
+    pub volume: PathBuf,
+}
+
+/// Makes a root; may block.
+pub type MakeRoot = Box<dyn FnOnce() -> Result<Root, IsolationError> + Send>;
+
+/// What to boot. The root is made by the tier, which prepares the rest at the same time.
+pub struct Boot {
+    pub id: SandboxId,
+    pub hostname: String,
+    pub limits: Resources,
+    pub no_new_privs: bool,
+    /// In force before the first instruction of the guest.
+    pub network: NetworkPolicy,
+    pub root: MakeRoot,
+}
+
+/// A machine to bring back from captured memory, under an identity of its own.
+pub struct Restore {
+    pub boot: Boot,
+    /// The directory [`Machine::capture`] filled; read, never changed.
+    pub memory: PathBuf,
+}
+
+/// What became of a machine while no engine watched.
+pub enum Adopted {
+    Running(Box<dyn Machine>),
+    /// It ended; its last figures, when the host still had them.
+    Gone(Option<Usage>),
+}
+
+/// Where a machine stands in the network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// Its slot's index there.
+    pub index: u32,
+    pub sandbox: SandboxId,
+    /// The policy that was in force when the record was written.
+    pub policy: NetworkPolicy,
+}
+
+/// Machines prepared ahead of need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Warm {
+    pub wanted: usize,
+    pub ready: usize,
+}
+
+#[async_trait]
+pub trait Isolation: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+
+    /// Where a recorded machine stands in the network; `None` when it has no place there.
+    fn placed(&self, record: &MachineRecord) -> Option<Placed>;
+
+    /// What of this host helps or hinders the tier. The first call may take seconds, because what can
+    /// only be found out by doing it is done.
+    async fn findings(&self) -> Vec<Finding>;
+
+    /// Boots PID 1. When this returns, the guest's socket accepts connections.
+    async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError>;
+
+    /// Brings a captured machine back; its processes go on where they were. Connections to the
+    /// outside are gone before the first of them runs.
+    async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError>;
+
+    /// Goes through a whole restore and ends the copy before it runs: proof that the capture is good.
+    async fn prove(&self, restore: Restore) -> Result<(), IsolationError>;
+
+    /// Whether memory with these needs can be restored here; the error says what is missing.
+    fn fits(&self, needs: &Needs) -> Result<(), IsolationError>;
+
+    /// Finds a machine again, or clears away what is left of it. One that stands still, because it was
+    /// frozen or held or in the middle of a capture, does so until it is thawed or killed.
+    async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError>;
+
+    /// Removes what no adopted machine owns. Called once, after every adoption.
+    async fn sweep(&self) -> Result<u64, IsolationError>;
+
+    /// Prepares all that the tier keeps ready for later boots; returns when it is there. Benchmarks tell
+    /// warm from cold by it.
+    async fn warm_up(&self) {}
+
+    /// Gives back what is held ready and prepares nothing more until [`Isolation::warm_up`].
+    async fn cool_down(&self) {}
+
+    /// What is kept ready for later boots.
+    fn warm(&self) -> Warm {
+        Warm::default()
+    }
+
+    /// Gives back what is held ready for later boots, before the engine goes.
+    async fn close(&self);
+}
