@@ -21,6 +21,7 @@ mod snapshots;
 mod sqlite;
 mod stopping;
 mod storage;
+mod tiers;
 
 /// What the registry borrowed from the image store's tests needs.
 mod world {

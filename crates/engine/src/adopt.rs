@@ -90,7 +90,7 @@ impl Engine {
         let found = match found {
             // Its processes make way for the snapshot's once everything is adopted.
             Adopted::Running(machine) if record.state == State::Restoring => {
-                let usage = machine.usage().ok();
+                let usage = machine.usage().await.ok();
                 end(machine.as_ref()).await;
                 Adopted::Gone(usage)
             }
@@ -132,7 +132,7 @@ impl Engine {
             record.reason = Some(reason);
         }
         if let Some(machine) = &machine {
-            settle_machine(&mut record, machine.as_ref());
+            settle_machine(&mut record, machine.as_ref()).await;
         }
         let disk = record.disk_bytes();
         let run = machine.as_ref().map(|_| {
@@ -161,13 +161,13 @@ impl Engine {
                 reason: sandbox.record().reason,
             });
         }
-        inner.reapply(&sandbox, machine.as_deref());
+        inner.reapply(&sandbox, machine.as_deref()).await;
         if let Some(machine) = machine {
             sandbox.emit(EventKind::Adopted);
             if matches!(sandbox.state(), State::Stopping | State::Paused) {
                 // The stop was accepted and nobody waits for its grace time any more, or its memory
                 // is safely on disk.
-                let _ = machine.kill();
+                let _ = machine.kill().await;
             }
             inner.watch(&sandbox, machine);
         }
@@ -293,16 +293,16 @@ impl Inner {
 
 /// Lets a machine go on that an interrupted capture or snapshot had stopped, and stops one again
 /// that was frozen on request.
-fn settle_machine(record: &mut Record, machine: &dyn Machine) {
+async fn settle_machine(record: &mut Record, machine: &dyn Machine) {
     if record.state == State::Pausing {
         record.state = State::Running;
         record.reason = None;
     }
     let settled = match record.state {
-        State::Frozen => machine.freeze(),
+        State::Frozen => machine.freeze().await,
         // Its memory is on disk; running on would change the disk that belongs to it.
         State::Paused => Ok(()),
-        _ => machine.thaw(),
+        _ => machine.thaw().await,
     };
     match settled {
         Ok(()) | Err(IsolationError::Unsupported(_)) => {}

@@ -67,17 +67,7 @@ impl RunnerApi for Engine {
     }
 
     async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
-        let inner = Arc::clone(&self.inner);
-        spawn_blocking(move || {
-            // One that is being deleted meanwhile has no figures any more.
-            inner
-                .all()
-                .iter()
-                .filter_map(|sandbox| Some((sandbox.id.clone(), inner.sample(sandbox).ok()?)))
-                .collect()
-        })
-        .await
-        .map_err(internal)
+        self.sample_all().await
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
@@ -90,13 +80,10 @@ impl RunnerApi for Engine {
                 request: "connect to".into(),
                 state: sandbox.state(),
             })?;
-        let stream = machine
-            .connect()
-            .await
-            .map_err(|error| RunnerError::GuestUnreachable {
-                message: error.to_string(),
-            })?;
-        Ok(stream.into())
+        let connected = machine.connect().await;
+        connected.map_err(|error| RunnerError::GuestUnreachable {
+            message: error.to_string(),
+        })
     }
 
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use cove_isolation::{IsolationError, Machine};
+use cove_isolation::Machine;
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, State};
 use cove_protocol::brief;
@@ -38,7 +38,7 @@ impl Engine {
                 && let Some(machine) = sandbox.machine()
             {
                 // Its processes get their chance to end, which takes running.
-                machine.thaw().map_err(from_isolation)?;
+                machine.thaw().await.map_err(from_isolation)?;
             }
             sandbox.advance(
                 Step::Stop,
@@ -55,9 +55,7 @@ impl Engine {
                     tracing::debug!(sandbox = %sandbox.id, %error, "the guest did not end in time");
                 }
                 // Whatever the guest said, PID 1 goes now.
-                machine
-                    .kill()
-                    .map_err(|error| internal(format!("end PID 1: {error}")))?;
+                machine.kill().await.map_err(from_isolation)?;
             }
             wait_until(&mut state, |state| state == State::Stopped).await?;
             Ok(sandbox.view())
@@ -143,9 +141,7 @@ async fn shut_down(sandbox: &Arc<Sandbox>, grace: Duration) {
 /// Ends a machine that nobody will own.
 pub(crate) async fn end(machine: &dyn Machine) {
     let ended = async {
-        machine
-            .kill()
-            .map_err(IsolationError::failed("end PID 1"))?;
+        machine.kill().await?;
         machine.exited().await;
         machine.dispose().await
     };

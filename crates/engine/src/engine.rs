@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::slots::{Slot, Slots};
-use cove_isolation::{Machine, OpenTier, TierHost};
+use cove_isolation::{Machine, OpenTier, TierHost, Usage};
 use cove_model::SandboxId;
 use cove_network::{Denials, Network, NetworkConfig};
 use cove_parser::Parser;
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
-use cove_runner::{RunnerError, Sample};
+use cove_runner::{GuestStream, RunnerError, Sample};
+use futures_util::stream::{self, StreamExt};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
@@ -28,7 +29,7 @@ use crate::gateway::{self, Gatekeeper};
 use crate::guard::Guard;
 use crate::images::Images;
 use crate::inherited::Counter;
-use crate::record::Records;
+use crate::record::{Record, Records};
 use crate::sandbox::Sandbox;
 use crate::snapshots::Snapshots;
 use crate::tiers::Tiers;
@@ -202,11 +203,44 @@ impl Engine {
         &self,
         sandbox: Arc<Sandbox>,
     ) -> Result<Sample, RunnerError> {
-        let inner = Arc::clone(&self.inner);
-        spawn_blocking(move || inner.sample(&sandbox))
-            .await
-            .map_err(internal)?
+        let measured = self.inner.measure(&sandbox).await?;
+        let (inner, volume) = (Arc::clone(&self.inner), sandbox.volume());
+        let disk = spawn_blocking(move || inner.pool.usage(&volume)).await;
+        let disk = disk.map_err(internal)?.map_err(from_pool)?;
+        Ok(self.inner.sample(&measured, &disk))
     }
+
+    /// Figures of all of them. One that is being deleted meanwhile has none any more.
+    pub(crate) async fn sample_all(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
+        let inner = Arc::clone(&self.inner);
+        let measured: Vec<_> = stream::iter(inner.all())
+            .map(|sandbox| async move {
+                let measured = self.inner.measure(&sandbox).await.ok()?;
+                Some((sandbox, measured))
+            })
+            .buffered(MEASURED_AT_ONCE)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        let sampled = spawn_blocking(move || {
+            let sample = |(sandbox, measured): (Arc<Sandbox>, Measured)| {
+                let disk = inner.pool.usage(&sandbox.volume()).ok()?;
+                Some((sandbox.id.clone(), inner.sample(&measured, &disk)))
+            };
+            measured.into_iter().filter_map(sample).collect()
+        });
+        sampled.await.map_err(internal)
+    }
+}
+
+/// Machines whose figures are read at the same time.
+const MEASURED_AT_ONCE: usize = 4;
+
+/// A sandbox's record and its machine's figures, of about the same moment.
+pub(crate) struct Measured {
+    record: Record,
+    running: bool,
+    usage: Usage,
 }
 
 impl Inner {
@@ -397,22 +431,34 @@ impl Inner {
         sandbox.set_monitor(tokio::spawn(monitor::run(Arc::clone(sandbox), machine)));
     }
 
-    pub fn sample(&self, sandbox: &Sandbox) -> Result<Sample, RunnerError> {
+    async fn measure(&self, sandbox: &Sandbox) -> Result<Measured, RunnerError> {
         let (record, machine) = sandbox.record_and_machine();
         let usage = match &machine {
-            Some(machine) => machine.usage().map_err(from_isolation)?,
-            None => Default::default(),
+            Some(machine) => machine.usage().await.map_err(from_isolation)?,
+            None => Usage::default(),
         };
-        let disk = self.pool.usage(&sandbox.volume()).map_err(from_pool)?;
-        let limit_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
-        Ok(Sample {
-            at: OffsetDateTime::now_utc(),
-            running_us: machine.as_ref().and(record.started_boot_us).map(|started| {
-                // A record of another boot has no machine.
-                cove_runner::clock::boot_micros().saturating_sub(started)
-            }),
-            boot_time: Some(cove_runner::clock::boot_time(&self.host_boot)),
+        Ok(Measured {
+            record,
             running: machine.is_some(),
+            usage,
+        })
+    }
+
+    fn sample(&self, measured: &Measured, disk: &cove_pool::Usage) -> Sample {
+        let Measured {
+            record,
+            running,
+            usage,
+        } = measured;
+        let limit_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
+        // A record of another boot has no machine.
+        let started = record.started_boot_us.filter(|_| *running);
+        Sample {
+            at: OffsetDateTime::now_utc(),
+            running_us: started
+                .map(|started| cove_runner::clock::boot_micros().saturating_sub(started)),
+            boot_time: Some(cove_runner::clock::boot_time(&self.host_boot)),
+            running: *running,
             cpu_usec: record.past_cpu_usec + usage.cpu_usec,
             memory_bytes: usage.memory_bytes,
             memory_peak_bytes: usage.memory_peak_bytes,
@@ -426,7 +472,7 @@ impl Inner {
             network_sent_bytes: record.past_network_sent_bytes + usage.network_sent_bytes,
             network_received_bytes: record.past_network_received_bytes
                 + usage.network_received_bytes,
-        })
+        }
     }
 }
 
@@ -463,7 +509,7 @@ impl Connect for GuestConnector {
 }
 
 /// A connection to a sandbox's guest.
-pub(crate) async fn reach(sandbox: &Sandbox) -> std::io::Result<tokio::net::UnixStream> {
+pub(crate) async fn reach(sandbox: &Sandbox) -> std::io::Result<GuestStream> {
     let machine = sandbox.machine().ok_or_else(|| {
         std::io::Error::new(
             std::io::ErrorKind::NotConnected,

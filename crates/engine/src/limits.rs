@@ -36,6 +36,8 @@ impl Inner {
         sandbox: &Arc<Sandbox>,
         patch: &ResourcesPatch,
     ) -> Result<SandboxView, RunnerError> {
+        // Growth waits, and finds the limits as they are then.
+        let _limits = sandbox.limits.lock().await;
         let record = sandbox.record();
         let old = record.limits.clone();
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
@@ -62,7 +64,9 @@ impl Inner {
                 return Err(error);
             }
         }
-        let running = self.resize_running(sandbox, (&new, memory_mb), (&old, old_memory_mb));
+        let running = self
+            .resize_running(sandbox, (&new, memory_mb), (&old, old_memory_mb))
+            .await;
         if running.is_err() && disk_changed {
             self.set_disk(sandbox, old.disk_mb).await?;
             self.promise_disk(sandbox, old.disk_mb)?;
@@ -81,7 +85,7 @@ impl Inner {
         Ok(sandbox.view())
     }
 
-    pub(crate) fn resize_running(
+    async fn resize_running(
         &self,
         sandbox: &Sandbox,
         (new, memory_mb): (&Resources, u64),
@@ -90,37 +94,48 @@ impl Inner {
         let Some(machine) = sandbox.machine() else {
             return Ok(());
         };
-        let mut promise = sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(promise) = promise.as_mut() {
-            promise.change(new.cpu, memory_mb)?;
-        }
-        machine.resize(new, memory_mb).map_err(|error| {
-            if let Some(promise) = promise.as_mut() {
-                // Going back to what was promised before; a smaller promise cannot be refused.
-                let _ = promise.change(old.cpu, old_memory_mb);
+        let promise = |cpu: f64, memory_mb: u64| {
+            let mut promise = sandbox
+                .run_promise
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            match promise.as_mut() {
+                Some(promise) => promise.change(cpu, memory_mb),
+                None => Ok(()),
             }
-            from_isolation(error)
-        })
+        };
+        promise(new.cpu, memory_mb)?;
+        let resized = machine.resize(new, memory_mb).await;
+        if resized.is_err() {
+            // Going back to what was promised before; a smaller promise cannot be refused.
+            let _ = promise(old.cpu, old_memory_mb);
+        }
+        resized.map_err(from_isolation)
     }
 
     /// Puts what the record says in force: an engine that died in the middle of a change, or while
     /// disks were held, left something else.
-    pub(crate) fn reapply(&self, sandbox: &Sandbox, machine: Option<&dyn Machine>) {
+    pub(crate) async fn reapply(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        machine: Option<&dyn Machine>,
+    ) {
         if self.disk_limits {
-            match self.apply_disk_limit(sandbox) {
-                Ok(()) | Err(PoolError::NotFound { .. }) => {}
-                Err(error) => {
+            let (inner, limited) = (Arc::clone(self), Arc::clone(sandbox));
+            match spawn_blocking(move || inner.apply_disk_limit(&limited)).await {
+                Ok(Ok(()) | Err(PoolError::NotFound { .. })) => {}
+                Ok(Err(error)) => {
                     tracing::warn!(sandbox = %sandbox.id, %error, "its disk limit could not be set")
+                }
+                Err(error) => {
+                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk limit was not set")
                 }
             }
         }
         let Some(machine) = machine else { return };
         let record = sandbox.record();
         let memory_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
-        if let Err(error) = machine.reapply(&record.limits, memory_mb) {
+        if let Err(error) = machine.reapply(&record.limits, memory_mb).await {
             tracing::warn!(sandbox = %sandbox.id, %error, "its limits could not be set");
         }
     }

@@ -21,7 +21,7 @@ pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
         tokio::select! {
             () = machine.exited() => break,
             event = machine.memory_event(), if listening => match event {
-                Ok(event) => on_memory(&sandbox, machine.as_ref(), event),
+                Ok(event) => on_memory(&sandbox, machine.as_ref(), event).await,
                 Err(error) => {
                     // The group goes with the machine, and its files can vanish first.
                     tracing::debug!(sandbox = %sandbox.id, %error, "memory is no longer watched");
@@ -33,11 +33,12 @@ pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
     on_exit(&sandbox, machine.as_ref()).await;
 }
 
-fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
+async fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
+    let _limits = sandbox.limits.lock().await;
     let record = sandbox.record();
     let now_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
     let ceiling = record.limits.memory_ceiling_mb();
-    let usage = machine.usage().unwrap_or_default();
+    let usage = machine.usage().await.unwrap_or_default();
     match event {
         MemoryEvent::OomKilled { kills } => {
             sandbox.emit(EventKind::Oom {
@@ -47,7 +48,7 @@ fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
             });
             // One that could not grow was held where it was; what was killed made room to try again.
             if now_mb < ceiling
-                && let Err(error) = machine.grow_memory(&record.limits, now_mb)
+                && let Err(error) = machine.grow_memory(&record.limits, now_mb).await
             {
                 tracing::warn!(sandbox = %sandbox.id, %error, "memory cannot grow again");
             }
@@ -60,7 +61,7 @@ fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
                 .memory_bytes
                 .saturating_sub(usage.memory_reclaimable_bytes);
             let wanted = wanted(now_mb, needed.div_ceil(1 << 20)).min(ceiling);
-            if let Err(error) = grow(sandbox, machine, now_mb, wanted) {
+            if let Err(error) = grow(sandbox, machine, now_mb, wanted).await {
                 tracing::warn!(sandbox = %sandbox.id, %error, "memory could not grow");
             }
         }
@@ -80,7 +81,7 @@ fn wanted(now_mb: u64, needed_mb: u64) -> u64 {
     mb
 }
 
-fn grow(
+async fn grow(
     sandbox: &Sandbox,
     machine: &dyn Machine,
     now_mb: u64,
@@ -102,9 +103,9 @@ fn grow(
         let mut settled = record.limits.clone();
         settled.memory_max_mb = Some(now_mb);
         settled.memory_mb = settled.memory_mb.min(now_mb);
-        return machine.grow_memory(&settled, now_mb);
+        return machine.grow_memory(&settled, now_mb).await;
     };
-    machine.grow_memory(&record.limits, to_mb)?;
+    machine.grow_memory(&record.limits, to_mb).await?;
     if let Err(error) = sandbox.update(Durability::Written, |record| record.grown_mb = Some(to_mb))
     {
         tracing::warn!(sandbox = %sandbox.id, %error, "growth was not written down");
@@ -117,7 +118,7 @@ fn grow(
 }
 
 async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
-    let usage = machine.usage().unwrap_or_default();
+    let usage = machine.usage().await.unwrap_or_default();
     for attempt in 1..=DISPOSE_TRIES {
         match machine.dispose().await {
             Ok(()) => break,

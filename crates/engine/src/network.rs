@@ -30,16 +30,9 @@ impl Engine {
                 record.spec.network = policy.clone();
             })?;
             if let Some(machine) = sandbox.machine() {
-                let (changed, wanted, before) = (Arc::clone(&machine), policy.clone(), old.clone());
-                let set = spawn_blocking(move || {
-                    changed.set_network(&wanted).inspect_err(|_| {
-                        // A part of it may be in force.
-                        set_or_cut_off(changed.as_ref(), &before);
-                    })
-                })
-                .await
-                .map_err(internal)?;
-                if let Err(error) = set {
+                if let Err(error) = machine.set_network(&policy).await {
+                    // A part of it may be in force.
+                    set_or_cut_off(machine.as_ref(), &old).await;
                     sandbox.update(Durability::Flushed, |record| {
                         record.spec.network = old;
                         if record.machine.is_some() {
@@ -114,7 +107,7 @@ impl Inner {
         if placed.is_none_or(|placed| settled(placed.policy)) {
             return;
         }
-        if put_in_force(machine, wanted).await {
+        if set_or_cut_off(machine.as_ref(), &wanted).await {
             record.machine = Some(machine.record());
         }
     }
@@ -129,7 +122,7 @@ impl Inner {
                 continue;
             };
             let wanted = record.spec.network;
-            if placed.policy != wanted && put_in_force(&machine, wanted).await {
+            if placed.policy != wanted && set_or_cut_off(machine.as_ref(), &wanted).await {
                 let kept = sandbox.update(Durability::Written, |record| {
                     // It may have ended meanwhile.
                     if record.machine.is_some() {
@@ -165,22 +158,16 @@ impl Inner {
     }
 }
 
-/// Whether the machine has another policy now than it had.
-async fn put_in_force(machine: &Arc<dyn Machine>, wanted: NetworkPolicy) -> bool {
-    let changed = Arc::clone(machine);
-    let set = spawn_blocking(move || set_or_cut_off(changed.as_ref(), &wanted)).await;
-    set.unwrap_or(false)
-}
-
-/// Puts a policy in force, or cuts the machine off.
-fn set_or_cut_off(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
-    let set = machine.set_network(policy).or_else(|error| {
+/// Puts a policy in force, or cuts the machine off. Whether it has another policy now than it had.
+async fn set_or_cut_off(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
+    let mut set = machine.set_network(policy).await;
+    if let Err(error) = &set {
         tracing::error!(
-            error = chain(&error),
+            error = chain(error),
             "a policy cannot be put in force; the sandbox is cut off"
         );
-        machine.set_network(&NetworkPolicy::default())
-    });
+        set = machine.set_network(&NetworkPolicy::default()).await;
+    }
     if let Err(error) = &set {
         let error = chain(error);
         tracing::error!(error, "a sandbox keeps the network policy it had");

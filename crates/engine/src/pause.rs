@@ -35,16 +35,13 @@ impl Engine {
             }
             sandbox.check(Step::Freeze)?;
             let machine = running(&sandbox, "freeze")?;
-            let held = Arc::clone(&machine);
-            let frozen = spawn_blocking(move || held.freeze())
-                .await
-                .map_err(internal)?;
+            let frozen = machine.freeze().await;
             let stepped = frozen
                 .map_err(from_isolation)
                 .and_then(|()| sandbox.advance(Step::Freeze, None, Durability::Written, |_| {}));
             if let Err(error) = stepped {
                 // Some may have been stopped before it failed.
-                let _ = machine.thaw();
+                let _ = machine.thaw().await;
                 return Err(error);
             }
             Ok(sandbox.view())
@@ -76,6 +73,7 @@ impl Engine {
                 State::Frozen => {
                     running(&sandbox, "resume")?
                         .thaw()
+                        .await
                         .map_err(from_isolation)?;
                     sandbox.advance(Step::Thaw, None, Durability::Written, |_| {})?;
                     Ok(sandbox.view())
@@ -122,7 +120,7 @@ impl Inner {
     ) -> Result<MemoryRecord, RunnerError> {
         let volume = crate::sandbox::volume_of(&record.id);
         let dir = memory_dir(&self.pool.path(&volume));
-        let used = machine.usage().map_err(from_isolation)?.memory_bytes;
+        let used = machine.usage().await.map_err(from_isolation)?.memory_bytes;
         let room = room(record.limits.disk_mb, record.inherited_bytes) + used + CAPTURE_SLACK_BYTES;
         let (inner, made, limited) = (Arc::clone(self), dir.clone(), volume.clone());
         let stale = staging("resume", record.id.as_str());
@@ -141,7 +139,7 @@ impl Inner {
         .map_err(internal)?
         .map_err(from_pool)?;
         // The guest has a part in its capture, also when it was frozen before.
-        machine.thaw().map_err(from_isolation)?;
+        machine.thaw().await.map_err(from_isolation)?;
         // The machine is held until the end, so the disk needs no copy of this very moment.
         let captured = machine
             .capture(&dir, Box::new(|| Ok(())), Afterwards::Hold)
@@ -189,7 +187,7 @@ impl Inner {
         machine: &dyn Machine,
         why: &RunnerError,
     ) {
-        if let Err(error) = machine.thaw() {
+        if let Err(error) = machine.thaw().await {
             tracing::error!(sandbox = %sandbox.id, %error, "a sandbox could not be thawed after a failed pause");
         }
         self.drop_memory(sandbox).await;

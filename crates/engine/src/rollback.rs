@@ -98,7 +98,8 @@ impl Inner {
         let (draft, kept) = match prepared.await {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.go_on(sandbox, ran && record.state != State::Paused);
+                self.go_on(sandbox, ran && record.state != State::Paused)
+                    .await;
                 return Err(error);
             }
         };
@@ -184,11 +185,11 @@ impl Inner {
     }
 
     /// Nothing came of it: what ran goes on, what did not gives its promise back.
-    fn go_on(&self, sandbox: &Sandbox, ran: bool) {
+    async fn go_on(&self, sandbox: &Sandbox, ran: bool) {
         match sandbox.machine() {
             Some(machine) if ran => {
                 if sandbox.state() != State::Frozen
-                    && let Err(error) = machine.thaw()
+                    && let Err(error) = machine.thaw().await
                 {
                     tracing::debug!(sandbox = %sandbox.id, %error, "not thawed");
                 }

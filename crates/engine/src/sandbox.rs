@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::books::{DiskPromise, RunPromise};
-use crate::error::internal;
+use crate::error::{from_isolation, internal};
 use crate::events::Events;
 use crate::record::{Durability, Record, Records};
 
@@ -23,6 +23,8 @@ pub struct Sandbox {
     pub id: SandboxId,
     /// One lifecycle operation at a time; the monitor does not take it, since it only reports facts.
     pub operation: tokio::sync::Mutex<()>,
+    /// Held while limits of what runs change, by whoever changes them: on request, or by growth.
+    pub limits: tokio::sync::Mutex<()>,
     record: Mutex<Record>,
     machine: RwLock<Option<Arc<dyn Machine>>>,
     /// The task that watches the machine, and clears up after it.
@@ -39,6 +41,7 @@ impl Sandbox {
         Self {
             id: record.id.clone(),
             operation: tokio::sync::Mutex::default(),
+            limits: tokio::sync::Mutex::default(),
             state: watch::Sender::new(record.state),
             record: Mutex::new(record),
             machine: RwLock::default(),
@@ -90,14 +93,7 @@ impl Sandbox {
     /// Ends what runs and waits until nothing of it is left, its last words in the record included.
     pub async fn end_machine(&self) -> Result<(), RunnerError> {
         if let Some(machine) = self.machine() {
-            machine
-                .kill()
-                .map_err(|error| internal(format!("end PID 1: {error}")))?;
-            // Some kernels deliver the signal only once nothing is frozen; it is the first thing
-            // that a process then sees.
-            if let Err(error) = machine.thaw() {
-                tracing::debug!(sandbox = %self.id, %error, "not thawed to be ended");
-            }
+            machine.kill().await.map_err(from_isolation)?;
         }
         let monitor = self
             .monitor

@@ -112,7 +112,7 @@ async fn boot(handing: Handing) {
         String::from_utf8_lossy(&result.stderr)
     );
     assert!(stdout.starts_with("0\nbox\n1\n"), "{stdout}");
-    machine.kill().unwrap();
+    machine.kill().await.unwrap();
     machine.exited().await;
     machine.dispose().await.unwrap();
     tier.close().await;

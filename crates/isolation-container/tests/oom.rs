@@ -150,7 +150,7 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
         OomOrder::of_this_host().own < order.sandboxes,
         "the host comes after its guests"
     );
-    machine.kill().unwrap();
+    machine.kill().await.unwrap();
     machine.exited().await;
     machine.dispose().await.unwrap();
     tier.close().await;

@@ -4,8 +4,8 @@ use std::io;
 
 use async_trait::async_trait;
 use cove_model::{NetworkPolicy, Resources};
+use cove_runner::GuestStream;
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixStream;
 
 use crate::IsolationError;
 
@@ -75,43 +75,47 @@ pub enum MemoryEvent {
     OomKilled { kills: u64 },
 }
 
-/// One running machine.
+/// One running machine. Nothing here makes an async worker wait: what blocks runs elsewhere, and goes on to
+/// its end when the caller does not wait for it any more.
 #[async_trait]
 pub trait Machine: Send + Sync {
     fn record(&self) -> MachineRecord;
 
-    /// A new connection to the guest, checked to be answered by this machine's PID 1.
-    async fn connect(&self) -> io::Result<UnixStream>;
+    /// A new connection to the guest, checked to be answered by this machine's guest and no other. A tier
+    /// that reaches its guest over a unix socket gives that, so that its descriptor can be passed on;
+    /// another gives any byte stream.
+    async fn connect(&self) -> io::Result<GuestStream>;
 
     /// Returns when PID 1 is gone and so is everything under it.
     async fn exited(&self);
 
-    fn kill(&self) -> io::Result<()>;
+    /// Ends it, also when it is frozen or held: then nothing in it runs again.
+    async fn kill(&self) -> Result<(), IsolationError>;
 
-    fn usage(&self) -> Result<Usage, IsolationError>;
+    async fn usage(&self) -> Result<Usage, IsolationError>;
 
     /// Sets limits while it runs; refused when below what is in use. `memory_mb` is the memory limit
     /// to begin with, between `limits.memory_mb` and its maximum.
-    fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
+    async fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
 
     /// Puts limits in force on a machine found running, whatever it uses: a limit below use holds it
     /// there. `memory_mb` as in [`Machine::resize`].
-    fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
+    async fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError>;
 
     /// Moves the elastic memory limit; `grown` is between `memory_mb` and `memory_max_mb`.
-    fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
+    async fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError>;
 
     /// Changes what it may reach; connections that are forbidden now are cut when this returns.
-    fn set_network(&self, policy: &NetworkPolicy) -> Result<(), IsolationError>;
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), IsolationError>;
 
     /// The next thing the kernel says about memory. Pends forever on a machine that cannot tell.
     async fn memory_event(&self) -> Result<MemoryEvent, IsolationError>;
 
     /// Stops every process where it is, memory kept. May be repeated.
-    fn freeze(&self) -> Result<(), IsolationError>;
+    async fn freeze(&self) -> Result<(), IsolationError>;
 
     /// Lets a frozen or held machine go on. May be repeated.
-    fn thaw(&self) -> Result<(), IsolationError>;
+    async fn thaw(&self) -> Result<(), IsolationError>;
 
     /// Writes processes and memory into `memory`, an empty directory, and calls `at_rest` in between.
     /// When it fails, the machine goes on as before.

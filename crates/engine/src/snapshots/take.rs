@@ -134,52 +134,52 @@ impl Inner {
         machine: Option<Arc<dyn Machine>>,
         taking: Taking,
     ) -> Result<Taken, RunnerError> {
-        let (inner, record) = (Arc::clone(self), record.clone());
         let (volume, target) = (crate::sandbox::volume_of(&record.id), volume_of(id));
+        let (inner, source, of) = (Arc::clone(self), volume.clone(), record.clone());
         spawn_blocking(move || {
             // What is dirty goes to disk before anything is stopped, so that the stop is short.
-            inner.pool.sync(&volume).map_err(from_pool)?;
+            inner.pool.sync(&source).map_err(from_pool)?;
             if taking.unless_unchanged {
-                let version = inner.pool.version(&volume).map_err(from_pool)?;
-                tracing::debug!(sandbox = %record.id, version, last = ?record.snapshotted, "compared with the last snapshot");
-                if inner.is_unchanged(&record, version) {
+                let version = inner.pool.version(&source).map_err(from_pool)?;
+                tracing::debug!(sandbox = %of.id, version, last = ?of.snapshotted, "compared with the last snapshot");
+                if inner.is_unchanged(&of, version) {
                     return Err(RunnerError::Unchanged);
                 }
             }
-            let begun = Instant::now();
-            let stopped = match &machine {
-                Some(machine) if record.state == State::Running => Stopped::begin(machine)?,
-                _ => None,
-            };
-            inner
-                .pool
-                .snapshot(&volume, &target, Access::ReadOnly)
-                .map_err(from_pool)?;
-            // Read while nothing runs: what is written from now on must count as a change.
-            let version = inner.pool.version(&volume).map_err(from_pool)?;
-            let weight_bytes = inner.handed_down(&volume, &record).map_err(from_pool)?;
-            let was_stopped = stopped.is_some();
-            match stopped {
-                Some(stopped) if taking.hold => stopped.keep(),
-                stopped => drop(stopped),
-            }
-            Ok(Taken {
-                account: None,
-                memory: record
-                    .memory
-                    .clone()
-                    .filter(|_| record.state == State::Paused),
-                stopped: if was_stopped {
-                    begun.elapsed()
-                } else {
-                    Duration::ZERO
-                },
-                version,
-                weight_bytes,
-            })
+            Ok(())
         })
         .await
-        .map_err(internal)?
+        .map_err(internal)??;
+        let begun = Instant::now();
+        let stopped = match machine.filter(|_| record.state == State::Running) {
+            Some(machine) => stop(machine).await?,
+            None => None,
+        };
+        let (inner, of) = (Arc::clone(self), record.clone());
+        let copied = spawn_blocking(move || {
+            inner.pool.snapshot(&volume, &target, Access::ReadOnly)?;
+            // Read while nothing runs: what is written from now on must count as a change.
+            let version = inner.pool.version(&volume)?;
+            Ok((version, inner.handed_down(&volume, &of)?))
+        });
+        let copied = copied.await.map_err(internal);
+        let copied = copied.and_then(|copied| copied.map_err(from_pool));
+        if let Some(machine) = &stopped
+            && !(taking.hold && copied.is_ok())
+            && let Err(error) = machine.thaw().await
+        {
+            tracing::error!(sandbox = %record.id, %error, "a sandbox could not be thawed after its snapshot");
+        }
+        let stopped = stopped.map_or(Duration::ZERO, |_| begun.elapsed());
+        let (version, weight_bytes) = copied?;
+        let memory = record.memory.clone();
+        Ok(Taken {
+            account: None,
+            memory: memory.filter(|_| record.state == State::Paused),
+            stopped,
+            version,
+            weight_bytes,
+        })
     }
 
     /// Memory and disk of the same instant. Memory is written to a volume of its own first, because
@@ -200,7 +200,7 @@ impl Inner {
         let memory = Draft::new(&self.pool, staging("memory", id.as_str()));
         let draft = Draft::new(&self.pool, staging("draft", id.as_str()));
         let dir = memory_dir(&self.pool.path(memory.id()));
-        let used = machine.usage().map_err(from_isolation)?.memory_bytes;
+        let used = machine.usage().await.map_err(from_isolation)?.memory_bytes;
         let (need, most) = (
             used.saturating_add(CAPTURE_SLACK_BYTES),
             capture_max(&record.limits),
@@ -248,11 +248,11 @@ impl Inner {
         let frozen = record.state == State::Frozen;
         if frozen {
             // The guest has a part in its capture; a moment later it stands still again.
-            machine.thaw().map_err(from_isolation)?;
+            machine.thaw().await.map_err(from_isolation)?;
         }
         let captured = machine.capture(&dir, at_rest, afterwards).await;
         if frozen && (captured.is_err() || !taking.hold) {
-            machine.freeze().map_err(from_isolation)?;
+            machine.freeze().await.map_err(from_isolation)?;
         }
         let captured: Captured = captured.map_err(from_isolation)?;
         let (pool, target) = (self.pool.clone(), volume_of(id));
@@ -362,44 +362,22 @@ async fn blocking<T: Send + 'static>(
         .map_err(from_pool)
 }
 
-/// A machine that stands still and goes on when this is dropped.
-struct Stopped {
-    machine: Option<Arc<dyn Machine>>,
-}
-
-impl Stopped {
-    /// Nothing where the tier cannot stop machines: the copy is of one instant anyway, only what
-    /// programs had not yet handed to the kernel may differ between them.
-    fn begin(machine: &Arc<dyn Machine>) -> Result<Option<Self>, RunnerError> {
-        match machine.freeze() {
-            Ok(()) => Ok(Some(Self {
-                machine: Some(Arc::clone(machine)),
-            })),
-            Err(IsolationError::Unsupported(_)) => Ok(None),
-            Err(IsolationError::Failed { source, .. })
-                if source.kind() == io::ErrorKind::Unsupported =>
-            {
-                Ok(None)
-            }
-            Err(error) => {
-                // A freeze that took too long may have stopped some.
-                let _ = machine.thaw();
-                Err(from_isolation(error))
-            }
-        }
-    }
-
-    fn keep(mut self) {
-        self.machine = None;
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        if let Some(machine) = self.machine.take()
-            && let Err(error) = machine.thaw()
+/// Stops a machine for a copy of its disk, and returns it if it stands still now. Not where the tier cannot
+/// stop machines: the copy is of one instant anyway, only what programs had not yet handed to the kernel may
+/// differ between them.
+async fn stop(machine: Arc<dyn Machine>) -> Result<Option<Arc<dyn Machine>>, RunnerError> {
+    match machine.freeze().await {
+        Ok(()) => Ok(Some(machine)),
+        Err(IsolationError::Unsupported(_)) => Ok(None),
+        Err(IsolationError::Failed { source, .. })
+            if source.kind() == io::ErrorKind::Unsupported =>
         {
-            tracing::error!(%error, "a sandbox could not be thawed after its snapshot");
+            Ok(None)
+        }
+        Err(error) => {
+            // A freeze that took too long may have stopped some.
+            let _ = machine.thaw().await;
+            Err(from_isolation(error))
         }
     }
 }

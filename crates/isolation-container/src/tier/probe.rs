@@ -106,9 +106,7 @@ impl ContainerTier {
 }
 
 async fn end(machine: &dyn Machine) -> Result<(), IsolationError> {
-    machine
-        .kill()
-        .map_err(IsolationError::failed("end the probe"))?;
+    machine.kill().await?;
     machine.exited().await;
     machine.dispose().await
 }

@@ -67,7 +67,7 @@ async fn many_processes_are_captured_or_refused_within_limits() {
     one.until("ls /tmp", |said| said.contains("many")).await;
     let snapshot = host.capture(&one).await;
     let two = host.restore(&snapshot, "two").await;
-    let count = two.machine.usage().unwrap().pids;
+    let count = two.machine.usage().await.unwrap().pids;
     assert!(count > 200, "{count} processes came back");
     host.close(vec![one, two]).await;
 }

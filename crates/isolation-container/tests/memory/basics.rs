@@ -56,7 +56,7 @@ async fn a_held_machine_stands_still_until_it_is_let_go() {
     let copied = std::fs::read_to_string(snapshot.volume.join("upper/tmp/n")).unwrap();
     let now = std::fs::read_to_string(one.volume.join("upper/tmp/n")).unwrap();
     assert_eq!(copied, now, "it ran on after the disk was copied");
-    one.machine.thaw().unwrap();
+    one.machine.thaw().await.unwrap();
     one.until("cat /tmp/n", |said| number(said) > number(copied.trim()))
         .await;
     host.close(vec![one]).await;
@@ -81,20 +81,20 @@ async fn a_frozen_machine_stands_still_and_wakes() {
     one.until("cat /tmp/n", |said| number(said) > 3).await;
     let clock = host.boot("clock").await;
     clock.start("/bin/sh", COUNTER).await;
-    one.machine.freeze().unwrap();
-    one.machine.freeze().unwrap();
-    let before = one.machine.usage().unwrap().cpu_usec;
+    one.machine.freeze().await.unwrap();
+    one.machine.freeze().await.unwrap();
+    let before = one.machine.usage().await.unwrap().cpu_usec;
     let frozen = std::fs::read_to_string(one.volume.join("upper/tmp/n")).unwrap();
     clock.until("cat /tmp/n", |said| number(said) > 30).await;
     assert_eq!(
-        one.machine.usage().unwrap().cpu_usec,
+        one.machine.usage().await.unwrap().cpu_usec,
         before,
         "it took CPU time"
     );
-    one.machine.thaw().unwrap();
-    one.machine.thaw().unwrap();
+    one.machine.thaw().await.unwrap();
+    one.machine.thaw().await.unwrap();
     one.until("cat /tmp/n", |said| number(said) > number(frozen.trim()))
         .await;
-    one.machine.freeze().unwrap();
+    one.machine.freeze().await.unwrap();
     host.close(vec![one, clock]).await;
 }

@@ -418,7 +418,7 @@ impl Sandbox {
     }
 
     pub async fn end(self) {
-        self.machine.kill().expect("a machine can be killed");
+        self.machine.kill().await.expect("a machine can be killed");
         self.machine.exited().await;
         self.machine.dispose().await.expect("it leaves nothing");
     }
@@ -427,7 +427,11 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         // A test that failed; the group stays for the next sweep of this host.
-        let _ = self.machine.kill();
+        let machine = Arc::clone(&self.machine);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let ended = std::thread::spawn(move || runtime.block_on(machine.kill()));
+            let _ = ended.join();
+        }
     }
 }
 

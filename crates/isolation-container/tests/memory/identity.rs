@@ -27,8 +27,8 @@ async fn a_boot_id_is_the_sandboxs_own_kept_by_a_resume_and_new_in_a_copy() {
     assert_ne!(first, hosts.trim());
     let other = host.boot("other").await;
     assert_ne!(first, boot_id(&other).await, "another sandbox's");
-    one.machine.freeze().unwrap();
-    one.machine.thaw().unwrap();
+    one.machine.freeze().await.unwrap();
+    one.machine.thaw().await.unwrap();
     assert_eq!(first, boot_id(&one).await, "after a freeze");
     // A program that looked before and looks again, as after a pause.
     let look =
@@ -98,8 +98,8 @@ async fn scores_are_in_order_after_a_freeze_a_resume_and_a_copy() {
     .await;
     let wanted = [SCORE_OF_COMMANDS, 900];
     eventually_in_order("cold", &one, &wanted).await;
-    one.machine.freeze().unwrap();
-    one.machine.thaw().unwrap();
+    one.machine.freeze().await.unwrap();
+    one.machine.thaw().await.unwrap();
     eventually_in_order("thawed", &one, &wanted).await;
     let snapshot = host.capture(&one).await;
     let (_, id) = one.detail();

@@ -143,7 +143,7 @@ while True: time.sleep(0.01)
                 if let Ok(two) = restored {
                     two.end().await;
                 }
-                one.machine.thaw().unwrap();
+                one.machine.thaw().await.unwrap();
             }
             Err(error) => assert!(
                 matches!(error, IsolationError::Uncapturable { .. }),

@@ -35,7 +35,7 @@ async fn an_exec_goes_on_over_captures_without_a_byte_lost_or_repeated() {
         host.capture(&one).await;
     }
     let held = host.try_capture(&one, Afterwards::Hold).await.unwrap();
-    one.machine.thaw().unwrap();
+    one.machine.thaw().await.unwrap();
     let (text, code) = tokio::time::timeout(PATIENCE, reader)
         .await
         .unwrap()
@@ -66,13 +66,13 @@ async fn a_copy_knows_its_own_name_and_leaves_what_people_wrote() {
 async fn a_frozen_machine_is_captured_and_stays_frozen() {
     let host = Host::open();
     let one = host.boot("one").await;
-    one.machine.freeze().unwrap();
+    one.machine.freeze().await.unwrap();
     let snapshot = host.capture(&one).await;
-    let before = one.machine.usage().unwrap().cpu_usec;
+    let before = one.machine.usage().await.unwrap().cpu_usec;
     let two = host.restore(&snapshot, "two").await;
     assert_eq!(two.say("echo alive").await, "alive");
-    assert_eq!(one.machine.usage().unwrap().cpu_usec, before);
-    one.machine.thaw().unwrap();
+    assert_eq!(one.machine.usage().await.unwrap().cpu_usec, before);
+    one.machine.thaw().await.unwrap();
     assert_eq!(one.say("echo alive").await, "alive");
     host.close(vec![one, two]).await;
 }

@@ -1,0 +1,277 @@
+//! What is done to a container: limits, policy, freezing, its end. All of it may wait, but for what says
+//! that it does not.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cove_isolation::slots::Slot;
+use cove_isolation::{IsolationError, Usage};
+use cove_model::{NetworkPolicy, Resources};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+use tokio::io::unix::AsyncFd;
+
+use super::Detail;
+use super::reach::open_root;
+use crate::cgroup::{Group, MemoryLimit};
+use crate::cpus::CpuBook;
+use crate::retired::Retired;
+use crate::seat::{self, Link};
+
+pub struct Body {
+    /// Held for moments only: whoever asks for the record does not wait.
+    detail: Mutex<Detail>,
+    pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+    group: Group,
+    cpus: Arc<CpuBook>,
+    retired: Arc<Retired>,
+    /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
+    mark: tokio::sync::watch::Sender<u64>,
+    /// Held while limits or the policy are changed.
+    changing: Mutex<()>,
+    /// What goes back when it is cleared away.
+    held: Mutex<Option<Held>>,
+    /// Nobody will want its disk any more.
+    unwanted: AtomicBool,
+}
+
+struct Held {
+    link: Link,
+    slot: Slot,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Body {
+    pub fn new(
+        detail: Detail,
+        (pid, pidfd): (i32, AsyncFd<OwnedFd>),
+        group: Group,
+        (link, slot): (Link, Slot),
+        (cpus, retired): (Arc<CpuBook>, Arc<Retired>),
+        mark: tokio::sync::watch::Sender<u64>,
+    ) -> Self {
+        Self {
+            detail: Mutex::new(detail),
+            pid,
+            pidfd,
+            group,
+            cpus,
+            retired,
+            mark,
+            changing: Mutex::default(),
+            held: Mutex::new(Some(Held { link, slot })),
+            unwanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Does not wait.
+    pub fn detail(&self) -> Detail {
+        locked(&self.detail).clone()
+    }
+
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    pub async fn exited(&self) {
+        // A pidfd never stops being readable once the process ended, so errors cannot hide an exit.
+        let _ = self.pidfd.readable().await;
+    }
+
+    /// A guest that is quiet for a capture takes calls again. Does not wait.
+    pub fn wake(&self) {
+        wake(self.pidfd.get_ref());
+    }
+
+    /// Does not wait.
+    pub fn discard(&self) {
+        self.unwanted.store(true, Ordering::Release);
+    }
+
+    pub fn kill(&self) -> io::Result<()> {
+        if self.unwanted.swap(false, Ordering::AcqRel)
+            && let Ok(root) = open_root(self.pid)
+            && seat::is_alive(self.pidfd.get_ref().as_fd())
+        {
+            self.retired.hold(root);
+        }
+        let frozen = || self.group.is_asked_to_freeze().unwrap_or(false);
+        if frozen() {
+            // What stands still must never run again, not even for the moment between the end of
+            // PID 1 and its own: its disk belongs to the memory that was captured of it. None of
+            // these can end by itself, so their numbers are theirs.
+            for pid in self.group.processes() {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+        match pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL) {
+            // It ended, and what was in its namespace is ending.
+            Err(rustix::io::Errno::SRCH) => {}
+            other => other?,
+        }
+        // On version 1 a stopped process dies only once it may go on.
+        match frozen() {
+            true => self.group.thaw(),
+            false => Ok(()),
+        }
+    }
+
+    pub fn usage(&self) -> Result<Usage, IsolationError> {
+        let mut usage = self
+            .group
+            .usage()
+            .map_err(IsolationError::failed("read the cgroup"))?;
+        if let Some(held) = locked(&self.held).as_ref() {
+            (usage.network_sent_bytes, usage.network_received_bytes) = held.link.counters();
+        }
+        Ok(usage)
+    }
+
+    pub fn set_network(&self, policy: NetworkPolicy) -> Result<(), IsolationError> {
+        let _changing = locked(&self.changing);
+        let sandbox = self.detail().sandbox;
+        match (locked(&self.held).as_ref(), &sandbox) {
+            (Some(held), Some(sandbox)) => held.link.set(sandbox, &policy)?,
+            _ => {
+                return Err(IsolationError::failed("set the network policy")(
+                    io::Error::other("the machine has no network any more"),
+                ));
+            }
+        }
+        locked(&self.detail).network = policy;
+        Ok(())
+    }
+
+    pub fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
+        let _changing = locked(&self.changing);
+        let usage = self.usage()?;
+        let needed = usage
+            .memory_bytes
+            .saturating_sub(usage.memory_reclaimable_bytes);
+        if memory_mb << 20 < needed {
+            return Err(IsolationError::LimitBelowUse {
+                field: "memory_mb",
+                used: needed.div_ceil(1 << 20),
+                wanted: memory_mb,
+            });
+        }
+        if limits.pids < usage.pids {
+            return Err(IsolationError::LimitBelowUse {
+                field: "pids",
+                used: usage.pids,
+                wanted: limits.pids,
+            });
+        }
+        let failed = |error| IsolationError::failed("change the limits")(error);
+        let memory = MemoryLimit::of(limits, memory_mb);
+        self.group.set_memory(memory).map_err(failed)?;
+        self.mark.send_replace(memory.mark());
+        self.group.set_pids(limits.pids).map_err(failed)?;
+        let Detail { cpus, cpu, .. } = self.detail();
+        if cpu != limits.cpu {
+            self.cpus.give_back(&cpus, cpu);
+            let cpus = self.cpus.take(limits.visible_cpus(), limits.cpu);
+            self.group.set_cpu(limits.cpu, &cpus).map_err(failed)?;
+            let mut detail = locked(&self.detail);
+            detail.cpus = cpus;
+            detail.cpu = limits.cpu;
+        }
+        Ok(())
+    }
+
+    pub fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
+        let _changing = locked(&self.changing);
+        let failed = |error| IsolationError::failed("set the limits")(error);
+        let memory = MemoryLimit::of(limits, memory_mb);
+        self.group.hold_memory(memory).map_err(failed)?;
+        self.mark.send_replace(memory.mark());
+        self.group.set_pids(limits.pids).map_err(failed)?;
+        let detail = self.detail();
+        self.group.set_cpu(detail.cpu, &detail.cpus).map_err(failed)
+    }
+
+    pub fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError> {
+        let _changing = locked(&self.changing);
+        let memory = MemoryLimit::of(limits, grown_mb);
+        self.group
+            .hold_memory(memory)
+            .map_err(IsolationError::failed("grow the memory"))?;
+        self.mark.send_replace(memory.mark());
+        Ok(())
+    }
+
+    pub fn freeze(&self) -> Result<(), IsolationError> {
+        self.group
+            .freeze()
+            .map_err(IsolationError::failed("freeze the sandbox"))
+    }
+
+    pub fn thaw(&self) -> Result<(), IsolationError> {
+        self.group
+            .thaw()
+            .map_err(IsolationError::failed("thaw the sandbox"))
+    }
+
+    /// Lets a frozen one go on for its capture: the guest has to hear of it.
+    pub fn let_go_for_capture(&self) -> Result<Stillness, IsolationError> {
+        let pidfd = self
+            .pidfd
+            .get_ref()
+            .try_clone()
+            .map_err(IsolationError::failed("keep the pidfd"))?;
+        let freeze = self.group.is_asked_to_freeze().unwrap_or(false);
+        if freeze {
+            self.thaw()?;
+        }
+        Ok(Stillness {
+            pidfd,
+            group: self.group.clone(),
+            freeze,
+        })
+    }
+
+    pub fn dispose(&self) -> Result<(), IsolationError> {
+        seat::remove_when_empty(&self.group)
+            .map_err(IsolationError::failed("remove the cgroup"))?;
+        let Some(Held { link, slot }) = locked(&self.held).take() else {
+            return Ok(());
+        };
+        // Rules must be gone before the slot is another's.
+        link.release();
+        drop(slot);
+        let detail = locked(&self.detail);
+        self.cpus.give_back(&detail.cpus, detail.cpu);
+        Ok(())
+    }
+}
+
+/// Lets the guest take calls again, and the machine stand still again if it did before, however a
+/// capture ends. Dropped where it may wait.
+pub struct Stillness {
+    pidfd: OwnedFd,
+    group: Group,
+    pub freeze: bool,
+}
+
+impl Drop for Stillness {
+    fn drop(&mut self) {
+        wake(&self.pidfd);
+        if self.freeze
+            && let Err(error) = self.group.freeze()
+        {
+            tracing::warn!(%error, "a machine that was frozen before its capture goes on");
+        }
+    }
+}
+
+fn wake(pidfd: &OwnedFd) {
+    // One that is gone needs no waking.
+    let _ = pidfd_send_signal(pidfd, Signal::USR1);
+}

@@ -1,0 +1,107 @@
+//! The way from the host to the guest in a container.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use cove_isolation::IsolationError;
+use cove_protocol::brief::{self, BriefError};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use tokio::net::UnixStream;
+
+/// A full queue of connections is waited for this often before the guest counts as stuck.
+const CONNECT_TRIES: u32 = 50;
+const CONNECT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+/// How long transfers with a guest that are under way may hold a capture up.
+const QUIESCE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// What the guest may take beyond that to answer.
+const QUIESCE_MARGIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub fn open_root(pid: i32) -> io::Result<OwnedFd> {
+    Ok(openat(
+        CWD,
+        format!("/proc/{pid}/root"),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// Opens the one path of a guest's tree that the host ever resolves, following nothing.
+fn open_socket(pid: i32) -> io::Result<OwnedFd> {
+    let root = open_root(pid)?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(
+        &root,
+        cove_protocol::SOCKET_PATH,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+/// The way to a guest.
+pub struct Reach {
+    /// Opened once: what is put in its place later is never looked at.
+    socket: io::Result<OwnedFd>,
+    pid: i32,
+}
+
+impl Reach {
+    /// Root inside may have removed the socket. That harms nobody else: only whoever wants in hears of it.
+    pub fn open(pid: i32) -> Self {
+        Self {
+            socket: open_socket(pid),
+            pid,
+        }
+    }
+
+    pub async fn connect(&self) -> io::Result<UnixStream> {
+        let socket = self.socket.as_ref().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the guest's socket was not in its place: {error}"),
+            )
+        })?;
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        let mut tries = 0;
+        let stream = loop {
+            match UnixStream::connect(&path).await {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && tries < CONNECT_TRIES =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                other => break other?,
+            }
+        };
+        // After an adoption the path may have held another process's socket by then.
+        match stream.peer_cred()?.pid() {
+            Some(pid) if pid == self.pid => Ok(stream),
+            other => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the guest's socket is answered by process {other:?} instead of PID 1"),
+            )),
+        }
+    }
+}
+
+/// Has the guest let go of every connection to the host.
+pub async fn quiesce(reach: &Reach) -> Result<(), IsolationError> {
+    match brief::quiesce(reach.connect(), QUIESCE_WAIT, QUIESCE_MARGIN).await {
+        Ok(()) => Ok(()),
+        Err(BriefError::Refused {
+            at_limit: true,
+            quote,
+        }) => Err(IsolationError::Uncapturable {
+            process: "the sandbox's own guest".into(),
+            reason: format!("it says {quote}; try again when they are over"),
+        }),
+        Err(BriefError::TimedOut(limit)) => Err(IsolationError::TimedOut {
+            step: "asking the guest to let go of its connections",
+            seconds: limit.as_secs(),
+        }),
+        Err(error) => Err(IsolationError::failed("quiesce the guest")(
+            io::Error::other(error),
+        )),
+    }
+}
