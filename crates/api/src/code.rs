@@ -25,13 +25,14 @@ pub enum CodeLanguage {
 pub struct CreateCodeContext {
     pub language: CodeLanguage,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
     /// Name or number, with `:group` if wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
 }
 
@@ -52,18 +53,18 @@ pub struct CodeContext {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunCode {
-    #[schemars(length(max = 4_194_304))]
+    #[schemars(length(max = cove_limits::CODE_BYTES_MAX))]
     pub code: String,
     /// That of the context unless told; Python where neither is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<CodeLanguage>,
     /// Id of a context; the language's default one, made when first needed, unless told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub context: Option<String>,
     /// At its end the code is interrupted; what the context keeps is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
 }
 

@@ -83,7 +83,7 @@ pub struct EgressQuery {
     pub after: Option<u64>,
     /// Entries at most; 100 unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<EgressVerdict>,
@@ -91,7 +91,7 @@ pub struct EgressQuery {
     pub protocol: Option<EgressProtocol>,
     /// Only this name and names below it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = cove_limits::DOMAIN_NAME_MAX))]
     pub name: Option<String>,
     /// Wait for more, one JSON value a line.
     pub follow: bool,

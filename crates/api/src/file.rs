@@ -10,11 +10,11 @@ use crate::Timestamp;
 #[serde(deny_unknown_fields)]
 pub struct ReadFile {
     /// Absolute.
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     /// Whose rights to use; the sandbox's user unless told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
 }
 
@@ -23,18 +23,18 @@ pub struct ReadFile {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteFile {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Octal; 0644 for a new file, an existing one keeps its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 5))]
+    #[schemars(length(min = 1, max = cove_limits::MODE_MAX))]
     pub mode: Option<String>,
     /// `user[:group]`, names or numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 129))]
+    #[schemars(length(min = 1, max = cove_limits::OWNER_MAX))]
     pub owner: Option<String>,
     /// Make missing parent directories.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -53,10 +53,10 @@ pub struct WriteFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveFile {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Directories with what is in them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -67,17 +67,17 @@ pub struct RemoveFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListFiles {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// 1 (this directory only) unless told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 32))]
+    #[schemars(range(min = 1, max = cove_limits::LIST_DEPTH_MAX))]
     pub depth: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 10_000))]
+    #[schemars(range(min = 1, max = cove_limits::LIST_ENTRIES_MAX))]
     pub limit: Option<u32>,
 }
 
@@ -85,10 +85,10 @@ pub struct ListFiles {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatFile {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Describe what a symlink points to instead of the link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -99,10 +99,10 @@ pub struct StatFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchFiles {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
@@ -112,10 +112,10 @@ pub struct WatchFiles {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadArchive {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
 }
 
@@ -123,10 +123,10 @@ pub struct ReadArchive {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteArchive {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Keep the owners the archive names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -137,13 +137,13 @@ pub struct WriteArchive {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeDirectory {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 5))]
+    #[schemars(length(min = 1, max = cove_limits::MODE_MAX))]
     pub mode: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub parents: bool,
@@ -153,12 +153,12 @@ pub struct MakeDirectory {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub from: String,
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub to: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Replace what is at `to`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -169,16 +169,16 @@ pub struct MoveFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeMode {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 5))]
+    #[schemars(length(min = 1, max = cove_limits::MODE_MAX))]
     pub mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 129))]
+    #[schemars(length(min = 1, max = cove_limits::OWNER_MAX))]
     pub owner: Option<String>,
 }
 

@@ -11,13 +11,13 @@ use crate::{ErrorCode, Timestamp};
 pub enum AddImage {
     /// Pull from an OCI registry.
     Registry {
-        #[schemars(length(min = 1, max = 512))]
+        #[schemars(length(min = 1, max = cove_limits::IMAGE_REF_MAX))]
         reference: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(length(min = 1, max = 256))]
+        #[schemars(length(min = 1, max = cove_limits::REGISTRY_USER_MAX))]
         username: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(length(min = 1, max = 4096))]
+        #[schemars(length(min = 1, max = cove_limits::REGISTRY_PASSWORD_MAX))]
         password: Option<String>,
     },
     /// Bootstrap the default Debian image.
@@ -27,16 +27,16 @@ pub enum AddImage {
     /// Make a snapshot an image of its own, with its processes when it has memory.
     Snapshot {
         /// Id or name.
-        #[schemars(length(min = 1, max = 128))]
+        #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
         snapshot: String,
-        #[schemars(length(min = 1, max = 63))]
+        #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
         name: String,
     },
     /// A directory or tarball on the host itself; needs the scope `admin`.
     Local {
-        #[schemars(length(min = 1, max = 512))]
+        #[schemars(length(min = 1, max = cove_limits::IMAGE_REF_MAX))]
         name: String,
-        #[schemars(length(min = 1, max = 4096))]
+        #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
         path: String,
     },
 }

@@ -5,7 +5,6 @@
 //! command line speak nothing else. Requests refuse fields they do not know.
 #![forbid(unsafe_code)]
 
-pub mod bounds;
 pub mod code;
 pub mod egress;
 pub mod error;
@@ -45,11 +44,11 @@ pub struct Page<T> {
 pub struct PageQuery {
     /// Items at most; 100 unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
 }
 

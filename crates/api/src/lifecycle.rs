@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 pub struct Lifecycle {
     /// Its processes hold still, memory kept; it wakes within milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub freeze_after_s: Option<u64>,
     /// Its memory goes to disk: no CPU and no memory, and it goes on where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub pause_after_s: Option<u64>,
     /// Its processes end, its disk is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub stop_after_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<u64>,
     /// Counted from creation, idle or not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub max_lifetime_s: Option<u64>,
     /// Whether a request that needs it wakes it when it is frozen or paused; it does unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,14 +40,14 @@ pub struct Lifecycle {
 pub struct AutoSnapshot {
     /// At this pace while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 5, max = 316_224_000))]
+    #[schemars(range(min = cove_limits::AUTO_SNAPSHOT_EVERY_MIN_S, max = cove_limits::SECONDS_MAX))]
     pub every_s: Option<u64>,
     /// Before each command.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub before_exec: bool,
     /// So many of the newest are kept; 10 unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = cove_limits::AUTO_SNAPSHOTS_MAX))]
     pub keep: Option<u32>,
 }
 

@@ -48,7 +48,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         parameters.push(json!({
             "name": "Idempotency-Key", "in": "header", "required": false,
             "description": "A repeat with the same key and body gets the first answer.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": crate::bounds::IDEMPOTENCY_KEY_MAX},
+            "schema": {"type": "string", "minLength": 1, "maxLength": cove_limits::IDEMPOTENCY_KEY_MAX},
         }));
     }
     let mut operation = json!({
@@ -85,7 +85,11 @@ fn request_body(required: bool, media_type: &str, schema: Value) -> Value {
 
 fn path_parameter(name: &str) -> Value {
     // An image may be named by its whole reference.
-    let length = if name == "image" { 512 } else { 64 };
+    let length = if name == "image" {
+        cove_limits::IMAGE_REF_MAX
+    } else {
+        cove_limits::ID_OR_NAME_MAX
+    };
     json!({
         "name": name, "in": "path", "required": true,
         "schema": {"type": "string", "minLength": 1, "maxLength": length},

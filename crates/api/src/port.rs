@@ -12,7 +12,7 @@ pub struct SharePort {
     /// How long; a link is good for an hour unless told, what is public stays so until it is taken
     /// back.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000))]
+    #[schemars(range(min = 1, max = cove_limits::LINK_MAX_S))]
     pub expires_s: Option<u64>,
     /// Everybody may visit, without a link.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -16,23 +16,28 @@ use crate::Timestamp;
 pub struct Exec {
     /// Given to the user's login shell.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 262_144))]
+    #[schemars(length(min = 1, max = cove_limits::ARGUMENT_BYTES_MAX))]
     pub command: Option<String>,
     /// Program and arguments, run without a shell.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(
+        length(min = 1, max = cove_limits::ARGV_MAX),
+        inner(length(max = cove_limits::ARGUMENT_BYTES_MAX))
+    )]
     pub argv: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
     /// Name or number, with `:group` if wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// The command's whole standard input, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = cove_limits::EXEC_STDIN_MAX))]
     pub stdin: Option<String>,
     /// The same, base64; for bytes that are not text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +47,7 @@ pub struct Exec {
     pub stdin_open: bool,
     /// At its end the command's whole process group is ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
     /// How the one-piece answer carries output: text (what is not UTF-8 is replaced), or base64.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +57,7 @@ pub struct Exec {
     pub kill_on_disconnect: bool,
     /// Shown in listings; does not change what runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = cove_limits::TAG_MAX))]
     pub tag: Option<String>,
 }
 
@@ -69,21 +74,25 @@ pub enum Encoding {
 #[serde(deny_unknown_fields, default)]
 pub struct StartProcess {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 262_144))]
+    #[schemars(length(min = 1, max = cove_limits::ARGUMENT_BYTES_MAX))]
     pub command: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(
+        length(min = 1, max = cove_limits::ARGV_MAX),
+        inner(length(max = cove_limits::ARGUMENT_BYTES_MAX))
+    )]
     pub argv: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 604_800_000_u64))]
+    #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
     /// Give it a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,19 +102,19 @@ pub struct StartProcess {
     pub stdin_open: bool,
     /// Bytes of output kept of each stream for those who come later.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 4096, max = 8_388_608))]
+    #[schemars(range(min = cove_limits::RING_MIN, max = cove_limits::RING_MAX))]
     pub ring_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = cove_limits::TAG_MAX))]
     pub tag: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
-    #[schemars(range(min = 1, max = 4096))]
+    #[schemars(range(min = 1, max = cove_limits::TERMINAL_SIDE_MAX))]
     pub cols: u32,
-    #[schemars(range(min = 1, max = 4096))]
+    #[schemars(range(min = 1, max = cove_limits::TERMINAL_SIDE_MAX))]
     pub rows: u32,
 }
 
@@ -263,7 +272,7 @@ pub struct StdinQuery {
 #[serde(deny_unknown_fields)]
 pub struct SignalProcess {
     /// `TERM`, `SIGTERM` or a number.
-    #[schemars(length(min = 1, max = 16))]
+    #[schemars(length(min = 1, max = cove_limits::SIGNAL_MAX))]
     pub signal: String,
     /// To the process alone instead of its whole group.
     #[serde(default)]

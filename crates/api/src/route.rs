@@ -3,8 +3,8 @@
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::bounds::{EXEC_BODY_MAX, JSON_BODY_MAX, STDIN_BODY_MAX, UPLOAD_BODY_MAX};
 use crate::tenancy::Scope;
+use cove_limits::{EXEC_BODY_MAX, JSON_BODY_MAX, STDIN_BODY_MAX, UPLOAD_BODY_MAX};
 
 mod table;
 

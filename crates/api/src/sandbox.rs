@@ -15,41 +15,43 @@ use crate::lifecycle::Lifecycle;
 pub struct CreateSandbox {
     /// Name or id of an image; `debian` unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = cove_limits::IMAGE_REF_MAX))]
     pub image: Option<String>,
     /// Name or id of a snapshot to begin from, in place of an image. Limits, environment, user and
     /// directory that are not given are then those it was taken with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: Option<String>,
     /// With `snapshot`: go on with its processes; without, it boots from its disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
     /// Unique in the organisation: 1 to 63 lowercase letters, digits or dashes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
     /// The isolation tier; `container` unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::ISOLATION_MAX))]
     pub isolation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesRequest>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
     /// Who commands run as; the image's user, else root, unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
     /// Where commands start; the image's, else the user's home, unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,
     /// Forbid gaining privileges through setuid programs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -61,29 +63,29 @@ pub struct CreateSandbox {
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.05, max = 1024.0))]
+    #[schemars(range(min = cove_limits::CPU_MIN, max = cove_limits::CPU_MAX))]
     pub cpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 16_777_216))]
+    #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_mb: Option<u64>,
     /// Where memory may grow to; absent: it does not grow.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 16_777_216))]
+    #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_max_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 67_108_864))]
+    #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 8, max = 4_000_000))]
+    #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 64, max = 1_048_576))]
+    #[schemars(range(min = cove_limits::OPEN_FILES_MIN, max = cove_limits::OPEN_FILES_MAX))]
     pub open_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[schemars(range(min = cove_limits::IO_MIN_MB_S, max = cove_limits::IO_MAX_MB_S))]
     pub io_read_mb_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[schemars(range(min = cove_limits::IO_MIN_MB_S, max = cove_limits::IO_MAX_MB_S))]
     pub io_write_mb_s: Option<u64>,
 }
 
@@ -94,13 +96,18 @@ pub struct Network {
     pub mode: Reach,
     /// Domains, CIDRs and optional ports; with mode `allowlist`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(
+        length(max = cove_limits::ALLOW_ENTRIES_MAX),
+        inner(length(min = 1, max = cove_limits::ALLOW_ENTRY_BYTES_MAX))
+    )]
     pub allow: Option<Vec<String>>,
     /// What the sandbox may send, in megabits per second; absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_up_mbit: Option<u32>,
     /// What it may receive, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_down_mbit: Option<u32>,
 }
 
@@ -123,9 +130,10 @@ pub struct PatchSandbox {
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
-    #[schemars(with = "Option<String>", length(min = 1, max = 63))]
+    #[schemars(with = "Option<String>", length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
@@ -151,19 +159,19 @@ fn null_or_absent<'de, D: serde::Deserializer<'de>>(
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesChange {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.05, max = 1024.0))]
+    #[schemars(range(min = cove_limits::CPU_MIN, max = cove_limits::CPU_MAX))]
     pub cpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 16_777_216))]
+    #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 16_777_216))]
+    #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_max_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 16, max = 67_108_864))]
+    #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 8, max = 4_000_000))]
+    #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
 }
 
@@ -172,19 +180,19 @@ pub struct ResourcesChange {
 #[serde(deny_unknown_fields, default)]
 pub struct ListSandboxes {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<SandboxState>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
     /// `key=value` pairs with commas between; all must match.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::LABEL_QUERY_MAX))]
     pub labels: Option<String>,
 }
 
@@ -269,9 +277,9 @@ pub struct ResourcesView {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StopSandbox {
-    /// Time processes get between SIGTERM and SIGKILL; 10 seconds unless told.
+    /// Time processes get between SIGTERM and SIGKILL. Absent: the server's setting `stop_grace_ms`, 10 seconds by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 600_000))]
+    #[schemars(range(min = 0, max = cove_limits::STOP_GRACE_MAX_MS))]
     pub grace_ms: Option<u64>,
 }
 

@@ -14,7 +14,7 @@ use crate::{ErrorDetail, Timestamp};
 pub struct TakeSnapshot {
     /// Unique among the organisation's snapshots: 1 to 63 lowercase letters, digits or dashes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
     /// Processes and memory too, not only the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -27,17 +27,18 @@ pub struct TakeSnapshot {
 pub struct Fork {
     /// Children; one unless told.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
+    #[schemars(range(min = 1, max = cove_limits::FORKS_MAX))]
     pub count: Option<u32>,
     /// The children go on with the parent's processes; without, they boot from its disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
     /// Of the only child; several are called `name-1`, `name-2` and so on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
     /// Added to the parent's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
 }
 
@@ -54,7 +55,7 @@ pub enum Forked {
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
     /// Id or name.
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: String,
     /// Bring its processes back too; refused when it has no memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -170,7 +171,7 @@ pub struct TimelineFork {
 #[serde(deny_unknown_fields, default)]
 pub struct ImportSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
 }
 

@@ -11,11 +11,11 @@ use crate::Timestamp;
 pub struct CreateSshToken {
     /// How long the token is good, an hour unless told; sessions it opened end with it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000))]
+    #[schemars(range(min = 1, max = cove_limits::SSH_TOKEN_MAX_S))]
     pub expires_s: Option<u64>,
     /// How long the token lets its holder log in, when that is less than it is good for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 2_592_000))]
+    #[schemars(range(min = 1, max = cove_limits::SSH_TOKEN_MAX_S))]
     pub login_s: Option<u64>,
 }
 
@@ -58,14 +58,14 @@ pub struct SshHost {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddSshKey {
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = cove_limits::TITLE_MAX))]
     pub name: String,
     /// The one line of a `.pub` file: ed25519 or ECDSA.
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = cove_limits::SSH_PUBLIC_KEY_MAX))]
     pub public_key: String,
     /// Absent: until removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub expires_in_s: Option<u64>,
 }
 

@@ -39,17 +39,17 @@ impl Scope {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = cove_limits::TITLE_MAX))]
     pub name: String,
-    #[schemars(length(min = 1, max = 4))]
+    #[schemars(length(min = 1, max = cove_limits::SCOPES_MAX))]
     pub scopes: Vec<Scope>,
     /// Absent: until revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 316_224_000))]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub expires_in_s: Option<u64>,
     /// For another organisation; needs the scope `admin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub org: Option<String>,
 }
 
@@ -83,23 +83,18 @@ pub struct NewKey {
 #[serde(deny_unknown_fields, default)]
 pub struct QuotaRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 1_000_000_000_u64))]
+    #[schemars(range(min = 0, max = cove_limits::QUOTA_SANDBOXES_MAX))]
     pub sandboxes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1_000_000_000.0))]
+    #[schemars(range(min = 0.0, max = cove_limits::QUOTA_CPU_MAX))]
     pub cpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 1_000_000_000_000_u64))]
+    #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub memory_mb: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 1_000_000_000_000_u64))]
+    #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub disk_mb: Option<u64>,
 }
-
-/// Upper bounds of what a quota can say.
-pub const QUOTA_CPU_MAX: f64 = 1e9;
-pub const QUOTA_SANDBOXES_MAX: u64 = 1_000_000_000;
-pub const QUOTA_MB_MAX: u64 = 1_000_000_000_000;
 
 /// An amount of what a quota counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,7 +109,7 @@ pub struct Amount {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateOrg {
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaRequest>,
@@ -141,14 +136,14 @@ pub struct Org {
 #[serde(deny_unknown_fields, default)]
 pub struct UsageQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
     /// Only this sandbox, over its whole life.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub sandbox: Option<String>,
     /// Begin of the period, to the hour; absent: the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]

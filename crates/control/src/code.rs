@@ -33,12 +33,9 @@ pub use driver::Language;
 pub use run::{CodeOutcome, CodeRun};
 pub use transcript::{CodeError, CodeEvent, CodeOutput};
 
+use cove_limits::{CODE_BYTES_MAX, CODE_CONTEXTS_MAX};
 use driver::Driver;
 
-/// Contexts of one sandbox that run at once.
-pub const CONTEXTS_MAX: usize = 64;
-/// Bytes of code in one run.
-pub const CODE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Output of each stream that a context keeps for a run's caller to read.
 const RING_BYTES: u64 = 1024 * 1024;
 /// How long a run waits for the one before it in the same context.
@@ -239,8 +236,8 @@ impl Control {
         default: bool,
     ) -> Result<CodeContext, ControlError> {
         let guest = access.guest();
-        if contexts(guest).await?.len() >= CONTEXTS_MAX {
-            let message = format!("a sandbox has at most {CONTEXTS_MAX} contexts");
+        if contexts(guest).await?.len() >= CODE_CONTEXTS_MAX {
+            let message = format!("a sandbox has at most {CODE_CONTEXTS_MAX} contexts");
             return Err(ControlError::new(ErrorCode::LimitReached, message)
                 .hint("delete one that is no longer needed"));
         }

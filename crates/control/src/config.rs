@@ -70,7 +70,7 @@ impl Default for ControlConfig {
             idle_cpu: 0.02,
             idle_network_bytes: 1024,
             network_quiet: Duration::from_secs(15 * 60),
-            stop_grace_ms: 5_000,
+            stop_grace_ms: cove_limits::STOP_GRACE_DEFAULT_MS,
             idempotency_kept: Duration::from_secs(24 * 3600),
             events_kept: Duration::from_secs(7 * 24 * 3600),
             events_max: 100_000,

@@ -19,6 +19,8 @@ pub enum ErrorCode {
     AlreadyExists,
     /// The sandbox's state does not allow it now.
     Conflict,
+    /// Something still uses it, or it is being made.
+    InUse,
     /// Somebody changed the same thing at the same time.
     Stale,
     /// An idempotency key was used before for another request.
@@ -48,13 +50,14 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 23] = [
+    pub const ALL: [ErrorCode; 24] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
         Self::Forbidden,
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
+        Self::InUse,
         Self::Stale,
         Self::IdempotencyKeyReused,
         Self::QuotaExceeded,
@@ -82,6 +85,7 @@ impl ErrorCode {
             Self::NotFound => "not_found",
             Self::AlreadyExists => "already_exists",
             Self::Conflict => "conflict",
+            Self::InUse => "in_use",
             Self::Stale => "stale",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::QuotaExceeded => "quota_exceeded",
@@ -160,6 +164,11 @@ impl ControlError {
             retry_after_s: self.retry_after_s,
             source: None,
         }
+    }
+
+    /// Whether it is refused only until something else that is under way has ended.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self.code, ErrorCode::Conflict | ErrorCode::InUse)
     }
 
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
@@ -242,7 +251,8 @@ impl From<RunnerError> for ControlError {
             RunnerError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
             RunnerError::AlreadyExists { .. } => Self::new(ErrorCode::AlreadyExists, message),
             RunnerError::Invalid { .. } => Self::invalid(message),
-            RunnerError::Conflict { .. } | RunnerError::InUse { .. } => Self::conflict(message),
+            RunnerError::Conflict { .. } => Self::conflict(message),
+            RunnerError::InUse { .. } => Self::new(ErrorCode::InUse, message),
             RunnerError::Unchanged => Self::new(ErrorCode::Unchanged, message),
             RunnerError::Uncapturable { .. } => Self::new(ErrorCode::NotCapturable, message)
                 .hint("end that process, or do without its memory; the sandbox goes on unharmed"),

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::Control;
 use crate::error::ControlError;
 use crate::principal::Principal;
+use cove_limits::PAGE_MAX;
 
 /// Events a listener takes from the store at once.
 const READ_AT_ONCE: u32 = 256;
@@ -31,8 +32,6 @@ const TAKE_WAIT: Duration = Duration::from_secs(1);
 const TOLD_LOOK: u32 = 64;
 /// Sandboxes that ended last and are looked at when events may be lost.
 const BURIED_LOOK: u32 = 1000;
-/// The most events one list answers.
-pub const LIST_MAX: u32 = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventItem {
@@ -152,7 +151,7 @@ impl Control {
             }
             Err(_) => tracing::debug!("the host is slow; events are listed as far as known"),
         }
-        let limit = limit.clamp(1, LIST_MAX);
+        let limit = limit.clamp(1, PAGE_MAX);
         let found = self
             .store()
             .events(&principal.org, sandbox.as_ref(), after, limit)

@@ -7,31 +7,29 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
 use cove_model::{ProcessId, SandboxId, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
-use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, PtySize, Start};
+use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, PtySize, Signal, Start};
 use cove_runner::RunnerError;
 use cove_store::{HostFacts, SandboxRecord, Scope};
 
 use crate::Control;
 use crate::activity::Presence;
 use crate::audit::Deed;
-use crate::budget::Account;
+use crate::budget::{Account, Charge};
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
 use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
 
-/// Bytes of a command line, all arguments together.
-pub const COMMAND_BYTES_MAX: usize = 128 * 1024;
-/// Arguments of a command.
-pub const ARGUMENTS_MAX: usize = 4096;
-/// Bytes of standard input that travel with the command itself; more goes over an input stream.
-pub const STDIN_BYTES_MAX: usize = 512 * 1024;
+/// Bytes of standard input that travel with the command itself; more is written while it runs.
+const STDIN_AT_ONCE_MAX: usize = 512 * 1024;
 /// How often whoever waits for a sandbox at rest looks again, should no event tell.
 const REST_POLL: Duration = Duration::from_secs(1);
 /// How often one connection wakes a sandbox that is put to rest again and again.
 const CONNECTS_MAX: u32 = 4;
+const SIGKILL: i32 = 9;
 /// How the guest's table marks commands that keep a sandbox busy.
 pub const FOREGROUND_TAG: &str = "foreground";
 pub const BACKGROUND_TAG: &str = "background";
@@ -157,10 +155,16 @@ impl CommandRequest {
         if empty {
             return Err(ControlError::invalid("the command is empty"));
         }
-        if parts.len() > ARGUMENTS_MAX {
+        if parts.len() > ARGV_MAX {
             return Err(ControlError::invalid(format!(
-                "a command has at most {ARGUMENTS_MAX} arguments"
+                "a command has at most {ARGV_MAX} arguments"
             )));
+        }
+        if parts.iter().any(|part| part.len() > ARGUMENT_BYTES_MAX) {
+            return Err(ControlError::invalid(format!(
+                "one argument, or a shell command, has at most {ARGUMENT_BYTES_MAX} bytes"
+            ))
+            .hint("write a script into the sandbox and run that"));
         }
         let bytes: usize = parts.iter().map(|part| part.len() + 1).sum();
         if bytes > COMMAND_BYTES_MAX {
@@ -182,10 +186,10 @@ impl CommandRequest {
         if self
             .stdin
             .as_ref()
-            .is_some_and(|s| s.len() > STDIN_BYTES_MAX)
+            .is_some_and(|s| s.len() > EXEC_STDIN_MAX)
         {
             return Err(ControlError::invalid(format!(
-                "stdin has at most {STDIN_BYTES_MAX} bytes in one request"
+                "stdin has at most {EXEC_STDIN_MAX} bytes in one request"
             ))
             .hint("start the process with its input open and stream into it"));
         }
@@ -241,15 +245,30 @@ impl GuestAccess {
     }
 
     /// Starts a command, waking the sandbox if need be, and then only listens to it.
-    pub async fn start_following(&self, start: Start) -> Result<Follow, GuestError> {
-        match self.listener.start_following(start.clone()).await {
+    pub async fn start_following(&self, mut start: Start) -> Result<Follow, GuestError> {
+        let refused = |error| GuestError::Connect(io::Error::other(error));
+        let large = start
+            .input
+            .take_if(|input| input.len() > STDIN_AT_ONCE_MAX)
+            .map(|input| LargeInput::new(&self.account, input))
+            .transpose()
+            .map_err(refused)?;
+        start.stdin_open |= large.is_some();
+        let id = start.id.clone();
+        let mut follow = match self.listener.start_following(start.clone()).await {
             Err(error) if Self::is_at_rest(&error) => {
                 let woken = self.control.wake(&self.sandbox.id).await;
-                woken.map_err(|error| GuestError::Connect(io::Error::other(error)))?;
-                self.listener.start_following(start).await
+                woken.map_err(refused)?;
+                self.listener.start_following(start).await?
             }
-            outcome => outcome,
+            outcome => outcome?,
+        };
+        if let Some(large) = large {
+            // The guest takes input for a command that it has started.
+            follow.started().await?;
+            tokio::spawn(large.write(self.control.guest_through(&self.sandbox.id, true), id));
         }
+        Ok(follow)
     }
 
     pub fn sandbox(&self) -> &Sandbox {
@@ -338,6 +357,48 @@ impl GuestAccess {
     pub fn default_user(&self) -> &str {
         let spec = self.sandbox.spec.user.as_deref();
         spec.or(self.facts.image_user.as_deref()).unwrap_or("")
+    }
+}
+
+/// Standard input that is too large to travel with its command. It is written whether or not the
+/// caller stays, as what travels with the command is.
+struct LargeInput {
+    data: Bytes,
+    /// What the caller pays for it until the command has it.
+    _charge: Charge,
+}
+
+impl LargeInput {
+    fn new(account: &Account, data: Bytes) -> Result<Self, ControlError> {
+        let mut charge = account.charge();
+        charge.take(data.len())?;
+        Ok(Self {
+            data,
+            _charge: charge,
+        })
+    }
+
+    /// A command that ends without reading all of it is no failure. One that cannot get the rest is
+    /// ended: it would take what it has for the whole.
+    async fn write(self, guest: Guest, process: String) {
+        let writing = async {
+            let mut stdin = guest.stdin(process.clone()).await?;
+            stdin.write(self.data.clone()).await?;
+            stdin.close().await
+        };
+        match writing.await {
+            Ok(_) => {}
+            Err(error) if matches!(error.code(), Some(GuestCode::Gone | GuestCode::NotFound)) => {}
+            Err(error) => {
+                tracing::warn!(%error, %process, "standard input broke off; ending the command");
+                let kill = Signal {
+                    id: process,
+                    signal: SIGKILL,
+                    ..Signal::default()
+                };
+                let _ = guest.signal(kill).await;
+            }
+        }
     }
 }
 
@@ -456,7 +517,7 @@ impl Control {
     ) -> Result<ExecResult, ControlError> {
         let access = self.guest(principal, which, GuestAction::Exec).await?;
         let start = access.command(request)?;
-        Ok(access.guest().exec(start).await?)
+        Ok(access.start_following(start).await?.collect().await?)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
 use crate::rate::{Bucket, RateLimit};
+use cove_limits::TITLE_MAX;
 
 const PREFIX: &str = "cove_";
 const RANDOM_BYTES: usize = 32;
@@ -29,7 +30,6 @@ const REMEMBERED: Duration = Duration::from_secs(5);
 const REMEMBERED_MAX: usize = 10_000;
 /// Buckets kept before full ones are thrown out.
 const BUCKETS_MAX: usize = 10_000;
-pub const KEY_NAME_MAX: usize = 128;
 
 /// The secret itself: `cove_` and 256 random bits. Shown to its owner once.
 #[derive(Clone, PartialEq, Eq)]
@@ -292,7 +292,7 @@ impl Control {
             _ => principal.org.clone(),
         };
         let now = self.now();
-        check_label("name", &request.name, KEY_NAME_MAX)?;
+        check_label("name", &request.name, TITLE_MAX)?;
         if request.scopes.is_empty() {
             return Err(ControlError::invalid("scopes must name at least one scope"));
         }

@@ -19,10 +19,8 @@ use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::guest::{GuestAccess, GuestAction};
 use crate::principal::{Origin, Principal};
+use cove_limits::{LINK_DEFAULT_S, LINK_MAX_S};
 
-/// How long a link is good when its maker does not say, and at most.
-pub const LINK_DEFAULT_S: u64 = 3600;
-pub const LINK_MAX_S: u64 = 30 * 86_400;
 /// Longer texts are no tokens.
 const TOKEN_MAX: usize = 128;
 /// Tokens looked at in one request: a browser may hold old ones beside the good one.

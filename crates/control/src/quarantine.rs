@@ -25,7 +25,7 @@ use crate::sandboxes::{holding, observed};
 /// Entries that `cove doctor` names.
 const FINDING_MAX: usize = 5;
 /// Milliseconds an unknown sandbox gets to stop where it cannot be frozen.
-const STOP_GRACE_MS: u64 = 10_000;
+const STOP_GRACE_MS: u64 = cove_limits::STOP_GRACE_DEFAULT_MS;
 
 /// Something that is kept and that nobody can use.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,11 +29,9 @@ mod rest;
 mod turn;
 mod update;
 
-pub use create::IDEMPOTENCY_KEY_MAX;
 pub(crate) use create::{Beginning, claim, key_reused};
 pub(crate) use rest::{Wakes, require_auto_resume};
 pub(crate) use turn::{LOOK_EVERY, still_busy};
-pub use update::GRACE_MAX_MS;
 pub(crate) use update::LOST;
 
 /// A sandbox as its owner sees it.

@@ -31,7 +31,7 @@ mod timeline;
 
 pub(crate) use checkpoint::Checkpoints;
 pub use files::Imported;
-pub use fork::{FORKS_MAX, ForkRequest};
+pub use fork::ForkRequest;
 pub use rollback::RolledBack;
 pub(crate) use take::Wish;
 pub use timeline::{Timeline, TimelineFork};

@@ -16,14 +16,10 @@ use crate::Control;
 use crate::admission::{Admission, By, Taken};
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
-use crate::keys::{KEY_NAME_MAX, check_label};
+use crate::keys::check_label;
 use crate::principal::{Origin, Principal};
+use cove_limits::{SSH_PUBLIC_KEY_MAX, SSH_TOKEN_DEFAULT_S, SSH_TOKEN_MAX_S, TITLE_MAX};
 
-/// How long a token is good when its maker does not say, and at most.
-pub const TOKEN_DEFAULT_S: u64 = 3600;
-pub const TOKEN_MAX_S: u64 = 30 * 86_400;
-/// A public key's line is no longer than this.
-pub const PUBLIC_KEY_MAX: usize = 4096;
 const PURPOSE: &str = "ssh";
 /// Tokens are counted in the row of the port that nobody can share.
 const NO_PORT: u16 = 0;
@@ -47,7 +43,7 @@ pub struct SshToken {
 /// What a token is to be.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SshTokenRequest {
-    /// Until who logged in with it has to go; [`TOKEN_DEFAULT_S`] unless told.
+    /// Until who logged in with it has to go; [`SSH_TOKEN_DEFAULT_S`] unless told.
     pub expires_s: Option<u64>,
     /// Until when it lets in; as long as it is good unless told.
     pub login_s: Option<u64>,
@@ -151,10 +147,10 @@ impl Control {
         request: SshTokenRequest,
     ) -> Result<SshToken, ControlError> {
         principal.require(Scope::Use)?;
-        let seconds = request.expires_s.unwrap_or(TOKEN_DEFAULT_S);
-        if !(1..=TOKEN_MAX_S).contains(&seconds) {
+        let seconds = request.expires_s.unwrap_or(SSH_TOKEN_DEFAULT_S);
+        if !(1..=SSH_TOKEN_MAX_S).contains(&seconds) {
             return Err(ControlError::invalid(format!(
-                "expires_s must be between 1 and {TOKEN_MAX_S}"
+                "expires_s must be between 1 and {SSH_TOKEN_MAX_S}"
             )));
         }
         let login = request.login_s.unwrap_or(seconds);
@@ -238,7 +234,7 @@ impl Control {
         request: AddSshKey,
     ) -> Result<SshKey, ControlError> {
         principal.require(Scope::Admin)?;
-        check_label("name", &request.name, KEY_NAME_MAX)?;
+        check_label("name", &request.name, TITLE_MAX)?;
         let now = self.now();
         if request.expires_at.is_some_and(|at| at <= now) {
             return Err(ControlError::invalid("expires_at must be in the future"));
@@ -449,7 +445,7 @@ fn read_public_key(line: &str) -> Result<(String, String), ControlError> {
         ControlError::invalid(format!("public_key {message}"))
             .hint("paste the one line of a .pub file; `ssh-keygen -t ed25519` makes one")
     };
-    if line.len() > PUBLIC_KEY_MAX {
+    if line.len() > SSH_PUBLIC_KEY_MAX {
         return Err(wrong("is too long"));
     }
     let mut words = line.split_ascii_whitespace();
@@ -525,7 +521,7 @@ mod tests {
         ] {
             assert!(read_public_key(bad).is_err(), "{bad}");
         }
-        let long = format!("ssh-ed25519 {}", "A".repeat(PUBLIC_KEY_MAX));
+        let long = format!("ssh-ed25519 {}", "A".repeat(SSH_PUBLIC_KEY_MAX));
         assert!(read_public_key(&long).is_err());
     }
 }

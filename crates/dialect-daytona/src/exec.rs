@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal, budget};
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
+use cove_limits::PATH_MAX;
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{Channel, Exit, OutputFrom, Process, Signal};
 use serde_json::json;
@@ -15,16 +16,13 @@ use crate::asking::{Caller, Json, Names};
 use crate::refusal::{Answer, Refusal};
 use crate::wire::{CodeRun, Execute};
 
-/// A day; more is a mistake.
-const TIMEOUT_MAX_S: i64 = 86_400;
+const TIMEOUT_MAX_S: i64 = (cove_limits::TIMEOUT_MAX_MS / 1000).cast_signed();
 /// How long a killed process may take to be gone.
 const END_WAIT: Duration = Duration::from_secs(20);
 pub const SIGKILL: i32 = 9;
-/// Bytes of a directory's name.
-const PATH_MAX: usize = 4096;
 
-/// Bytes of one answer.
-pub const ANSWER_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of one answer, which carries both streams of a command.
+pub const ANSWER_MAX: usize = 2 * cove_limits::EXEC_OUTPUT_MAX;
 /// Bytes of output that is read here rather than answered.
 const READ_MAX: usize = 4 * 1024 * 1024;
 /// What must be free for output before a command is started.

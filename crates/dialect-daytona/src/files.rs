@@ -22,7 +22,7 @@ use crate::refusal::{Answer, Refusal, about_path};
 /// Files in one request.
 const FILES_MAX: usize = 1000;
 /// Bytes of one upload, all files together.
-const UPLOAD_MAX: u64 = 64 * 1024 * 1024 * 1024;
+const UPLOAD_MAX: u64 = cove_limits::UPLOAD_BODY_MAX as u64;
 /// Bytes of a path that comes as a part of a form.
 const FIELD_MAX: usize = 8192;
 

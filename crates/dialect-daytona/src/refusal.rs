@@ -153,6 +153,7 @@ impl From<ControlError> for Refusal {
             ErrorCode::NotFound => (404, "NOT_FOUND"),
             ErrorCode::AlreadyExists
             | ErrorCode::Conflict
+            | ErrorCode::InUse
             | ErrorCode::Stale
             | ErrorCode::IdempotencyKeyReused
             | ErrorCode::NotCapturable

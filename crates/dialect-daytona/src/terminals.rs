@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front, Kind, Seat};
+use cove_limits::TERMINAL_SIDE_MAX;
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{OutputFrom, Process, PtySize, Resize};
 use futures_util::StreamExt;
@@ -26,7 +27,6 @@ const TAG: &str = "daytona-pty:";
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 const ENVS: &str = "X-Daytona-Pty-Envs~";
 const NAME_MAX: usize = 128;
-const SIDE_MAX: u32 = 1000;
 const RING_BYTES: u64 = 1024 * 1024;
 /// The user's own shell where the account names one that is there.
 const SHELL: &str = r#"for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -i; done"#;
@@ -51,9 +51,11 @@ pub struct Size {
 }
 
 fn side(name: &str, value: u32) -> Result<u16, Refusal> {
-    let fits = (1..=SIDE_MAX).contains(&value);
+    let fits = (1..=TERMINAL_SIDE_MAX).contains(&value);
     let value = u16::try_from(value).ok().filter(|_| fits);
-    value.ok_or_else(|| Refusal::invalid(format!("{name} must be between 1 and {SIDE_MAX}")))
+    value.ok_or_else(|| {
+        Refusal::invalid(format!("{name} must be between 1 and {TERMINAL_SIDE_MAX}"))
+    })
 }
 
 fn info(process: &Process) -> Value {

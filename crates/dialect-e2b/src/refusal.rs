@@ -166,7 +166,7 @@ impl From<ControlError> for Refusal {
             ErrorCode::Forbidden | ErrorCode::PermissionDenied => Kind::Forbidden,
             ErrorCode::NotFound => Kind::NotFound,
             ErrorCode::AlreadyExists => Kind::Exists,
-            ErrorCode::Conflict | ErrorCode::Stale => Kind::Conflict,
+            ErrorCode::Conflict | ErrorCode::InUse | ErrorCode::Stale => Kind::Conflict,
             ErrorCode::QuotaExceeded | ErrorCode::RateLimited | ErrorCode::LimitReached => {
                 Kind::Exhausted
             }

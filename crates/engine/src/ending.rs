@@ -17,8 +17,6 @@ use crate::sandbox::{KILL_PATIENCE, Sandbox, volume_of};
 
 /// What a guest may take beyond the grace time to end its processes and flush its files.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
-/// The longest grace time that can be asked for.
-const GRACE_MAX_MS: u64 = 10 * 60 * 1000;
 
 impl Engine {
     pub(crate) async fn stop_sandbox(
@@ -48,7 +46,7 @@ impl Engine {
             )?;
             let mut state = sandbox.watch_state();
             if let Some(machine) = sandbox.machine() {
-                let grace = Duration::from_millis(grace_ms.min(GRACE_MAX_MS));
+                let grace = Duration::from_millis(grace_ms.min(cove_limits::STOP_GRACE_MAX_MS));
                 if let Err(error) =
                     tokio::time::timeout(grace + STOP_MARGIN, shut_down(&sandbox, grace)).await
                 {

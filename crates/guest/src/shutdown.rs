@@ -15,7 +15,7 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Between two hang-ups of the same terminal.
 const HANG_UP_AGAIN: Duration = Duration::from_millis(200);
 /// A longer grace time is cut.
-const GRACE_MAX: Duration = Duration::from_secs(600);
+const GRACE_MAX: Duration = Duration::from_millis(cove_limits::STOP_GRACE_MAX_MS);
 
 pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Result<(), Ended> {
     state.stopping.set(true);

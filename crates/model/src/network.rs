@@ -24,13 +24,7 @@ pub use address::{Cidr, Reach};
 pub use entry::{Entry, EntryError, Pattern, PortRange, Rule, Target};
 pub use name::{Name, NameError};
 
-/// More entries than this are a mistake or an attack.
-pub const ALLOW_ENTRIES_MAX: usize = 256;
-/// The longest name there can be, with `*.` and a range of ports.
-pub const ALLOW_ENTRY_BYTES_MAX: usize = 300;
-
-/// Above this a limit means nothing on any host.
-pub const BANDWIDTH_MAX_MBIT: u32 = 1_000_000;
+pub use cove_limits::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX, BANDWIDTH_MAX_MBIT};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

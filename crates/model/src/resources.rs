@@ -2,19 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Smallest and largest values accepted; outside of them a number is a mistake, not a wish.
-pub const CPU_MIN: f64 = 0.05;
-pub const CPU_MAX: f64 = 1024.0;
-pub const MEMORY_MIN_MB: u64 = 16;
-pub const MEMORY_MAX_MB: u64 = 16 * 1024 * 1024;
-pub const DISK_MIN_MB: u64 = 16;
-pub const DISK_MAX_MB: u64 = 64 * 1024 * 1024;
-pub const PIDS_MIN: u64 = 8;
-pub const PIDS_MAX: u64 = 4_000_000;
-pub const OPEN_FILES_MIN: u64 = 64;
-pub const OPEN_FILES_MAX: u64 = 1_048_576;
-pub const IO_MIN_MB_S: u64 = 1;
-pub const IO_MAX_MB_S: u64 = 1_000_000;
+pub use cove_limits::{
+    CPU_MAX, CPU_MIN, DISK_MAX_MB, DISK_MIN_MB, IO_MAX_MB_S, IO_MIN_MB_S, MEMORY_MAX_MB,
+    MEMORY_MIN_MB, OPEN_FILES_MAX, OPEN_FILES_MIN, PIDS_MAX, PIDS_MIN,
+};
 
 /// Limits of one sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

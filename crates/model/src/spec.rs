@@ -7,21 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
 
-pub const NAME_MAX: usize = 63;
-pub const ENV_ENTRIES_MAX: usize = 256;
-pub const ENV_BYTES_MAX: usize = 128 * 1024;
-pub const LABELS_MAX: usize = 64;
-pub const LABEL_BYTES_MAX: usize = 256;
-pub const PATH_MAX: usize = 4096;
-pub const IMAGE_REF_MAX: usize = 512;
-pub const USER_MAX: usize = 64;
-/// Idle times above ten years are a mistake.
-pub const SECONDS_MAX: u64 = 10 * 366 * 86_400;
-/// Automatic snapshots kept of a sandbox, unless told, and at most.
-pub const AUTO_SNAPSHOTS_DEFAULT: u32 = 10;
-pub const AUTO_SNAPSHOTS_MAX: u32 = 1000;
-/// Automatic snapshots are not taken faster than this.
-pub const AUTO_SNAPSHOT_EVERY_MIN_S: u64 = 5;
+pub use cove_limits::{
+    AUTO_SNAPSHOT_EVERY_MIN_S, AUTO_SNAPSHOTS_DEFAULT, AUTO_SNAPSHOTS_MAX, ENV_BYTES_MAX,
+    ENV_ENTRIES_MAX, IMAGE_REF_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_MAX, PATH_MAX, SECONDS_MAX,
+    USER_MAX,
+};
 
 /// The isolation tier that runs when none is asked for.
 pub const DEFAULT_ISOLATION: &str = "container";

@@ -25,7 +25,7 @@ mod stdin;
 
 pub use bounds::{LISTING_MAX, PROCESSES_MAX, TEXT_MAX};
 pub use files::{ArchiveReader, DirListing, FileReader, Upload, Watcher};
-pub use follow::{EXEC_OUTPUT_MAX, ExecResult, Follow, FollowEvent};
+pub use follow::{ExecResult, Follow, FollowEvent};
 pub use port::PortStream;
 pub use stdin::StdinWriter;
 
@@ -205,7 +205,8 @@ impl Guest {
         Ok(Follow::new(self.clone(), of, call, true))
     }
 
-    /// Runs a process to its end and collects at most [`EXEC_OUTPUT_MAX`] bytes of each stream.
+    /// Runs a process to its end and collects at most [`cove_limits::EXEC_OUTPUT_MAX`] bytes of each
+    /// stream; the rest is counted and dropped.
     pub async fn exec(&self, start: Start) -> Result<ExecResult, GuestError> {
         self.start_following(start).await?.collect().await
     }

@@ -133,6 +133,7 @@ impl From<ControlError> for Failure {
             Control::NotFound => ErrorCode::NotFound,
             Control::AlreadyExists => ErrorCode::AlreadyExists,
             Control::Conflict => ErrorCode::Conflict,
+            Control::InUse => ErrorCode::InUse,
             Control::Stale => ErrorCode::Stale,
             Control::IdempotencyKeyReused => ErrorCode::IdempotencyKeyReused,
             Control::QuotaExceeded => ErrorCode::QuotaExceeded,

@@ -3,8 +3,8 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use cove_api::PageQuery;
-use cove_api::bounds::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX};
 use cove_control::PageRequest;
+use cove_limits::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX};
 use serde::Serialize;
 
 use crate::failure::Failure;

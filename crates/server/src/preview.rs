@@ -35,7 +35,7 @@ pub use place::{Place, PlaceError};
 /// Visits to one sandbox at once; further ones are refused, so that others have room.
 pub const VISITS_MAX: usize = 512;
 /// How long a browser keeps a link's cookie; the link itself may end before.
-const COOKIE_S: u64 = cove_control::previews::LINK_MAX_S;
+const COOKIE_S: u64 = cove_limits::LINK_MAX_S;
 
 /// Every address and method goes to the same place.
 pub fn router(app: App) -> Router {

@@ -30,7 +30,7 @@ const VARIABLE_BYTES_MAX: usize = 4096;
 /// Resizes and signals waiting for one command; beyond that they are dropped.
 const ORDERS_MAX: usize = 64;
 /// Columns and rows of a terminal.
-const SIZE_MAX: u32 = 4096;
+const SIZE_MAX: u32 = cove_limits::TERMINAL_SIDE_MAX;
 const TERM_MAX: usize = 64;
 const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
 /// The guest's own program, which is the SFTP server too.

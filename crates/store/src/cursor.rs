@@ -3,11 +3,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cove_limits::CURSOR_MAX;
 
 use crate::{PAGE_DEFAULT, PAGE_MAX, Page, PageRequest, StoreError};
-
-/// A cursor longer than this was not made here.
-const CURSOR_MAX: usize = 256;
 
 /// A number (a time or a sequence) and the id that breaks ties.
 #[derive(Debug, Clone, PartialEq, Eq)]

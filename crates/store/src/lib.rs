@@ -25,12 +25,8 @@ mod store;
 pub mod types;
 
 pub use chain::{AUDIT_GENESIS, AuditHead, ChainBreak, ChainCheck, audit_hash};
+pub use cove_limits::{PAGE_DEFAULT, PAGE_MAX};
 pub use types::*;
-
-/// Items in a page when the caller does not say.
-pub const PAGE_DEFAULT: u32 = 100;
-/// The most items in a page.
-pub const PAGE_MAX: u32 = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -125,7 +125,7 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
         OrgCommand::Ls => {
             let orgs = client
                 .orgs(&PageQuery {
-                    limit: Some(1000),
+                    limit: Some(cove_limits::PAGE_MAX),
                     cursor: None,
                 })
                 .await?

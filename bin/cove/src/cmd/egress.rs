@@ -9,7 +9,7 @@ use crate::report::{CliError, printable};
 use crate::units;
 
 /// Entries asked for at once.
-const PAGE: u32 = 1000;
+const PAGE: u32 = cove_limits::PAGE_MAX;
 
 #[derive(Debug, Clone, Args)]
 pub struct EgressArgs {

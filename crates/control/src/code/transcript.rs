@@ -7,12 +7,10 @@ use cove_protocol::message::Channel;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use cove_limits::{CODE_RESULT_BYTES_MAX, CODE_RESULTS_MAX};
+
 use super::frames::{Decoder, Frame, Item, Kind};
 
-/// Results of one run; further ones are counted and let go.
-pub const RESULTS_MAX: usize = 1000;
-/// Bytes of one result or error, all its forms together.
-pub const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Messages that have begun and not ended at once.
 const MESSAGES_OPEN_MAX: usize = 16;
 /// Forms of one result, and bytes of a form's name.
@@ -150,7 +148,7 @@ impl Transcript {
             Kind::Result | Kind::Error if stream.phase == Phase::Inside => {
                 let whole = self.whole(frame.message, frame.payload);
                 match whole.and_then(|whole| message(frame.kind, &whole)) {
-                    Some(event) if self.results < RESULTS_MAX => {
+                    Some(event) if self.results < CODE_RESULTS_MAX => {
                         self.results += 1;
                         events.push(event);
                     }
@@ -164,7 +162,7 @@ impl Transcript {
     fn part(&mut self, message: u64, payload: &[u8]) {
         let known = self.open.contains_key(&message);
         if (!known && self.open.len() >= MESSAGES_OPEN_MAX)
-            || self.open_bytes + payload.len() > MESSAGE_BYTES_MAX
+            || self.open_bytes + payload.len() > CODE_RESULT_BYTES_MAX
         {
             self.truncated = true;
             if let Some(lost) = self.open.remove(&message) {
@@ -312,10 +310,10 @@ mod tests {
     fn a_hostile_context_is_cut_short_and_said_to_be() {
         let mut transcript = begun();
         let piece = "x".repeat(4000);
-        for _ in 0..MESSAGE_BYTES_MAX / 4000 + 2 {
+        for _ in 0..CODE_RESULT_BYTES_MAX / 4000 + 2 {
             transcript.take(Channel::Stdout, &frame("part", "r1", 1, &piece), 0);
         }
-        assert!(transcript.truncated && transcript.open_bytes <= MESSAGE_BYTES_MAX);
+        assert!(transcript.truncated && transcript.open_bytes <= CODE_RESULT_BYTES_MAX);
         let mut transcript = begun();
         for message in 0..1000 {
             transcript.take(Channel::Stdout, &frame("part", "r1", message, "x"), 0);
@@ -327,7 +325,7 @@ mod tests {
             .collect();
         assert_eq!(
             transcript.take(Channel::Stdout, &many, 0).len(),
-            RESULTS_MAX
+            CODE_RESULTS_MAX
         );
         assert!(transcript.truncated);
         let mut transcript = begun();

@@ -34,7 +34,7 @@ impl Uses {
                 "{sandboxes} of your sandboxes and {snapshots} of your snapshots use this image"
             ),
         };
-        Err(ControlError::new(ErrorCode::Conflict, what).hint("delete them first"))
+        Err(ControlError::new(ErrorCode::InUse, what).hint("delete them first"))
     }
 }
 

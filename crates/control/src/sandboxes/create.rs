@@ -16,8 +16,8 @@ use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::keys::check_label;
 use crate::principal::Principal;
+use cove_limits::IDEMPOTENCY_KEY_MAX;
 
-pub const IDEMPOTENCY_KEY_MAX: usize = 255;
 /// How often a create looks again when the one it would repeat has just failed.
 const REPLAYS_MAX: u32 = 4;
 /// How long a repeated create waits for one that the host goes on with after its caller's end.

@@ -8,9 +8,7 @@ use super::{Sandbox, SandboxPatch, holding, observed};
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-
-/// The longest grace time a stop may ask for.
-pub const GRACE_MAX_MS: u64 = 600_000;
+use cove_limits::STOP_GRACE_MAX_MS;
 
 pub(crate) const LOST: &str = "the host no longer has it";
 
@@ -100,9 +98,9 @@ impl Control {
     ) -> Result<Sandbox, ControlError> {
         principal.require(Scope::Manage)?;
         let grace_ms = grace_ms.unwrap_or(self.config().stop_grace_ms);
-        if grace_ms > GRACE_MAX_MS {
+        if grace_ms > STOP_GRACE_MAX_MS {
             return Err(ControlError::invalid(format!(
-                "the grace time must be at most {GRACE_MAX_MS} ms"
+                "the grace time must be at most {STOP_GRACE_MAX_MS} ms"
             )));
         }
         let found = self.find(principal, which).await?;

@@ -13,9 +13,8 @@ use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{Beginning, Sandbox, claim};
+use cove_limits::FORKS_MAX;
 
-/// Children of one fork.
-pub const FORKS_MAX: u32 = 100;
 /// Children made side by side.
 const AT_ONCE: usize = 8;
 

@@ -108,7 +108,7 @@ impl Control {
                     // Its maker is gone: the sandbox's lock is ours. The host may still be at it.
                     let deadline = Instant::now() + self.config().change_wait;
                     while let Err(error) = self.settle_snapshot(&first).await {
-                        if error.code != ErrorCode::Conflict || Instant::now() >= deadline {
+                        if !error.passes() || Instant::now() >= deadline {
                             return Err(error);
                         }
                         sleep(LOOK_EVERY).await;

@@ -11,7 +11,7 @@ use cove_store::{
 
 use super::take::{facts, held_bytes, held_mb};
 use crate::Control;
-use crate::error::{ControlError, ErrorCode};
+use crate::error::ControlError;
 
 /// A fork's snapshot that is still there after this long was left behind by a crash.
 const FORK_POINT_KEPT: Duration = Duration::from_secs(3600);
@@ -96,7 +96,7 @@ impl Control {
                 match self.tend_snapshot(row, host.get(&row.id)).await {
                     Ok(()) => {}
                     // The host is at it for whoever asked before a restart; it stays as it is until then.
-                    Err(error) if error.code == ErrorCode::Conflict => {
+                    Err(error) if error.passes() => {
                         tracing::debug!(%error, snapshot = %row.id, "left for the next look");
                     }
                     Err(error) => {

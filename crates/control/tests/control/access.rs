@@ -119,10 +119,11 @@ async fn odd_commands_are_refused_before_they_reach_the_guest() {
     for bad in [
         CommandRequest::shell("  "),
         CommandRequest::shell("a\0b"),
-        CommandRequest::shell("x".repeat(1 << 20)),
+        CommandRequest::shell("x".repeat(cove_limits::ARGUMENT_BYTES_MAX + 1)),
         argv(vec![]),
         argv(vec![String::new()]),
-        argv(vec!["x".into(); 10_000]),
+        argv(vec!["x".into(); cove_limits::ARGV_MAX + 1]),
+        argv(vec!["x".repeat(cove_limits::COMMAND_BYTES_MAX / 4); 4]),
         CommandRequest {
             cwd: Some("relative".into()),
             ..shell.clone()
@@ -136,12 +137,23 @@ async fn odd_commands_are_refused_before_they_reach_the_guest() {
             ..shell.clone()
         },
         CommandRequest {
-            stdin: Some(Bytes::from(vec![0; 1 << 20])),
+            stdin: Some(Bytes::from(vec![0; cove_limits::EXEC_STDIN_MAX + 1])),
             ..shell.clone()
         },
     ] {
         let refused = access.command(bad).unwrap_err();
         assert_eq!(refused.code, ErrorCode::InvalidRequest);
+    }
+    for good in [
+        CommandRequest::shell("x".repeat(cove_limits::ARGUMENT_BYTES_MAX)),
+        argv(vec!["x".into(); cove_limits::ARGV_MAX]),
+        argv(vec!["x".repeat(cove_limits::COMMAND_BYTES_MAX / 4 - 1); 4]),
+        CommandRequest {
+            stdin: Some(Bytes::from(vec![0; cove_limits::EXEC_STDIN_MAX])),
+            ..shell.clone()
+        },
+    ] {
+        access.command(good).unwrap();
     }
 }
 

@@ -108,7 +108,7 @@ async fn removing_takes_away_ones_own_and_the_image_with_its_last_holder() {
     assert_eq!(refused.code, ErrorCode::Forbidden);
     let used = plane.create(&ours, from("app")).await.unwrap().sandbox;
     let refused = plane.control.remove_image(&ours, "app").await.unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert_eq!(refused.code, ErrorCode::InUse);
     plane
         .control
         .delete_sandbox(&ours, used.id.as_str())
@@ -347,7 +347,7 @@ async fn images_of_its_own_count_to_an_organisations_disk_quota() {
     control.remove_image(&tenant, "copy").await.unwrap();
     // The snapshot needs the image it began from, so it is there and paid for.
     let refused = control.remove_image(&tenant, "app").await.unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert_eq!(refused.code, ErrorCode::InUse);
     assert!(refused.message.contains("snapshots"), "{refused}");
     assert_eq!(disk_used(&plane, &tenant).await, 63);
     control.delete_snapshot(&tenant, &snapshot).await.unwrap();

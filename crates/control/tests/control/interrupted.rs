@@ -101,7 +101,7 @@ async fn a_restart_leaves_a_snapshot_alone_that_the_host_is_still_making() {
         .take_snapshot(&plane.root, "agent", keyed.clone())
         .await
         .unwrap_err();
-    assert_eq!(again.code, cove_control::ErrorCode::Conflict);
+    assert_eq!(again.code, cove_control::ErrorCode::InUse);
     assert_eq!(rows(&plane).await[0].state, SnapshotState::Making);
 
     let made = SnapshotRequest {

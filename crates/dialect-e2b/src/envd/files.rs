@@ -28,7 +28,7 @@ use crate::refusal::{Api, Kind, Refusal};
 use crate::{Dialect, naming};
 
 /// Bytes of an upload.
-const UPLOAD_MAX: u64 = 64 * 1024 * 1024 * 1024;
+const UPLOAD_MAX: u64 = cove_limits::UPLOAD_BODY_MAX as u64;
 /// Files of one upload.
 const FILES_MAX: usize = 1000;
 const METADATA: &str = "x-metadata-";

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::Following;
+use cove_limits::TERMINAL_SIDE_MAX;
 use cove_protocol::client::{FollowEvent, GuestError, StdinWriter};
 use cove_protocol::message::{
     Channel, ErrorCode as GuestCode, Exit, OutputFrom, Process, PtySize, Resize, Signal,
@@ -29,7 +30,6 @@ use crate::refusal::{Kind, Refusal, Unary};
 /// How a caller's own tag is marked in the guest's table, which has tags of other kinds too.
 const TAG: &str = "e2b:";
 const TAG_MAX: usize = 200;
-const SIDE_MAX: u32 = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -131,12 +131,12 @@ struct Update {
 
 fn side(size: Size) -> Result<(u16, u16), Refusal> {
     let one = |side: u32| match side {
-        1..=SIDE_MAX => u16::try_from(side).ok(),
+        1..=TERMINAL_SIDE_MAX => u16::try_from(side).ok(),
         _ => None,
     };
     one(size.cols).zip(one(size.rows)).ok_or_else(|| {
         Refusal::invalid(format!(
-            "a terminal has between 1 and {SIDE_MAX} columns and rows"
+            "a terminal has between 1 and {TERMINAL_SIDE_MAX} columns and rows"
         ))
     })
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use cove_limits::{PROCESSES_RUNNING_MAX, RING_DEFAULT, RING_MAX, RING_MIN};
 use cove_protocol::message::{ErrorCode, ReplyKind, Start};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
@@ -17,7 +18,6 @@ use tokio::task::spawn_local;
 use super::follow::{self, Viewer};
 use super::ring::Ring;
 use super::spawn::{self, Plan, SpawnError, Step};
-use super::table::RUNNING_MAX;
 use super::{CHANNELS, Input, Process, Streams, input, list, program, pump, terminal};
 use crate::account::{Account, Databases};
 use crate::call::{Call, Ended};
@@ -25,10 +25,6 @@ use crate::failure::{Doing, Failure, Result, code_of};
 use crate::state::{State, unix_ms};
 use crate::watched::{self, Watched};
 
-/// Bytes kept of each output stream unless the request says otherwise, and at most.
-const RING_DEFAULT: usize = 256 * 1024;
-const RING_MAX: usize = 8 * 1024 * 1024;
-const RING_MIN: usize = 4 * 1024;
 const ID_MAX: usize = 128;
 const TAG_MAX: usize = 1024;
 const WORKING_DIRECTORY_MODE: u32 = 0o755;
@@ -76,7 +72,7 @@ fn check(state: &State, start: &Start) -> Result<()> {
             "a terminal takes its input by stdin calls",
         ));
     }
-    if start.ring_bytes > RING_MAX as u64 {
+    if start.ring_bytes > RING_MAX {
         return Err(Failure::new(
             ErrorCode::Limit,
             format!("at most {RING_MAX} bytes are kept of a stream"),
@@ -88,10 +84,10 @@ fn check(state: &State, start: &Start) -> Result<()> {
             format!("process {:?} exists already", start.id),
         ));
     }
-    if state.table.running_count() >= RUNNING_MAX {
+    if state.table.running_count() >= PROCESSES_RUNNING_MAX {
         return Err(Failure::new(
             ErrorCode::TooManyProcesses,
-            format!("{RUNNING_MAX} commands are running already"),
+            format!("{PROCESSES_RUNNING_MAX} commands are running already"),
         ));
     }
     Ok(())
@@ -133,10 +129,11 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         true => account.home,
         false => start.cwd,
     };
-    let ring = match usize::try_from(start.ring_bytes).unwrap_or(RING_MAX) {
+    let ring = match start.ring_bytes {
         0 => RING_DEFAULT,
         bytes => bytes.clamp(RING_MIN, RING_MAX),
     };
+    let ring = usize::try_from(ring).unwrap_or(usize::MAX);
     let argv = plan
         .argv
         .iter()
@@ -299,6 +296,9 @@ fn explain(error: &SpawnError, start: &Start) -> Failure {
         (Step::Exec, libc::ENOEXEC) => Failure::invalid(format!(
             "{program:?} is not a program this system can run, and has no #! line"
         )),
+        (Step::Exec, libc::E2BIG) => Failure::invalid(
+            "the command, with the PATH put in front of a shell command, or its environment is larger than the kernel takes",
+        ),
         (Step::Exec, errno) => {
             Failure::new(code_of(errno), format!("cannot run {program:?}: {system}"))
         }

@@ -5,11 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use super::Process;
+use cove_limits::PROCESSES_FINISHED_MAX;
 
-/// Commands running at once.
-pub const RUNNING_MAX: usize = 1024;
-/// Finished commands whose output can still be read.
-pub const FINISHED_MAX: usize = 1024;
 /// Bytes of all rings together. A small sandbox allows less: see [`Table::limit_memory`].
 const RINGS_MAX: usize = 64 * 1024 * 1024;
 /// The rings take at most this part of the sandbox's memory.
@@ -79,7 +76,7 @@ impl Table {
     pub fn ended(&self, pid: i32) -> Option<Rc<Process>> {
         let process = self.running.borrow_mut().remove(&pid)?;
         self.finished.borrow_mut().push_back(process.id.clone());
-        while self.finished.borrow().len() > FINISHED_MAX && self.forget_oldest() {}
+        while self.finished.borrow().len() > PROCESSES_FINISHED_MAX && self.forget_oldest() {}
         if self.running.borrow().is_empty() {
             *self.scratch.borrow_mut() = Vec::new();
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Limits of the domain name system, without the trailing dot.
-pub const NAME_BYTES_MAX: usize = 253;
+pub const NAME_BYTES_MAX: usize = cove_limits::DOMAIN_NAME_MAX;
 pub const LABEL_BYTES_MAX: usize = 63;
 
 /// A host name in canonical form: lowercase ASCII labels, no trailing dot, never an address.

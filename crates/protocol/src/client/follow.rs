@@ -1,6 +1,7 @@
 //! Output of a process as events, checked to be gapless but for what the guest says it dropped.
 
 use bytes::{Bytes, BytesMut};
+use cove_limits::EXEC_OUTPUT_MAX;
 
 use super::call::Call;
 use super::{Guest, GuestError};
@@ -9,9 +10,6 @@ use crate::message::{Channel, Exit, Output, OutputFrom, Process, ReplyKind, Requ
 
 /// How often in a row a stream is taken up again; captures one right after the other.
 const RESUMES_MAX: u32 = 100;
-
-/// Bytes of each stream that [`super::Guest::exec`] collects; the rest is counted and let go.
-pub const EXEC_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum FollowEvent {
@@ -35,6 +33,8 @@ pub struct Follow {
     /// The next offset of stdout and stderr.
     next: [u64; 2],
     wants_started: bool,
+    /// `Started`, read before anybody asked for it.
+    started: Option<Process>,
     over: bool,
     /// How often in a row it was taken up again without hearing anything.
     resumes: u32,
@@ -50,14 +50,27 @@ impl Follow {
             call,
             next: [stdout, stderr],
             wants_started,
+            started: None,
             over: false,
             resumes: 0,
         }
     }
 
+    /// Waits until the guest says that it has started the command, or why not.
+    pub async fn started(&mut self) -> Result<(), GuestError> {
+        if let Some(FollowEvent::Started(process)) = self.next().await? {
+            self.started = Some(process);
+            return Ok(());
+        }
+        Err(GuestError::Unexpected("wanted started"))
+    }
+
     /// The next event; `None` after `Exit`, or after the replay of a live process that was not to
     /// be followed. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, GuestError> {
+        if let Some(process) = self.started.take() {
+            return Ok(Some(FollowEvent::Started(process)));
+        }
         if self.over {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use crate::RunnerError;
 /// Names of images and of jobs.
 const NAME_BYTES_MAX: usize = cove_model::spec::IMAGE_REF_MAX;
 /// Between asking a sandbox to stop and stopping it.
-const GRACE_MAX_MS: u64 = 3_600_000;
+const GRACE_MAX_MS: u64 = cove_limits::STOP_GRACE_MAX_MS;
 /// The longest a caller may ask to wait for events and for entries of a log.
 const WAIT_MAX_MS: u64 = 60_000;
 /// Entries of a log in one answer.

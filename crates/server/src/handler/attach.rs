@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, Request, State};
-use cove_api::bounds::WS_MESSAGE_MAX;
 use cove_api::process::{
     AttachEvent, AttachFrame, AttachQuery, AttachRequest, Process, Stream, TerminalSize,
     parse_signal,
 };
 use cove_control::GuestAction;
 use cove_dialect::{Kind, Seat};
+use cove_limits::WS_MESSAGE_MAX;
 use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
 use futures_util::stream::{SplitSink, SplitStream};

@@ -4,7 +4,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use cove_api::NoQuery;
-use cove_api::bounds::EXEC_OUTPUT_MAX;
 use cove_api::code::{
     CodeContext, CodeEnd, CodeError, CodeEvent, CodeLanguage, CodeOutput, CreateCodeContext, Form,
     RunCode,
@@ -12,6 +11,7 @@ use cove_api::code::{
 use cove_api::route::NDJSON;
 use cove_control::{Account, CodeContextRequest, CodeRequest, CodeRun, ControlError, budget};
 use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
+use cove_limits::{CODE_RESULTS_BYTES_MAX, EXEC_OUTPUT_MAX};
 use serde::Serialize;
 
 use super::exec::{OUTPUT_ROOM, timeout};
@@ -22,9 +22,6 @@ use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
-
-/// Bytes of all results in an answer in one piece; a live answer has no such limit.
-const RESULTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 pub async fn create(
     State(app): State<App>,
@@ -211,7 +208,7 @@ struct Head {
 async fn collect(account: &Account, mut run: CodeRun, _under_way: Slot) -> Answer {
     let mut stdout = Output::new(account, EXEC_OUTPUT_MAX);
     let mut stderr = Output::new(account, EXEC_OUTPUT_MAX);
-    let mut results = Output::new(account, RESULTS_BYTES_MAX);
+    let mut results = Output::new(account, CODE_RESULTS_BYTES_MAX);
     results.take(b"[");
     let (mut error, mut truncated) = (None, false);
     loop {

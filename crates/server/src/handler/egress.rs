@@ -12,14 +12,14 @@ use cove_control::egress::EgressFilter;
 use cove_dialect::Kind;
 use tokio::time::{Instant, sleep_until};
 
+use cove_limits::{PAGE_DEFAULT, PAGE_MAX};
+
 use super::{Answer, ok};
 use crate::extract::{Caller, Names, Query, accepts};
 use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::ndjson;
 
-const LIMIT: u32 = 100;
-const LIMIT_MAX: u32 = 1000;
 /// How long the host is asked to wait for the next entry, over and over.
 const WAIT_MS: u64 = 20_000;
 /// How soon it is asked again when it did not wait: a host with too many followers answers at once.
@@ -32,8 +32,8 @@ pub async fn of_sandbox(
     Names(id): Names<String>,
     headers: HeaderMap,
 ) -> Answer {
-    let limit = query.limit.unwrap_or(LIMIT);
-    if !(1..=LIMIT_MAX).contains(&limit) {
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
         return Err(Failure::invalid("limit must be between 1 and 1000"));
     }
     let filter = EgressFilter {
@@ -59,7 +59,7 @@ pub async fn of_sandbox(
         .streams
         .enter(&caller.principal.org, Kind::Egress)?;
     // The first reading is done before the answer begins, so that an error is one.
-    let first = reader.next(LIMIT_MAX, 0).await?;
+    let first = reader.next(PAGE_MAX, 0).await?;
     let state = (reader, lines(first), app.draining.clone());
     let lines = futures_util::stream::unfold(state, |(mut reader, mut ready, until)| async move {
         loop {
@@ -68,7 +68,7 @@ pub async fn of_sandbox(
             }
             let again = Instant::now() + ASK_AGAIN;
             let batch = tokio::select! {
-                batch = reader.next(LIMIT_MAX, WAIT_MS) => batch.ok()?,
+                batch = reader.next(PAGE_MAX, WAIT_MS) => batch.ok()?,
                 () = until.cancelled() => return None,
             };
             ready = lines(batch);

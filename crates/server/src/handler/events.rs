@@ -15,9 +15,6 @@ use crate::failure::Failure;
 use crate::state::App;
 use crate::streaming::{ServerEvent, sse};
 
-/// Events in one list.
-const LIST_MAX: u32 = 1000;
-
 pub async fn of_all(
     State(app): State<App>,
     caller: Caller,
@@ -56,7 +53,7 @@ async fn answer(
         let after = after.unwrap_or(0);
         let events = app
             .control
-            .list_events(&caller.principal, sandbox, after, LIST_MAX)
+            .list_events(&caller.principal, sandbox, after, cove_limits::PAGE_MAX)
             .await?;
         return ok(convert::everything(
             events.into_iter().map(convert::event).collect(),

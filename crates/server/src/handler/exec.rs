@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use cove_api::NoQuery;
-use cove_api::bounds::{
-    ARGV_MAX, COMMAND_BYTES_MAX, EXEC_OUTPUT_MAX, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS,
-};
 use cove_api::process::{Encoding, Exec, Exit, OutputEvent, StartProcess, TerminalSize};
 use cove_api::route::NDJSON;
 use cove_control::{CommandLine, CommandRequest, GuestAction, budget};
 use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
+use cove_limits::{
+    EXEC_OUTPUT_MAX, RING_MAX, RING_MIN, TAG_MAX, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS,
+};
 use cove_protocol::client::{FollowEvent, GuestError};
 use cove_protocol::message::OutputFrom;
 use serde::Serialize;
@@ -27,11 +27,8 @@ use crate::following::Following;
 use crate::state::App;
 use crate::streaming::ndjson;
 
-const TAG_MAX: usize = 256;
 /// What must be free for output before a command is started whose answer comes in one piece.
 pub const OUTPUT_ROOM: usize = 64 * 1024;
-const RING_MIN: u64 = 4096;
-const RING_MAX: u64 = 8 * 1024 * 1024;
 
 pub async fn exec(
     State(app): State<App>,
@@ -238,29 +235,9 @@ fn command_line(
     command: Option<String>,
     argv: Option<Vec<String>>,
 ) -> Result<CommandLine, Failure> {
-    let check = |parts: &[String]| {
-        if parts.iter().any(|part| part.contains('\0')) {
-            return Err(Failure::invalid("a command must not contain NUL"));
-        }
-        if parts.iter().map(|part| part.len() + 1).sum::<usize>() > COMMAND_BYTES_MAX {
-            return Err(Failure::invalid(format!(
-                "a command must have at most {COMMAND_BYTES_MAX} bytes"
-            )));
-        }
-        Ok(())
-    };
     match (command, argv) {
-        (Some(command), None) if !command.is_empty() => {
-            check(std::slice::from_ref(&command))?;
-            Ok(CommandLine::Shell(command))
-        }
+        (Some(command), None) if !command.is_empty() => Ok(CommandLine::Shell(command)),
         (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => {
-            if argv.len() > ARGV_MAX {
-                return Err(Failure::invalid(format!(
-                    "argv must have at most {ARGV_MAX} entries"
-                )));
-            }
-            check(&argv)?;
             Ok(CommandLine::Argv(argv))
         }
         _ => Err(Failure::invalid(

@@ -27,8 +27,8 @@ pub fn path(text: String) -> Result<String, Failure> {
     if text.contains('\0') {
         return Err(Failure::invalid("path: must not contain NUL"));
     }
-    if !text.starts_with('/') || text.len() > cove_api::bounds::PATH_MAX {
-        let max = cove_api::bounds::PATH_MAX;
+    if !text.starts_with('/') || text.len() > cove_limits::PATH_MAX {
+        let max = cove_limits::PATH_MAX;
         return Err(Failure::invalid(format!(
             "path: must be absolute and have at most {max} bytes"
         )));

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use cove_api::bounds::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
 use cove_api::{NoQuery, PageQuery};
 use cove_control::{FromSnapshot, SandboxFilter, SandboxPatch};
+use cove_limits::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 
 use super::{Answer, nothing, ok, page_request, with_status};
 use crate::convert;

@@ -6,12 +6,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cove_api::route::NDJSON;
 use cove_api::tenancy::{
-    AuditLine, CreateKey, CreateOrg, NewKey, PatchOrg, QUOTA_CPU_MAX, QUOTA_MB_MAX,
-    QUOTA_SANDBOXES_MAX, QuotaRequest, SandboxUsage, Usage, UsageQuery,
+    AuditLine, CreateKey, CreateOrg, NewKey, PatchOrg, QuotaRequest, SandboxUsage, Usage,
+    UsageQuery,
 };
 use cove_api::{NoQuery, PageQuery};
 use cove_control::{Period, Quota};
 use cove_dialect::Kind;
+use cove_limits::{QUOTA_CPU_MAX, QUOTA_MB_MAX, QUOTA_SANDBOXES_MAX};
 use cove_model::spec::SECONDS_MAX;
 use cove_model::{KeyId, OrgId};
 use time::{Duration, OffsetDateTime};

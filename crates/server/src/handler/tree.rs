@@ -2,13 +2,13 @@
 
 use axum::extract::State;
 use cove_api::NoQuery;
-use cove_api::bounds::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
 use cove_api::file::{
     ChangeKind, ChangeMode, FileChange, ListFiles, Listing, MakeDirectory, MoveFile, RemoveFile,
     StatFile, WatchFiles,
 };
 use cove_control::GuestAction;
 use cove_dialect::Kind;
+use cove_limits::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
 use cove_protocol::message::{ListDir, MakeDir, Move, PathRequest, Remove, SetAttributes, Watch};
 
 use super::files::{mode, owner, path, path_failure, user};

@@ -1,6 +1,5 @@
 //! Requests that are not as they should be, each refused in the contract's form and without effect.
 
-use cove_api::bounds;
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, SandboxState, StopSandbox};
 use cove_client::Outgoing;
 use http::{HeaderName, Method, header};
@@ -71,18 +70,18 @@ async fn oversized_parts_are_refused_by_their_own_codes() {
         &server,
         "/v1/sandboxes",
         json,
-        vec![b' '; bounds::JSON_BODY_MAX + 1],
+        vec![b' '; cove_limits::JSON_BODY_MAX + 1],
     )
     .await;
     assert_eq!((status, error.code.as_str()), (413, "payload_too_large"));
 
-    let long = format!("/v1/sandboxes/{}", "a".repeat(bounds::URI_MAX));
+    let long = format!("/v1/sandboxes/{}", "a".repeat(cove_limits::URI_MAX));
     let (status, error) = post(&server, &long, json, "{}").await;
     assert_eq!((status, error.code.as_str()), (414, "uri_too_long"));
 
     let headers = [(
         HeaderName::from_static("x-long"),
-        &*"v".repeat(bounds::HEADERS_MAX_BYTES),
+        &*"v".repeat(cove_limits::HEADERS_MAX_BYTES),
     )];
     let response = server
         .client
@@ -138,7 +137,10 @@ async fn repeats_with_an_idempotency_key_make_one_sandbox() {
         (status, error.code.as_str()),
         (409, "idempotency_key_reused")
     );
-    for bad in [&*"k".repeat(bounds::IDEMPOTENCY_KEY_MAX + 1), "two words"] {
+    for bad in [
+        &*"k".repeat(cove_limits::IDEMPOTENCY_KEY_MAX + 1),
+        "two words",
+    ] {
         let (status, _) = refused(server.client.create_sandbox(&create, Some(bad)).await);
         assert_eq!(status, 422);
     }

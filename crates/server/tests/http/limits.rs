@@ -1,4 +1,7 @@
-//! docs/limits.md says what the server does.
+//! docs/limits.md, the OpenAPI document and the SDK say what the server does.
+
+#[path = "limits/request.rs"]
+mod request;
 
 use cove_control::Sharing;
 use cove_control::budget::MEMORY;

@@ -102,9 +102,94 @@ async fn output_beyond_an_answer_is_counted_and_left_out() {
         .await
         .unwrap();
     assert!(result.truncated);
-    assert_eq!(result.stdout.len(), cove_api::bounds::EXEC_OUTPUT_MAX);
+    assert_eq!(result.stdout.len(), cove_limits::EXEC_OUTPUT_MAX);
     assert_eq!(result.exit.stdout_bytes, 20_000_000);
     assert_eq!(result.stderr, "end\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_takes_as_much_input_and_as_many_arguments_as_documented() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    // As much as fits into a body beside the rest of the request.
+    let fed = |command: &str, bytes: usize| Exec {
+        stdin: Some("x".repeat(bytes)),
+        ..shell(command)
+    };
+    for bytes in [
+        512 * 1024,
+        512 * 1024 + 1,
+        cove_limits::EXEC_STDIN_MAX - 4096,
+    ] {
+        let counted = server
+            .client
+            .exec("box", &fed("wc -c", bytes))
+            .await
+            .unwrap();
+        assert_eq!(counted.stdout.trim(), bytes.to_string());
+        // One that does not read its input is not held up by it, and its input is not a failure.
+        let unread = server
+            .client
+            .exec("box", &fed("exit 3", bytes))
+            .await
+            .unwrap();
+        assert_eq!(unread.exit.exit_code, 3);
+    }
+    let long = |bytes: usize| "x".repeat(bytes);
+    let argv = |arguments: &[String]| Exec {
+        argv: Some([&["printf".to_owned(), "%s".to_owned()], arguments].concat()),
+        ..Exec::default()
+    };
+    let one = cove_limits::ARGUMENT_BYTES_MAX;
+    let rest = cove_limits::COMMAND_BYTES_MAX - "printf %s ".len() - (one + 1);
+    let most = argv(&[long(one), long(rest - 1)]);
+    let said = server.client.exec("box", &most).await.unwrap();
+    assert_eq!(said.stdout.len(), one + rest - 1);
+    for beyond in [
+        argv(&[long(one), long(rest)]),
+        argv(&[long(one + 1)]),
+        argv(&vec![String::new(); cove_limits::ARGV_MAX]),
+        shell(&long(one + 1)),
+    ] {
+        let (status, error) = refused(server.client.exec("box", &beyond).await);
+        assert_eq!((status, error.code.as_str()), (422, "invalid_request"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_input_reaches_a_command_whose_caller_left() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let dir = scratch();
+    let go = path_in(&dir, "go");
+    let bytes = 4_000_000;
+    let exec = Exec {
+        stdin: Some("x".repeat(bytes)),
+        // Most of the input is still to come when the caller leaves.
+        ..shell(&format!("while [ ! -e {go} ]; do sleep 0.05; done; wc -c"))
+    };
+    let mut lines = server.client.exec_live("box", &exec).await.unwrap();
+    let Some(OutputEvent::Started { process }) = lines.next().await.unwrap() else {
+        panic!("the first line is not the start");
+    };
+    drop(lines);
+    std::fs::write(&go, "").unwrap();
+    let followed = OutputQuery {
+        follow: true,
+        ..OutputQuery::default()
+    };
+    let mut lines = server
+        .client
+        .output("box", &process.id, &followed)
+        .await
+        .unwrap();
+    let mut counted = String::new();
+    while let Some(event) = timeout(DEADLINE, lines.next()).await.unwrap().unwrap() {
+        if let OutputEvent::Stdout(chunk) = event {
+            counted.push_str(&chunk.text.unwrap());
+        }
+    }
+    assert_eq!(counted.trim(), bytes.to_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]

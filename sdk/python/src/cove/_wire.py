@@ -14,6 +14,7 @@ from typing import Any, Literal, Optional, Union
 from urllib.parse import quote
 
 from . import errors
+from ._limits import EXEC_STDIN_MAX
 from .types import Output, Result
 
 #: Tries of one request, the first included.
@@ -246,8 +247,18 @@ def input_fields(data: Union[str, bytes, None]) -> dict[str, Any]:
     if data is None:
         return {}
     if isinstance(data, str):
+        check_input(len(data.encode()))
         return {"stdin": data}
+    check_input(len(data))
     return {"stdin_base64": base64.b64encode(data).decode()}
+
+
+def check_input(size: int) -> None:
+    if size > EXEC_STDIN_MAX:
+        raise ValueError(
+            f"input has {size} bytes, and a command takes at most {EXEC_STDIN_MAX} with it; "
+            "start the command with stdin=True and send the input, or write it to a file"
+        )
 
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Optional, TypeVar, Union
 
 from .. import errors
+from .._limits import PAGE_MAX, STOP_GRACE_DEFAULT_MS
 from .._wire import (
     Call,
     command_body,
@@ -428,7 +429,7 @@ class Sandbox:
         """
         path = sandbox_path(self._reach(), "/egress")
         params = query(
-            after=after, limit=1000, verdict=verdict, protocol=protocol, name=name, follow=follow
+            after=after, limit=PAGE_MAX, verdict=verdict, protocol=protocol, name=name, follow=follow
         )
         call = Call("GET", path, params=params, patience=None if follow else 120.0)
         if not follow:
@@ -492,9 +493,12 @@ class Sandbox:
         return self._told(Call("PATCH", sandbox_path(self._reach()), json=body))
 
     def stop(self, grace: Optional[float] = None) -> Sandbox:
-        """Ends its processes and keeps its disk; they get ``grace`` seconds (10) to end by themselves."""
+        """Ends its processes and keeps its disk; they get ``grace`` seconds to end by themselves.
+
+        Without ``grace`` the server's setting holds, 10 seconds by default.
+        """
         body = present(grace_ms=None if grace is None else round(grace * 1000))
-        patience = 120.0 + (grace or 0)
+        patience = 120.0 + (STOP_GRACE_DEFAULT_MS / 1000 if grace is None else grace)
         path = sandbox_path(self._reach(), "/stop")
         return self._told(Call("POST", path, json=body or None, patience=patience))
 

@@ -1,0 +1,167 @@
+//! Every limit and default that a caller of Cove can meet, written once.
+//!
+//! The checks, the OpenAPI document, the table in `docs/limits.md` and the Python SDK read these
+//! constants or are compared with them by a test. A crate of its own without dependencies, so that the
+//! guest (PID 1 of a sandbox) reads the same ones. Limits that no caller meets (queues, buffers, waits)
+//! are beside the code that uses them.
+#![forbid(unsafe_code)]
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const GIB: usize = 1024 * MIB;
+const DAY_S: u64 = 86_400;
+
+// Requests.
+
+/// A JSON body, unless its route has a limit of its own.
+pub const JSON_BODY_MAX: usize = MIB;
+/// An exec or process body. It may carry the command's whole standard input.
+pub const EXEC_BODY_MAX: usize = 16 * MIB;
+/// Bytes of one `POST …/stdin` call.
+pub const STDIN_BODY_MAX: usize = 16 * MIB;
+/// A file or archive upload. Streamed, so only the sandbox's disk limits it further.
+pub const UPLOAD_BODY_MAX: usize = 64 * GIB;
+/// All headers of a request together.
+pub const HEADERS_MAX_BYTES: usize = 32 * KIB;
+/// Headers of a request.
+pub const HEADERS_MAX: usize = 64;
+/// Path and query of a request.
+pub const URI_MAX: usize = 8 * KIB;
+/// An `Idempotency-Key`.
+pub const IDEMPOTENCY_KEY_MAX: usize = 128;
+/// One WebSocket message from a client.
+pub const WS_MESSAGE_MAX: usize = MIB;
+/// Items of a list page.
+pub const PAGE_DEFAULT: u32 = 100;
+pub const PAGE_MAX: u32 = 1000;
+pub const CURSOR_MAX: usize = 512;
+/// An id or a name in a path or a body.
+pub const ID_OR_NAME_MAX: usize = 64;
+
+// Names and texts.
+
+/// A sandbox's, snapshot's or image's name, and the name of an organisation.
+pub const NAME_MAX: usize = 63;
+/// The name of an API key or an SSH key.
+pub const TITLE_MAX: usize = 128;
+/// A reference to a sandbox, snapshot or image that may be an id or a name.
+pub const REFERENCE_MAX: usize = 128;
+/// The reference of an image in a registry.
+pub const IMAGE_REF_MAX: usize = 512;
+/// A user's name and a password for a registry.
+pub const REGISTRY_USER_MAX: usize = 256;
+pub const REGISTRY_PASSWORD_MAX: usize = 4096;
+/// A user inside a sandbox, with its group if one is given.
+pub const USER_MAX: usize = 64;
+/// An owner as a file call sets it, `user:group`.
+pub const OWNER_MAX: usize = 2 * USER_MAX + 1;
+/// A path inside a sandbox.
+pub const PATH_MAX: usize = 4096;
+/// The name of an isolation tier.
+pub const ISOLATION_MAX: usize = 64;
+/// A file's mode in octal.
+pub const MODE_MAX: usize = 5;
+/// The name or number of a signal.
+pub const SIGNAL_MAX: usize = 16;
+pub const LABELS_MAX: usize = 64;
+pub const LABEL_BYTES_MAX: usize = 256;
+/// The query that filters a list by labels.
+pub const LABEL_QUERY_MAX: usize = 4096;
+pub const ENV_ENTRIES_MAX: usize = 256;
+pub const ENV_BYTES_MAX: usize = 128 * KIB;
+
+// Commands.
+
+/// Arguments of a command.
+pub const ARGV_MAX: usize = 4096;
+/// All bytes of a command line together, with the NUL after each argument.
+pub const COMMAND_BYTES_MAX: usize = 256 * KIB;
+/// One argument, or the text of a shell command, which is one argument of the shell. The kernel takes
+/// 128 KiB with the NUL at its end.
+pub const ARGUMENT_BYTES_MAX: usize = 128 * KIB - 1;
+/// The whole standard input of an exec.
+pub const EXEC_STDIN_MAX: usize = EXEC_BODY_MAX;
+/// Output of each stream in an answer of one piece; live answers have no such limit.
+pub const EXEC_OUTPUT_MAX: usize = 8 * MIB;
+/// The longest timeout of a command: a week.
+pub const TIMEOUT_MAX_MS: u64 = 7 * DAY_S * 1000;
+/// A process's tag.
+pub const TAG_MAX: usize = 256;
+/// Bytes of output that the sandbox keeps of each stream of a process.
+pub const RING_MIN: u64 = 4 * KIB as u64;
+pub const RING_DEFAULT: u64 = 256 * KIB as u64;
+pub const RING_MAX: u64 = 8 * MIB as u64;
+/// Processes that run at once in a sandbox, and finished ones whose output can still be read.
+pub const PROCESSES_RUNNING_MAX: usize = 1024;
+pub const PROCESSES_FINISHED_MAX: usize = 1024;
+/// Columns and rows of a terminal.
+pub const TERMINAL_SIDE_MAX: u32 = 4096;
+
+// Code.
+
+pub const CODE_BYTES_MAX: usize = 4 * MIB;
+pub const CODE_CONTEXTS_MAX: usize = 64;
+/// Results of one run, bytes of each, and bytes of all in an answer of one piece.
+pub const CODE_RESULTS_MAX: usize = 1000;
+pub const CODE_RESULT_BYTES_MAX: usize = 8 * MIB;
+pub const CODE_RESULTS_BYTES_MAX: usize = 32 * MIB;
+
+// Files.
+
+/// Depth and entries of a directory listing.
+pub const LIST_DEPTH_MAX: u32 = 32;
+pub const LIST_ENTRIES_MAX: u32 = 10_000;
+
+// Sandboxes.
+
+pub const CPU_MIN: f64 = 0.05;
+pub const CPU_MAX: f64 = 1024.0;
+pub const MEMORY_MIN_MB: u64 = 16;
+pub const MEMORY_MAX_MB: u64 = 16 * 1024 * 1024;
+pub const DISK_MIN_MB: u64 = 16;
+pub const DISK_MAX_MB: u64 = 64 * 1024 * 1024;
+pub const PIDS_MIN: u64 = 8;
+pub const PIDS_MAX: u64 = 4_000_000;
+pub const OPEN_FILES_MIN: u64 = 64;
+pub const OPEN_FILES_MAX: u64 = 1_048_576;
+pub const IO_MIN_MB_S: u64 = 1;
+pub const IO_MAX_MB_S: u64 = 1_000_000;
+/// Any time in seconds that a caller gives: ten years.
+pub const SECONDS_MAX: u64 = 10 * 366 * DAY_S;
+/// Between SIGTERM and SIGKILL when a sandbox is stopped.
+pub const STOP_GRACE_DEFAULT_MS: u64 = 10_000;
+pub const STOP_GRACE_MAX_MS: u64 = 10 * 60 * 1000;
+
+// Network.
+
+/// Entries of a policy's allow list.
+pub const ALLOW_ENTRIES_MAX: usize = 1024;
+/// One entry: the longest name there can be, with `*.` and a range of ports.
+pub const ALLOW_ENTRY_BYTES_MAX: usize = 300;
+pub const BANDWIDTH_MAX_MBIT: u32 = 1_000_000;
+/// A domain name.
+pub const DOMAIN_NAME_MAX: usize = 253;
+
+// Snapshots.
+
+/// Automatic snapshots that are kept of a sandbox, and the shortest time between two.
+pub const AUTO_SNAPSHOTS_DEFAULT: u32 = 10;
+pub const AUTO_SNAPSHOTS_MAX: u32 = 1000;
+pub const AUTO_SNAPSHOT_EVERY_MIN_S: u64 = 5;
+/// Copies that one fork makes.
+pub const FORKS_MAX: u32 = 100;
+
+// Access.
+
+/// How long a link to a preview and an SSH token are valid.
+pub const LINK_DEFAULT_S: u64 = 3600;
+pub const LINK_MAX_S: u64 = 30 * DAY_S;
+pub const SSH_TOKEN_DEFAULT_S: u64 = 3600;
+pub const SSH_TOKEN_MAX_S: u64 = 30 * DAY_S;
+/// An SSH public key in the form of an `authorized_keys` line.
+pub const SSH_PUBLIC_KEY_MAX: usize = 4096;
+/// Scopes of a key.
+pub const SCOPES_MAX: usize = 4;
+pub const QUOTA_CPU_MAX: f64 = 1e9;
+pub const QUOTA_SANDBOXES_MAX: u64 = 1_000_000_000;
+pub const QUOTA_MB_MAX: u64 = 1_000_000_000_000;
