@@ -213,6 +213,21 @@ impl OutputChunk {
     }
 }
 
+/// What a process is. It follows from the request that started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessKind {
+    /// Somebody waits for its end: an exec. Its sandbox is never idle.
+    Command,
+    /// It has a terminal. Its sandbox is idle when nobody is attached.
+    Terminal,
+    CodeContext,
+    /// A shell that another interface keeps for the commands of a session.
+    DialectSession,
+    /// It runs in the background.
+    Service,
+}
+
 /// A command's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
@@ -233,6 +248,12 @@ pub struct Process {
     /// Oldest offsets that can still be read.
     pub stdout_oldest: u64,
     pub stderr_oldest: u64,
+    pub kind: ProcessKind,
+    /// The interface that started it, with the name of the session or context if it is of one. Absent where
+    /// the sandbox began before owners were kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// What the caller gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Connections attached to its output now.

@@ -3,7 +3,7 @@
 //! A context is a process of the guest like any other, with a small driver program in it that is
 //! handed over its standard input when it starts; nothing is written to the sandbox's disk and the
 //! control plane keeps nothing about it. Its id is the process's id and its language stands in the
-//! process's tag, so contexts survive whatever processes survive: a restart of the server, a pause,
+//! process's owner, so contexts survive whatever processes survive: a restart of the server, a pause,
 //! a fork.
 //!
 //! [`driver`] says how a language's driver starts, [`frames`] and [`transcript`] take its output
@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cove_model::ProcessId;
 use cove_protocol::client::{Guest, GuestError};
-use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, Process, Signal};
+use cove_protocol::identity::{Identity, owner};
+use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, Process, ProcessKind, Signal};
 use cove_store::Scope;
 use tokio::time::timeout;
 
@@ -248,12 +249,14 @@ impl Control {
             env: request.env,
             user: request.user,
             stdin_open: true,
-            foreground: false,
-            ..CommandRequest::new(CommandLine::Argv(driver.argv(&id)))
+            kind: ProcessKind::CodeContext,
+            ..CommandRequest::new(
+                owner_of(driver, default),
+                CommandLine::Argv(driver.argv(&id)),
+            )
         };
         let mut start = access.command(command)?;
         start.id = id;
-        start.tag = tag(driver, default);
         start.ring_bytes = RING_BYTES;
         let process = guest.start(start).await.map_err(|error| match error {
             GuestError::Refused {
@@ -345,9 +348,9 @@ fn key(access: &GuestAccess, context: &str, what: &str) -> String {
     format!("{}/{context}/{what}", access.sandbox().id)
 }
 
-fn tag(driver: Driver, default: bool) -> String {
+fn owner_of(driver: Driver, default: bool) -> String {
     let kind = if default { "default" } else { "context" };
-    format!("code:{}:{kind}", driver.name())
+    owner::named(owner::CODE, &format!("{}:{kind}", driver.name()))
 }
 
 /// What a process's record says about a context, if it is one that runs.
@@ -355,7 +358,8 @@ fn context(process: &Process) -> Option<CodeContext> {
     if process.exit.is_some() {
         return None;
     }
-    let (name, kind) = process.tag.strip_prefix("code:")?.split_once(':')?;
+    let identity = Identity::of(process);
+    let (name, kind) = identity.name_of(owner::CODE)?.split_once(':')?;
     Some(CodeContext {
         id: process.id.clone(),
         language: Driver::named(name)?.language(),

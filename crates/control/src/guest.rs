@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX};
+use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX, TAG_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
 use cove_model::{ProcessId, SandboxId, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
-use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, PtySize, Signal, Start};
+use cove_protocol::identity::{Identity, owner};
+use cove_protocol::message::{
+    ErrorCode as GuestCode, OutputFrom, ProcessKind, PtySize, Signal, Start,
+};
 use cove_runner::RunnerError;
 use cove_store::{HostFacts, SandboxRecord, Scope};
 
@@ -30,9 +33,6 @@ const REST_POLL: Duration = Duration::from_secs(1);
 /// How often one connection wakes a sandbox that is put to rest again and again.
 const CONNECTS_MAX: u32 = 4;
 const SIGKILL: i32 = 9;
-/// How the guest's table marks commands that keep a sandbox busy.
-pub const FOREGROUND_TAG: &str = "foreground";
-pub const BACKGROUND_TAG: &str = "background";
 
 /// What a caller is about to do inside. Those that change something are audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,18 +118,24 @@ pub struct CommandRequest {
     pub timeout_ms: Option<u64>,
     /// Columns and rows of a terminal.
     pub pty: Option<(u16, u16)>,
-    /// Keeps the sandbox from being idle as long as it runs, also after its caller went away.
-    pub foreground: bool,
+    /// What it is. A [`ProcessKind::Command`] keeps the sandbox from being idle as long as it runs, also
+    /// after its caller went away.
+    pub kind: ProcessKind,
+    /// Which part of Cove asks; see [`cove_protocol::identity::owner`].
+    pub owner: String,
+    /// The caller's own, shown in listings.
+    pub tag: Option<String>,
     /// Kill it when the connection that started it closes.
     pub kill_on_disconnect: bool,
 }
 
 impl CommandRequest {
+    /// For the control plane itself.
     pub fn shell(command: impl Into<String>) -> Self {
-        Self::new(CommandLine::Shell(command.into()))
+        Self::new(owner::CONTROL, CommandLine::Shell(command.into()))
     }
 
-    pub fn new(command: CommandLine) -> Self {
+    pub fn new(owner: impl Into<String>, command: CommandLine) -> Self {
         Self {
             command,
             cwd: None,
@@ -139,7 +145,9 @@ impl CommandRequest {
             stdin_open: false,
             timeout_ms: None,
             pty: None,
-            foreground: true,
+            kind: ProcessKind::Command,
+            owner: owner.into(),
+            tag: None,
             kill_on_disconnect: false,
         }
     }
@@ -175,6 +183,9 @@ impl CommandRequest {
         }
         if parts.iter().any(|part| part.contains('\0')) {
             return Err(ControlError::invalid("the command contains a NUL"));
+        }
+        if let Some(tag) = &self.tag {
+            crate::keys::check_label("tag", tag, TAG_MAX)?;
         }
         check_env("env", &self.env)?;
         if let Some(cwd) = &self.cwd {
@@ -325,7 +336,12 @@ impl GuestAccess {
             CommandLine::Shell(text) => (Vec::new(), text),
             CommandLine::Argv(argv) => (argv, String::new()),
         };
-        Ok(Start {
+        let identity = Identity {
+            kind: request.kind,
+            owner: request.owner,
+            tag: request.tag.unwrap_or_default(),
+        };
+        let mut start = Start {
             id: ProcessId::random().into(),
             argv,
             shell,
@@ -345,11 +361,10 @@ impl GuestAccess {
             ring_bytes: 0,
             kill_on_disconnect: request.kill_on_disconnect,
             make_cwd,
-            tag: match request.foreground {
-                true => FOREGROUND_TAG.into(),
-                false => BACKGROUND_TAG.into(),
-            },
-        })
+            ..Start::default()
+        };
+        identity.put_into(&mut start);
+        Ok(start)
     }
 
     /// Who file calls act as when the request names nobody: the spec's user, else the image's. Empty

@@ -9,12 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cove_model::{IdlePolicy, SandboxId, State, Steady};
+use cove_protocol::identity::Identity;
+use cove_protocol::message::ProcessKind;
 use cove_store::{Moment, PAGE_MAX, PageRequest, SandboxRecord};
 use tokio::task::JoinSet;
 
 use crate::audit::Deed;
 use crate::error::ControlError;
-use crate::guest::FOREGROUND_TAG;
 use crate::sandboxes::is_doomed;
 use crate::{Control, Sample};
 
@@ -344,7 +345,8 @@ impl Control {
     async fn has_foreground_work(&self, id: &SandboxId) -> bool {
         match self.guest_of(id).within(GUEST_PATIENCE).processes().await {
             Ok(processes) => processes.iter().any(|process| {
-                process.exit.is_none() && (process.viewers > 0 || process.tag == FOREGROUND_TAG)
+                let waited_for = Identity::of(process).kind == ProcessKind::Command;
+                process.exit.is_none() && (process.viewers > 0 || waited_for)
             }),
             Err(error) => {
                 tracing::debug!(%error, sandbox = %id, "an idle guest did not answer");

@@ -9,6 +9,7 @@ use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Princi
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
 use cove_limits::PATH_MAX;
 use cove_protocol::client::FollowEvent;
+use cove_protocol::identity::owner;
 use cove_protocol::message::{Channel, Exit, OutputFrom, Process, Signal};
 use serde_json::json;
 
@@ -197,7 +198,7 @@ pub async fn execute(
         cwd: cwd(&front, &caller, &id, body.cwd).await?,
         env,
         timeout_ms: timeout_ms(body.timeout)?,
-        ..CommandRequest::new(merged(&body.command))
+        ..CommandRequest::new(owner::DAYTONA, merged(&body.command))
     };
     let ended = run(&front, access, request).await?;
     if ended.exit.timed_out {
@@ -250,7 +251,12 @@ async fn asked_inside(
         .control
         .guest(caller, id, GuestAction::Metrics)
         .await?;
-    let mut ended = run(front, access, CommandRequest::shell(command)).await?;
+    let mut ended = run(
+        front,
+        access,
+        CommandRequest::new(owner::DAYTONA, CommandLine::Shell(command.to_owned())),
+    )
+    .await?;
     let text = String::from_utf8_lossy(&ended.bytes()?).into_owned();
     match text.strip_suffix('\n') {
         Some(line) if line.starts_with('/') && line.len() <= PATH_MAX => Ok(line.to_owned()),
@@ -326,7 +332,7 @@ pub async fn code_run(
         env,
         stdin: Some(code),
         timeout_ms: timeout_ms(body.timeout)?,
-        ..CommandRequest::new(CommandLine::Argv(argv))
+        ..CommandRequest::new(owner::DAYTONA, CommandLine::Argv(argv))
     };
     let ended = run(&front, access, request).await?;
     if ended.exit.timed_out {

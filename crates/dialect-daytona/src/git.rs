@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use cove_control::{CommandLine, CommandRequest, GuestAction, Principal};
 use cove_dialect::Front;
+use cove_protocol::identity::owner;
 
 use crate::exec;
 use crate::refusal::Refusal;
@@ -114,7 +115,7 @@ impl<'a> Git<'a> {
             env,
             stdin: input.map(Into::into),
             timeout_ms: Some(TIME_MAX_MS),
-            ..CommandRequest::new(CommandLine::Argv(argv))
+            ..CommandRequest::new(owner::DAYTONA, CommandLine::Argv(argv))
         };
         let access = self
             .front

@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, budget};
 use cove_dialect::{Front, Output};
+use cove_protocol::identity::owner;
 use cove_protocol::message::{ReadFile, WriteFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,7 +41,12 @@ async fn ask(
 ) -> Result<Ended, Refusal> {
     let argv = ["/bin/sh", "-c", script, "sh", &path, &pattern];
     let argv = argv.map(str::to_owned).to_vec();
-    run(front, access, CommandRequest::new(CommandLine::Argv(argv))).await
+    run(
+        front,
+        access,
+        CommandRequest::new(owner::DAYTONA, CommandLine::Argv(argv)),
+    )
+    .await
 }
 
 fn check(pattern: &str) -> Result<(), Refusal> {

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use cove_control::{Account, CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{Channel, OutputFrom, Process, Remove, Start, WriteFile};
+use cove_protocol::identity::{Identity, owner};
+use cove_protocol::message::{Channel, OutputFrom, Process, ProcessKind, Remove, Start, WriteFile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,8 +23,6 @@ use crate::asking::{Caller, Json, Names};
 use crate::exec::{ANSWER_MAX, SIGKILL, end};
 use crate::refusal::{Answer, Refusal, about_path};
 
-const SESSION_TAG: &str = "daytona-session:";
-const COMMAND_TAG: &str = "daytona-command:";
 /// Output of each stream that is kept of a command.
 const RING_BYTES: u64 = 1024 * 1024;
 /// Characters of a session's name.
@@ -99,7 +98,8 @@ async fn processes(access: &GuestAccess) -> Result<Vec<Process>, Refusal> {
 }
 
 fn shell_of<'a>(all: &'a [Process], name: &str) -> Result<&'a Process, Refusal> {
-    let is_it = |process: &&Process| process.tag.strip_prefix(SESSION_TAG) == Some(name);
+    let is_it =
+        |process: &&Process| Identity::of(process).name_of(owner::DAYTONA_SESSION) == Some(name);
     // The newest: one that ended may have been made again.
     let found = all.iter().rev().find(is_it).ok_or_else(|| unknown(name))?;
     // One that was deleted was killed; one that ended by itself is told apart from none.
@@ -124,7 +124,8 @@ async fn session(access: &GuestAccess, all: &[Process], name: &str) -> Result<Pr
 fn commands_of<'a>(all: &'a [Process], name: &'a str) -> impl Iterator<Item = &'a Process> {
     let since = shell_of(all, name).map_or(i64::MAX, |shell| shell.started_unix_ms);
     let is_its = move |process: &&Process| {
-        process.tag.strip_prefix(COMMAND_TAG) == Some(name) && process.started_unix_ms >= since
+        let identity = Identity::of(process);
+        identity.name_of(owner::DAYTONA_COMMAND) == Some(name) && process.started_unix_ms >= since
     };
     all.iter().filter(is_its)
 }
@@ -165,11 +166,13 @@ pub async fn create(
     let argv = ["/bin/sh", "-c", SHELL, "session", &directory];
     let request = CommandRequest {
         stdin_open: true,
-        foreground: false,
-        ..CommandRequest::new(CommandLine::Argv(argv.map(str::to_owned).to_vec()))
+        kind: ProcessKind::DialectSession,
+        ..CommandRequest::new(
+            owner::named(owner::DAYTONA_SESSION, &body.session_id),
+            CommandLine::Argv(argv.map(str::to_owned).to_vec()),
+        )
     };
-    let mut start = access.command(request)?;
-    start.tag = format!("{SESSION_TAG}{}", body.session_id);
+    let start = access.command(request)?;
     access.guest().start(start).await?;
     Ok(StatusCode::CREATED.into_response())
 }
@@ -186,8 +189,11 @@ pub async fn list(
     let all = processes(&access).await?;
     let live = all.iter().filter(|process| process.exit.is_none());
     let sessions: Vec<Value> = live
-        .filter_map(|process| process.tag.strip_prefix(SESSION_TAG))
-        .map(|name| described(&all, name))
+        .filter_map(|process| {
+            let identity = Identity::of(process);
+            let name = identity.name_of(owner::DAYTONA_SESSION)?;
+            Some(described(&all, name))
+        })
         .collect();
     Ok(axum::Json(sessions).into_response())
 }
@@ -322,11 +328,12 @@ fn lender(
     let argv = ["/bin/sh", "-c", LENDER, "command", base, &shown];
     let request = CommandRequest {
         stdin_open: input,
-        foreground: true,
-        ..CommandRequest::new(CommandLine::Argv(argv.map(str::to_owned).to_vec()))
+        ..CommandRequest::new(
+            owner::named(owner::DAYTONA_COMMAND, name),
+            CommandLine::Argv(argv.map(str::to_owned).to_vec()),
+        )
     };
     let mut start = access.command(request)?;
-    start.tag = format!("{COMMAND_TAG}{name}");
     start.ring_bytes = RING_BYTES;
     Ok(start)
 }

@@ -11,7 +11,8 @@ use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Princi
 use cove_dialect::{Following, Front, Kind, Seat};
 use cove_limits::TERMINAL_SIDE_MAX;
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{OutputFrom, Process, PtySize, Resize};
+use cove_protocol::identity::{Identity, owner};
+use cove_protocol::message::{OutputFrom, Process, ProcessKind, PtySize, Resize};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,7 +24,6 @@ use crate::exec::{cwd, end};
 use crate::refusal::{Answer, Refusal};
 use crate::streams::{self, DONE, FAILED, Out};
 
-const TAG: &str = "daytona-pty:";
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 const ENVS: &str = "X-Daytona-Pty-Envs~";
 const NAME_MAX: usize = 128;
@@ -58,13 +58,19 @@ fn side(name: &str, value: u32) -> Result<u16, Refusal> {
     })
 }
 
+fn name_of(process: &Process) -> Option<String> {
+    Identity::of(process)
+        .name_of(owner::DAYTONA_PTY)
+        .map(str::to_owned)
+}
+
 fn info(process: &Process) -> Value {
     let size = process.pty.unwrap_or(PtySize { cols: 80, rows: 24 });
     let millis = i128::from(process.started_unix_ms) * 1_000_000;
     let at =
         OffsetDateTime::from_unix_timestamp_nanos(millis).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     json!({
-        "id": process.tag.strip_prefix(TAG).unwrap_or(""),
+        "id": name_of(process).unwrap_or_default(),
         "active": process.exit.is_none(),
         "cols": size.cols,
         "rows": size.rows,
@@ -78,7 +84,7 @@ fn info(process: &Process) -> Value {
 
 async fn live(access: &GuestAccess) -> Result<Vec<Process>, Refusal> {
     let mut all = access.guest().processes().await?;
-    all.retain(|process| process.tag.starts_with(TAG) && process.exit.is_none());
+    all.retain(|process| name_of(process).is_some() && process.exit.is_none());
     Ok(all)
 }
 
@@ -86,7 +92,7 @@ async fn found(access: &GuestAccess, name: &str) -> Result<Process, Refusal> {
     let all = live(access).await?;
     let found = all
         .into_iter()
-        .find(|process| process.tag.strip_prefix(TAG) == Some(name));
+        .find(|process| name_of(process).as_deref() == Some(name));
     found.ok_or_else(|| {
         let name: String = name.chars().take(NAME_MAX).collect();
         let message = format!("there is no PTY session '{}'", name.escape_debug());
@@ -134,11 +140,13 @@ async fn start(
         env,
         pty: Some(size),
         stdin_open: true,
-        foreground: false,
-        ..CommandRequest::new(CommandLine::Argv(argv))
+        kind: ProcessKind::Terminal,
+        ..CommandRequest::new(
+            owner::named(owner::DAYTONA_PTY, &name),
+            CommandLine::Argv(argv),
+        )
     };
     let mut start = access.command(request)?;
-    start.tag = format!("{TAG}{name}");
     start.ring_bytes = RING_BYTES;
     let process = access.guest().start(start).await?;
     Ok((access, process))
@@ -151,7 +159,7 @@ pub async fn create(
     Json(body): Json<Create>,
 ) -> Answer {
     let (_, process) = start(&front, &caller, &id, body).await?;
-    let name = process.tag.strip_prefix(TAG).unwrap_or("");
+    let name = name_of(&process).unwrap_or_default();
     let answer = json!({ "sessionId": name });
     Ok((StatusCode::CREATED, axum::Json(answer)).into_response())
 }

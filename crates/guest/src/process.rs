@@ -38,7 +38,11 @@ pub struct Process {
     pub argv: Vec<String>,
     pub cwd: String,
     pub user: String,
+    pub kind: i32,
+    pub owner: String,
     pub tag: String,
+    /// What an older host says instead of the three above.
+    pub mark: String,
     pub size: Cell<Option<PtySize>>,
     pub started_unix_ms: i64,
     pub started: Instant,

@@ -14,6 +14,7 @@
 pub mod brief;
 pub mod client;
 pub mod frame;
+pub mod identity;
 pub mod message;
 
 /// The version this crate speaks. It grows when a guest of the older version could misread a newer

@@ -253,13 +253,39 @@ pub struct Start {
     /// nobody attaches to again). Needs `follow`.
     #[prost(bool, tag = "13")]
     pub kill_on_disconnect: bool,
-    /// Shown in listings; does not change what runs.
+    /// For a guest that does not know the fields below; see [`crate::identity`].
     #[prost(string, tag = "14")]
-    pub tag: String,
+    pub mark: String,
     /// Make `cwd` for the user when it is missing: it is where the sandbox or its image wants commands
     /// to run, not what this call asks for.
     #[prost(bool, tag = "15")]
     pub make_cwd: bool,
+    /// What it is; the guest only keeps it.
+    #[prost(enumeration = "ProcessKind", tag = "16")]
+    pub kind: i32,
+    /// Which part of Cove starts it; see [`crate::identity::owner`].
+    #[prost(string, tag = "17")]
+    pub owner: String,
+    /// The caller's own. Shown in listings; does not change what runs.
+    #[prost(string, tag = "18")]
+    pub tag: String,
+}
+
+/// What a process is, for whoever decides about its sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum ProcessKind {
+    /// The host or the guest is older than this field.
+    Unknown = 0,
+    /// Somebody waits for its end, whether or not a connection is open. Its sandbox is never idle.
+    Command = 1,
+    /// An interactive shell or program. Idle when nobody is attached.
+    Terminal = 2,
+    CodeContext = 3,
+    /// A shell that a dialect keeps for the commands of a session.
+    DialectSession = 4,
+    /// Runs in the background; nobody waits for its end.
+    Service = 5,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -389,8 +415,9 @@ pub struct Process {
     pub stdout_bytes: u64,
     #[prost(uint64, tag = "10")]
     pub stderr_bytes: u64,
+    /// What the start said for guests that do not know the last three fields.
     #[prost(string, tag = "11")]
-    pub tag: String,
+    pub mark: String,
     /// Calls attached to its output now.
     #[prost(uint32, tag = "12")]
     pub viewers: u32,
@@ -404,6 +431,13 @@ pub struct Process {
     pub stdout_oldest: u64,
     #[prost(uint64, tag = "16")]
     pub stderr_oldest: u64,
+    /// As the start said; read them with [`crate::identity::Identity::of`].
+    #[prost(enumeration = "ProcessKind", tag = "17")]
+    pub kind: i32,
+    #[prost(string, tag = "18")]
+    pub owner: String,
+    #[prost(string, tag = "19")]
+    pub tag: String,
 }
 
 /// File calls act as `user` (empty: root), with that user's rights.

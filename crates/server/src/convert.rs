@@ -3,12 +3,13 @@
 use cove_api::file::{ChangeKind, FileChange, FileInfo, FileKind, format_mode};
 use cove_api::host::{Finding, Level, Metrics, Port, Runner, Tier};
 use cove_api::image::{Image, ImageJob, JobError, JobState};
-use cove_api::process::{Exit, Process, TerminalSize};
+use cove_api::process::{Exit, Process, ProcessKind, TerminalSize};
 use cove_api::sandbox::Sandbox;
 use cove_api::tenancy::{Amount, AuditChain, AuditRecord, Key, Org, Scope, UsageFigures};
 use cove_api::{ErrorCode, Page, Timestamp, event};
 use cove_control as control;
 use cove_model::OrgId;
+use cove_protocol::identity::Identity;
 use cove_protocol::message as guest;
 use cove_runner::RunnerError;
 
@@ -75,6 +76,7 @@ pub fn exit(exit: &guest::Exit) -> Exit {
 }
 
 pub fn process(process: guest::Process) -> Process {
+    let identity = Identity::of(&process);
     Process {
         id: process.id,
         pid: process.pid,
@@ -91,7 +93,15 @@ pub fn process(process: guest::Process) -> Process {
         stderr_bytes: process.stderr_bytes,
         stdout_oldest: process.stdout_oldest,
         stderr_oldest: process.stderr_oldest,
-        tag: Some(process.tag).filter(|tag| !tag.is_empty()),
+        kind: match identity.kind {
+            guest::ProcessKind::Command => ProcessKind::Command,
+            guest::ProcessKind::Terminal => ProcessKind::Terminal,
+            guest::ProcessKind::CodeContext => ProcessKind::CodeContext,
+            guest::ProcessKind::DialectSession => ProcessKind::DialectSession,
+            guest::ProcessKind::Service | guest::ProcessKind::Unknown => ProcessKind::Service,
+        },
+        owner: Some(identity.owner).filter(|owner| !owner.is_empty()),
+        tag: Some(identity.tag).filter(|tag| !tag.is_empty()),
         viewers: process.viewers,
         cpu_ms: process.cpu_ms,
         memory_bytes: process.memory_bytes,

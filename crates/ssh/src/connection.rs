@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, Portion, SshEntry, SshLogin};
+use cove_protocol::identity::owner;
+use cove_protocol::message::ProcessKind;
 use russh::keys::HashAlg;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session as Ssh,
@@ -213,11 +215,15 @@ impl Connection {
             open.orders = Some(orders);
             (prepared, open.cancel.clone())
         };
-        let mut request = CommandRequest::new(command);
+        let mut request = CommandRequest::new(owner::SSH, command);
         request.user = login.user.clone();
         request.env = prepared.env;
         request.pty = prepared.terminal;
         request.stdin_open = request.pty.is_none();
+        // A shell, not a command that was given a terminal.
+        if request.pty.is_some() && action == GuestAction::ProcessStart {
+            request.kind = ProcessKind::Terminal;
+        }
         request.kill_on_disconnect = true;
         let job = Session {
             control: self.shared.control.clone(),

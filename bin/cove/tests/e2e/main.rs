@@ -16,6 +16,7 @@ mod daytona;
 mod documents;
 mod e2b;
 mod harness;
+mod idle;
 mod logging;
 mod memory;
 mod pipes;

@@ -1,21 +1,31 @@
 //! A guest that knows a few answers by heart.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use cove_protocol::frame;
 use cove_protocol::message::{
     Done, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Quiesced, Reply,
-    ReplyKind, Request,
+    ReplyKind, Request, Start,
 };
 use cove_runner::GuestStream;
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
 /// What a command says before and after the guest is captured.
 const BEFORE: &str = "before,";
 const AFTER: &str = "after\n";
 
-/// Answers what its processes are; a command prints what it was given and exits with 0.
+/// Answers what its processes are; a command prints what it was given and exits with 0. As a real guest it
+/// keeps a record of every command that it started, with what the start said about it.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedGuest {
+    /// Processes that run beside those it is asked to start.
     pub processes: Vec<Process>,
+    pub started: Arc<Mutex<Vec<Process>>>,
+    /// Commands say nothing and run until [`ScriptedGuest::end_all`].
+    pub lasting: bool,
+    /// It is older than the kinds of processes, and keeps their mark only.
+    pub old: bool,
     /// Breaks commands' output off after the first bytes, as a guest that is captured does; whoever
     /// comes back hears the rest.
     pub quiesces: bool,
@@ -29,6 +39,39 @@ impl ScriptedGuest {
         GuestStream::Unix(ours)
     }
 
+    /// Every command that runs ends.
+    pub fn end_all(&self) {
+        for process in self.table().iter_mut() {
+            process.exit = Some(Exit::default());
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Vec<Process>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, start: &Start) -> Process {
+        let mut process = Process {
+            id: start.id.clone(),
+            argv: start.argv.clone(),
+            pty: start.pty,
+            kind: start.kind,
+            owner: start.owner.clone(),
+            tag: start.tag.clone(),
+            mark: start.mark.clone(),
+            viewers: start.follow.into(),
+            exit: (!self.lasting).then(Exit::default),
+            ..Process::default()
+        };
+        if self.old {
+            process.kind = 0;
+            process.owner.clear();
+            process.tag.clear();
+        }
+        self.table().push(process.clone());
+        process
+    }
+
     async fn answer(self, mut stream: UnixStream) {
         let opened = frame::FrameReader::default()
             .next::<_, Open>(&mut stream)
@@ -36,21 +79,32 @@ impl ScriptedGuest {
         let Ok(open) = opened else {
             return;
         };
+        let followed = match &open.request {
+            Some(Request::Start(start)) if self.lasting && start.follow => Some(start.id.clone()),
+            _ => None,
+        };
         for kind in self.replies(open.request) {
             let reply = Reply { kind: Some(kind) };
             if frame::write(&mut stream, &reply).await.is_err() {
                 return;
             }
         }
+        if let Some(id) = followed {
+            // Until the caller leaves.
+            let _ = stream.read(&mut [0]).await;
+            for process in self.table().iter_mut().filter(|process| process.id == id) {
+                process.viewers = 0;
+            }
+        }
     }
 
-    fn replies(self, request: Option<Request>) -> Vec<ReplyKind> {
+    fn replies(&self, request: Option<Request>) -> Vec<ReplyKind> {
         match request {
             Some(Request::Info(_)) => vec![ReplyKind::Info(Info::default())],
             Some(Request::Metrics(_)) => vec![ReplyKind::Metrics(Metrics::default())],
             Some(Request::Processes(_)) => vec![
                 ReplyKind::Processes(Processes {
-                    processes: self.processes,
+                    processes: [self.processes.as_slice(), &self.table()].concat(),
                 }),
                 ReplyKind::Done(Done::default()),
             ],
@@ -60,11 +114,10 @@ impl ScriptedGuest {
                     start.user, start.cwd, start.tag, start.argv, start.shell, start.env
                 );
                 let started = Process {
-                    id: start.id,
-                    argv: start.argv,
-                    ..Process::default()
+                    exit: None,
+                    ..self.keep(&start)
                 };
-                if !start.follow {
+                if !start.follow || self.lasting {
                     return vec![ReplyKind::Started(started)];
                 }
                 if self.quiesces {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{CommandLine, CommandRequest, ErrorCode, GuestAction};
 use cove_model::SandboxSpec;
+use cove_protocol::message::ProcessKind;
 
 use crate::support::{Plane, named, wait};
 
@@ -45,14 +46,15 @@ async fn a_command_gets_the_images_the_specs_and_its_own_settings_in_this_order(
         ("agent", "/image", true)
     );
     assert_eq!(
-        (start.shell.as_str(), start.tag.as_str()),
-        ("env", "foreground")
+        (start.shell.as_str(), start.kind(), start.mark.as_str()),
+        ("env", ProcessKind::Command, "foreground")
     );
     assert_ne!(start.id, access.command(request.clone()).unwrap().id);
     let own = CommandRequest {
         user: Some("root".into()),
         cwd: Some("/tmp".into()),
-        foreground: false,
+        kind: ProcessKind::Service,
+        tag: Some("mine".into()),
         ..request
     };
     let start = access.command(own).unwrap();
@@ -61,7 +63,10 @@ async fn a_command_gets_the_images_the_specs_and_its_own_settings_in_this_order(
         !start.make_cwd,
         "a directory that a call names must be there"
     );
-    assert_eq!(start.tag, "background");
+    assert_eq!(
+        (start.kind(), start.tag.as_str(), start.mark.as_str()),
+        (ProcessKind::Service, "mine", "background:mine")
+    );
     let ran = plane
         .control
         .exec(&plane.root, "agent", CommandRequest::shell("x"))
@@ -115,7 +120,7 @@ async fn odd_commands_are_refused_before_they_reach_the_guest() {
         .await
         .unwrap();
     let shell = CommandRequest::shell("x");
-    let argv = |argv: Vec<String>| CommandRequest::new(CommandLine::Argv(argv));
+    let argv = |argv: Vec<String>| CommandRequest::new("control", CommandLine::Argv(argv));
     for bad in [
         CommandRequest::shell("  "),
         CommandRequest::shell("a\0b"),
@@ -124,6 +129,10 @@ async fn odd_commands_are_refused_before_they_reach_the_guest() {
         argv(vec![String::new()]),
         argv(vec!["x".into(); cove_limits::ARGV_MAX + 1]),
         argv(vec!["x".repeat(cove_limits::COMMAND_BYTES_MAX / 4); 4]),
+        CommandRequest {
+            tag: Some("x".repeat(cove_limits::TAG_MAX + 1)),
+            ..shell.clone()
+        },
         CommandRequest {
             cwd: Some("relative".into()),
             ..shell.clone()

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use cove_control::testing::{Call, GuestKind, ScriptedGuest};
-use cove_control::{GuestAction, Sandbox};
+use cove_control::{CommandRequest, GuestAction, Sandbox};
 use cove_model::State;
-use cove_protocol::message::Process;
+use cove_protocol::message::{Process, ProcessKind};
 
 use crate::support::{Plane, idle, wait};
 
@@ -128,8 +128,11 @@ async fn an_agent_that_waits_for_its_model_is_not_idle() {
 #[tokio::test]
 async fn a_foreground_command_keeps_it_and_a_background_one_does_not() {
     let mut plane = Plane::new().await;
-    let process = |tag: &str| Process {
-        tag: tag.into(),
+    let process = |kind: ProcessKind, mark: &str| Process {
+        kind: kind.into(),
+        // What a caller says is never taken for the kind.
+        tag: "foreground".into(),
+        mark: mark.into(),
         ..Process::default()
     };
     let script = |processes| {
@@ -138,14 +141,62 @@ async fn a_foreground_command_keeps_it_and_a_background_one_does_not() {
             ..ScriptedGuest::default()
         })
     };
-    plane.runner.set_guest(script(vec![process("foreground")]));
+    let command = script(vec![process(ProcessKind::Command, "")]);
+    plane.runner.set_guest(command);
     made(&plane, Some(60), None, None).await;
     plane.go();
     pass(&plane, 5).await;
     assert_eq!(state(&plane).await, State::Running);
-    plane.runner.set_guest(script(vec![process("background")]));
+    // A guest without kinds.
+    let command = script(vec![process(ProcessKind::Unknown, "foreground")]);
+    plane.runner.set_guest(command);
+    pass(&plane, 5).await;
+    assert_eq!(state(&plane).await, State::Running);
+    plane.runner.set_guest(script(vec![
+        process(ProcessKind::Terminal, "foreground"),
+        process(ProcessKind::CodeContext, "foreground"),
+        process(ProcessKind::DialectSession, "foreground"),
+        process(ProcessKind::Service, "foreground"),
+        process(ProcessKind::Unknown, "background"),
+    ]));
     plane.clock.advance(2 * MINUTE);
     plane.wait_for("agent", State::Stopped).await;
+}
+
+#[tokio::test]
+async fn a_quiet_command_whose_caller_left_keeps_it_whatever_its_tag() {
+    for (old, tag) in [
+        (false, None),
+        (false, Some("mine")),
+        (false, Some("background")),
+        (true, None),
+        (true, Some("mine")),
+    ] {
+        let mut plane = Plane::new().await;
+        let guest = ScriptedGuest {
+            lasting: true,
+            old,
+            ..ScriptedGuest::default()
+        };
+        plane.runner.set_guest(GuestKind::Scripted(guest.clone()));
+        made(&plane, Some(60), None, None).await;
+        let opened = plane.control.guest(&plane.root, "agent", GuestAction::Exec);
+        let access = opened.await.unwrap();
+        let request = CommandRequest {
+            tag: tag.map(str::to_owned),
+            ..CommandRequest::shell("wait")
+        };
+        let start = access.command(request).unwrap();
+        let mut follow = access.start_following(start).await.unwrap();
+        follow.started().await.unwrap();
+        drop((follow, access));
+        plane.go();
+        pass(&plane, 5).await;
+        assert_eq!(state(&plane).await, State::Running, "{old} {tag:?}");
+        guest.end_all();
+        plane.clock.advance(2 * MINUTE);
+        plane.wait_for("agent", State::Stopped).await;
+    }
 }
 
 #[tokio::test]

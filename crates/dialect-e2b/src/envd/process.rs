@@ -12,8 +12,10 @@ use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::Following;
 use cove_limits::TERMINAL_SIDE_MAX;
 use cove_protocol::client::{FollowEvent, GuestError, StdinWriter};
+use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
-    Channel, ErrorCode as GuestCode, Exit, OutputFrom, Process, PtySize, Resize, Signal,
+    Channel, ErrorCode as GuestCode, Exit, OutputFrom, Process, ProcessKind, PtySize, Resize,
+    Signal,
 };
 use futures_util::Stream;
 use serde::Deserialize;
@@ -26,10 +28,6 @@ use super::wire::{self, Frames, Next, Streamed};
 use super::{Door, Service};
 use crate::Dialect;
 use crate::refusal::{Kind, Refusal, Unary};
-
-/// How a caller's own tag is marked in the guest's table, which has tags of other kinds too.
-const TAG: &str = "e2b:";
-const TAG_MAX: usize = 200;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -162,10 +160,16 @@ fn shown(process: &Process) -> Value {
         },
         "pid": process.pid,
     });
-    if let Some(tag) = process.tag.strip_prefix(TAG) {
+    if let Some(tag) = tag_of(process) {
         told["tag"] = json!(tag);
     }
     told
+}
+
+/// The tag that a caller of this interface gave it.
+fn tag_of(process: &Process) -> Option<String> {
+    let identity = Identity::of(process);
+    (identity.owner == owner::E2B && !identity.tag.is_empty()).then_some(identity.tag)
 }
 
 /// The process that is meant; of several that had a pid, the one that runs, else the last.
@@ -173,7 +177,7 @@ async fn find(access: &GuestAccess, which: &Selector) -> Result<Process, Refusal
     let all = access.guest().processes().await?;
     let fits = |process: &Process| match which {
         Selector::Pid(pid) => process.pid == *pid,
-        Selector::Tag(tag) => process.tag.strip_prefix(TAG) == Some(tag.as_str()),
+        Selector::Tag(tag) => tag_of(process).as_ref() == Some(tag),
     };
     all.into_iter()
         .filter(fits)
@@ -213,15 +217,14 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
         stdin_open: pty.is_some() || start.stdin.unwrap_or(false),
         timeout_ms: wire::timeout_ms(&door.headers)?,
         pty,
-        ..CommandRequest::new(CommandLine::Argv(argv))
+        kind: match pty {
+            Some(_) => ProcessKind::Terminal,
+            None => ProcessKind::Command,
+        },
+        tag: start.tag.filter(|tag| !tag.is_empty()),
+        ..CommandRequest::new(owner::E2B, CommandLine::Argv(argv))
     };
-    let mut wish = access.command(request)?;
-    if let Some(tag) = start.tag {
-        if tag.len() > TAG_MAX || tag.chars().any(char::is_control) {
-            return Err(Refusal::invalid(format!("a tag has at most {TAG_MAX} bytes")).into());
-        }
-        wish.tag = format!("{TAG}{tag}");
-    }
+    let wish = access.command(request)?;
     let id = wish.id.clone();
     let follow = access.start_following(wish).await.map_err(not_started)?;
     let from = OutputFrom {

@@ -11,7 +11,7 @@ use crate::figures::sessions::{self, Usage};
 use crate::state::State;
 
 /// Processes in one frame: with every text cut, a frame stays under its limit.
-const PER_FRAME: usize = 100;
+const PER_FRAME: usize = 64;
 /// Bytes told of a command line.
 const ARGUMENTS_MAX: usize = 4096;
 
@@ -28,7 +28,10 @@ pub fn describe(process: &Process) -> message::Process {
         exit: streams.exit,
         stdout_bytes: streams.rings[0].end(),
         stderr_bytes: streams.rings[1].end(),
+        kind: process.kind,
+        owner: process.owner.clone(),
         tag: process.tag.clone(),
+        mark: process.mark.clone(),
         viewers: process.viewers.get(),
         cpu_ms: 0,
         memory_bytes: 0,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use cove_limits::{PROCESSES_RUNNING_MAX, RING_DEFAULT, RING_MAX, RING_MIN};
+use cove_limits::{PROCESSES_RUNNING_MAX, RING_DEFAULT, RING_MAX, RING_MIN, TAG_MAX};
 use cove_protocol::message::{ErrorCode, ReplyKind, Start};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
@@ -26,7 +26,8 @@ use crate::state::{State, unix_ms};
 use crate::watched::{self, Watched};
 
 const ID_MAX: usize = 128;
-const TAG_MAX: usize = 1024;
+/// Bytes of an owner, and of a mark.
+const OWNER_MAX: usize = 1024;
 const WORKING_DIRECTORY_MODE: u32 = 0o755;
 /// A timeout beyond this is none: the timer counts in milliseconds from now.
 const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -56,9 +57,14 @@ fn check(state: &State, start: &Start) -> Result<()> {
             "the sandbox is shutting down",
         ));
     }
-    if start.id.is_empty() || start.id.len() > ID_MAX || start.tag.len() > TAG_MAX {
+    if start.id.is_empty() || start.id.len() > ID_MAX {
         return Err(Failure::invalid(format!(
-            "a process needs an id of at most {ID_MAX} bytes and a tag of at most {TAG_MAX}"
+            "a process needs an id of at most {ID_MAX} bytes"
+        )));
+    }
+    if start.tag.len() > TAG_MAX || start.owner.len().max(start.mark.len()) > OWNER_MAX {
+        return Err(Failure::invalid(format!(
+            "a process has a tag of at most {TAG_MAX} bytes and an owner of at most {OWNER_MAX}"
         )));
     }
     if start.kill_on_disconnect && !start.follow {
@@ -153,7 +159,10 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         argv,
         cwd,
         user: account.name,
+        kind: start.kind,
+        owner: start.owner,
         tag: start.tag,
+        mark: start.mark,
         size: Cell::new(start.pty),
         started_unix_ms: unix_ms(),
         started,

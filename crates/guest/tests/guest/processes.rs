@@ -1,6 +1,6 @@
 //! Starting, following, ending.
 
-use cove_protocol::message::{ErrorCode, OutputFrom, Signal, Start};
+use cove_protocol::message::{ErrorCode, OutputFrom, ProcessKind, Signal, Start};
 
 use crate::harness::*;
 
@@ -378,7 +378,10 @@ async fn a_user_gets_its_groups_home_and_environment() {
 async fn listings_tell_what_runs_and_what_it_uses() {
     let guest = TestGuest::start().await;
     let start = Start {
+        kind: ProcessKind::Terminal as i32,
+        owner: "owner".to_owned(),
         tag: "label".to_owned(),
+        mark: "mark".to_owned(),
         ..argv(&["sleep", "1000"])
     };
     let id = start.id.clone();
@@ -389,6 +392,14 @@ async fn listings_tell_what_runs_and_what_it_uses() {
     assert_eq!(all.len(), 2);
     let sleeping = all.iter().find(|process| process.id == id).unwrap();
     assert_eq!(sleeping.argv, ["sleep", "1000"]);
+    assert_eq!(
+        (
+            sleeping.kind(),
+            sleeping.owner.as_str(),
+            sleeping.mark.as_str()
+        ),
+        (ProcessKind::Terminal, "owner", "mark")
+    );
     assert_eq!(
         (sleeping.tag.as_str(), sleeping.user.as_str()),
         ("label", "root")

@@ -56,6 +56,8 @@ fn bound_process(process: &mut Process) {
     cut(&mut process.id);
     cut(&mut process.cwd);
     cut(&mut process.user);
+    cut(&mut process.mark);
+    cut(&mut process.owner);
     cut(&mut process.tag);
     process.argv.truncate(ARGUMENTS_MAX);
     let mut left = TEXT_MAX;

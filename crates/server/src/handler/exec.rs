@@ -11,11 +11,10 @@ use cove_api::process::{Encoding, Exec, Exit, OutputEvent, StartProcess, Termina
 use cove_api::route::NDJSON;
 use cove_control::{CommandLine, CommandRequest, GuestAction, budget};
 use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
-use cove_limits::{
-    EXEC_OUTPUT_MAX, RING_MAX, RING_MIN, TAG_MAX, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS,
-};
+use cove_limits::{EXEC_OUTPUT_MAX, RING_MAX, RING_MIN, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS};
 use cove_protocol::client::{FollowEvent, GuestError};
-use cove_protocol::message::OutputFrom;
+use cove_protocol::identity::owner;
+use cove_protocol::message::{OutputFrom, ProcessKind};
 use serde::Serialize;
 
 use super::processes::{Ending, follow_lines};
@@ -50,7 +49,6 @@ pub async fn exec(
             "give either the whole input or stdin_open",
         ));
     }
-    let tag = tag(body.tag)?;
     let request = CommandRequest {
         cwd: body.cwd,
         env: body.env,
@@ -59,7 +57,8 @@ pub async fn exec(
         stdin_open: body.stdin_open,
         timeout_ms: timeout(body.timeout_ms)?,
         kill_on_disconnect: body.kill_on_disconnect,
-        ..CommandRequest::new(command_line(body.command, body.argv)?)
+        tag: body.tag,
+        ..CommandRequest::new(owner::API, command_line(body.command, body.argv)?)
     };
     let kind = if live { Kind::Live } else { Kind::Run };
     let slot = app.front.streams.enter(&caller.principal.org, kind)?;
@@ -71,8 +70,7 @@ pub async fn exec(
         .control
         .guest(&caller.principal, &id, GuestAction::Exec)
         .await?;
-    let mut start = access.command(request)?;
-    start.tag = tag;
+    let start = access.command(request)?;
     let process = start.id.clone();
     let follow = access.start_following(start).await.map_err(start_failure)?;
     let from = OutputFrom {
@@ -187,7 +185,6 @@ pub async fn start(
     Names(id): Names<String>,
     Json(body): Json<StartProcess>,
 ) -> Answer {
-    let tag = tag(body.tag)?;
     let ring_bytes = match body.ring_bytes {
         None => 0,
         Some(bytes @ RING_MIN..=RING_MAX) => bytes,
@@ -205,15 +202,18 @@ pub async fn start(
         stdin_open: body.stdin_open || pty.is_some(),
         timeout_ms: timeout(body.timeout_ms)?,
         pty,
-        foreground: false,
-        ..CommandRequest::new(command_line(body.command, body.argv)?)
+        kind: match pty {
+            Some(_) => ProcessKind::Terminal,
+            None => ProcessKind::Service,
+        },
+        tag: body.tag,
+        ..CommandRequest::new(owner::API, command_line(body.command, body.argv)?)
     };
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::ProcessStart)
         .await?;
     let mut start = access.command(request)?;
-    start.tag = tag;
     start.ring_bytes = ring_bytes;
     let process = access.guest().start(start).await.map_err(start_failure)?;
     with_status(StatusCode::CREATED, convert::process(process))
@@ -265,17 +265,5 @@ pub fn timeout(timeout_ms: Option<u64>) -> Result<Option<u64>, Failure> {
             "timeout_ms must be at most {TIMEOUT_MAX_MS}"
         ))),
         other => Ok(other),
-    }
-}
-
-fn tag(tag: Option<String>) -> Result<String, Failure> {
-    match tag {
-        None => Ok(String::new()),
-        Some(tag) if (1..=TAG_MAX).contains(&tag.len()) && !tag.chars().any(char::is_control) => {
-            Ok(tag)
-        }
-        Some(_) => Err(Failure::invalid(format!(
-            "tag must have 1 to {TAG_MAX} bytes and no control characters"
-        ))),
     }
 }

@@ -196,6 +196,10 @@ class ProcessInfo:
     started_at: datetime
     exit: Optional[Mapping[str, Any]] = None
     pty: Optional[Mapping[str, int]] = None
+    #: ``command``, ``terminal``, ``code_context``, ``dialect_session`` or ``service``.
+    kind: str = "command"
+    #: The interface that started it.
+    owner: Optional[str] = None
     tag: Optional[str] = None
     stdout_bytes: int = 0
     stderr_bytes: int = 0
