@@ -1,5 +1,7 @@
 //! Version 1: a directory per controller.
 
+mod attaching;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -103,7 +105,8 @@ impl Hierarchy {
             .collect();
         let hierarchy = Self { parents };
         hierarchy.make_parents()?;
-        quicken_attaching();
+        // Best effort: an older kernel does not know the option.
+        let _ = attaching::quicken();
         Ok(hierarchy)
     }
 
@@ -323,30 +326,4 @@ impl Group {
             ..Usage::default()
         })
     }
-}
-
-/// Attaching a task to a version 1 group waits for a grace period of the whole kernel unless some
-/// hierarchy was mounted with `favordynmods`, which sticks after it is unmounted. Measured: 5 ms at
-/// the 90th percentile without. Best effort: an older kernel does not know the option.
-fn quicken_attaching() {
-    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-    let Ok(dir) = scratch_dir() else { return };
-    if mount(
-        "cgroup",
-        &dir,
-        "cgroup",
-        MountFlags::empty(),
-        Some(c"none,name=cove,favordynmods"),
-    )
-    .is_ok()
-    {
-        let _ = unmount(&dir, UnmountFlags::DETACH);
-    }
-    let _ = fs::remove_dir(&dir);
-}
-
-fn scratch_dir() -> io::Result<PathBuf> {
-    let dir = Path::new("/run").join(format!("cove-favordynmods-{}", std::process::id()));
-    fs::create_dir(&dir)?;
-    Ok(dir)
 }
