@@ -1,11 +1,12 @@
 //! A host whose disk is smaller than what its sandboxes may write together.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cove_model::{EventKind, SandboxId};
-use cove_runner::{Finding, Level, RunnerApi};
-use cove_tests::engine_host::{World, eventually, exec, succeed};
+use cove_model::{EventKind, SandboxId, State};
+use cove_runner::{Finding, Level, RunnerApi, RunnerError};
+use cove_tests::engine_host::{World, eventually, exec, output, shell, succeed};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::PROGRAM;
@@ -65,6 +66,40 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = unmount(self.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Everything that was left of a disk, taken by a program outside. It comes back when this is dropped.
+struct Taken(PathBuf);
+
+impl Taken {
+    fn from(disk: &SmallDisk) -> Self {
+        let taken = Self(disk.path().join("outside"));
+        taken.more();
+        taken
+    }
+
+    /// Takes what there is, down to the last block.
+    fn more(&self) {
+        let mut file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.0)
+            .unwrap();
+        for size in [1 << 20, 4096] {
+            let block = vec![7u8; size];
+            while file
+                .write_all(&block)
+                .and_then(|()| file.sync_data())
+                .is_ok()
+            {}
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -201,5 +236,78 @@ async fn space_cannot_be_reserved_behind_the_hosts_back() {
         }
         _ => assert!(said.contains("not supported"), "{said}"),
     }
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_filled_from_outside_refuses_work_and_the_pool_stays_writable() {
+    let disk = SmallDisk::new();
+    let mut world = World::with(PROGRAM, |setup| {
+        setup.dir = disk.world();
+        setup.pool_bytes = 2 << 30;
+        setup.reserve_bytes = Some(128 << 20);
+    })
+    .await;
+    let client = world.client();
+    let id = world.create().await.id;
+    let spare = world.create().await.id;
+    let write = "dd if=/dev/urandom of=/root/precious bs=1M count=8 && sync";
+    succeed(&world.guest(&id), write).await;
+    let sum = output(&world.guest(&id), "md5sum /root/precious").await;
+    // Names come and go all the time: that is what the filesystem itself must write down.
+    let churn = "i=0; while :; do i=$((i+1)); mkdir -p /root/d$((i%97)); echo $i > /root/d$((i%97))/f$i; \
+                 rm -rf /root/d$(((i+40)%97)); done 2>/dev/null";
+    world.guest(&id).start(shell(churn)).await.unwrap();
+    let reserve = world.setup.data_dir().join("reserve");
+    eventually("something is kept for the engine itself", || async {
+        reserve.exists().then_some(())
+    })
+    .await;
+
+    let taken = Taken::from(&disk);
+    let refused = |error: RunnerError| {
+        assert!(matches!(error, RunnerError::NoCapacity { .. }), "{error:?}");
+    };
+    refused(world.try_create(|_| {}).await.unwrap_err());
+    eventually("the engine's own reserve is given up", || async {
+        (!reserve.exists()).then_some(())
+    })
+    .await;
+    for round in 0..4 {
+        // What was given up is taken as well.
+        taken.more();
+        client.check().await.unwrap();
+        refused(world.try_create(|_| {}).await.unwrap_err());
+        if round == 1 {
+            refused(client.pause(&id).await.unwrap_err());
+            assert_eq!(client.get(&id).await.unwrap().state, State::Running);
+        }
+        if round == 2 {
+            world.restart();
+        }
+        exec(&world.guest(&id), "sync").await;
+        let now = output(&world.guest(&id), "md5sum /root/precious").await;
+        assert_eq!(now, sum);
+    }
+    client.check().await.unwrap();
+    assert_eq!(disk_room(&world).await.level, Level::Error);
+    // Deleting works with nothing left.
+    client.delete(&spare).await.unwrap();
+
+    drop(taken);
+    eventually("work goes on by itself", || async {
+        world.try_create(|_| {}).await.ok()
+    })
+    .await;
+    eventually("the sandbox may write again", || async {
+        let write = "dd if=/dev/zero of=/root/more bs=1M count=32 && sync";
+        let written = exec(&world.guest(&id), write).await;
+        (written.exit.code == 0).then_some(())
+    })
+    .await;
+    assert_eq!(
+        output(&world.guest(&id), "md5sum /root/precious").await,
+        sum
+    );
     world.finish();
 }

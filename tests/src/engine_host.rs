@@ -397,8 +397,9 @@ impl World {
         self.finished = true;
     }
 
+    /// Not among the data, whose disk a test may fill.
     fn log(&self) -> PathBuf {
-        self.setup.dir.join("engine.log")
+        self._dir.path().join("engine.log")
     }
 
     fn log_tail(&self) -> String {

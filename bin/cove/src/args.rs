@@ -236,6 +236,9 @@ pub enum Command {
         /// Remove what nobody owns any more
         #[arg(long)]
         sweep: bool,
+        /// Mount a storage pool anew that turned read-only; ends and restarts all sandboxes
+        #[arg(long, conflicts_with = "sweep")]
+        repair_pool: bool,
     },
     /// Sandboxes and snapshots that the database does not know or that cannot be used
     #[command(subcommand)]

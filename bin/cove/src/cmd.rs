@@ -27,8 +27,11 @@ pub mod stdin;
 pub mod timeline;
 
 pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
-    if let Command::Doctor { sweep } = command {
-        return doctor::run(global, sweep).await;
+    if let Command::Doctor { sweep, repair_pool } = command {
+        return match repair_pool {
+            true => doctor::repair::run(global).await,
+            false => doctor::run(global, sweep).await,
+        };
     }
     if let Command::Key(KeyCommand::ResetRoot) = command {
         return access::reset_root(global, global.json).await.map(|()| 0);

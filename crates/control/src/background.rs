@@ -122,6 +122,7 @@ impl Control {
         let asking = async {
             let after = self.store().host_position().await?.unwrap_or_default();
             self.runner().events(after.sequence, 0).await?;
+            self.runner().check().await?;
             Ok(())
         };
         match timeout(READY_WAIT, asking).await {

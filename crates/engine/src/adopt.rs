@@ -207,7 +207,10 @@ impl Engine {
             })
         })
         .await;
-        self.inner.images.store.sweep().await?;
+        if let Err(error) = self.inner.images.store.sweep().await {
+            // A pool that went read-only, or a full disk: what is left is swept by a later start.
+            tracing::warn!(error = crate::error::chain(&error), "images were not swept");
+        }
         self.inner.sweep_snapshots().await;
         self.sweep_network().await;
         tracing::info!(leftovers, ?volumes, "swept");

@@ -230,6 +230,10 @@ impl RunnerApi for Engine {
         }
     }
 
+    async fn check(&self) -> Result<(), RunnerError> {
+        self.check_pool()
+    }
+
     async fn host(&self) -> Result<HostReport, RunnerError> {
         let inner = Arc::clone(&self.inner);
         let found = inner.tiers.findings().await;

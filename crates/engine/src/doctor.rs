@@ -115,6 +115,13 @@ fn set_aside(inner: &Inner) -> Finding {
 }
 
 fn disk_room(inner: &Inner) -> Finding {
+    if let Err(error) = inner.pool.check_writable() {
+        return bad(
+            "disk room",
+            format!("{error}: sandboxes cannot write, and nothing can be made"),
+            error.hint().unwrap_or_default().into(),
+        );
+    }
     match (inner.guard.short(), inner.disk_limits) {
         (Some(room), _) => bad(
             "disk room",

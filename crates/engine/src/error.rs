@@ -101,6 +101,8 @@ pub fn from_pool(error: PoolError) -> RunnerError {
                 message: format!("{error}; {hint}"),
             }
         }
+        error @ PoolError::WentReadOnly { .. } => read_only(&error),
+        error if is_read_only(&error) => read_only(&error),
         error @ PoolError::LimitBelowUse { .. } => RunnerError::Invalid {
             message: error.to_string(),
         },
@@ -110,6 +112,18 @@ pub fn from_pool(error: PoolError) -> RunnerError {
         error => RunnerError::Internal {
             message: chain(&error),
         },
+    }
+}
+
+fn is_read_only(error: &PoolError) -> bool {
+    matches!(error, PoolError::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem)
+}
+
+fn read_only(error: &PoolError) -> RunnerError {
+    let hint = "the operator must run `cove doctor --repair-pool`";
+    RunnerError::NoCapacity {
+        resource: "disk".into(),
+        message: format!("{}: {hint}", chain(error)),
     }
 }
 

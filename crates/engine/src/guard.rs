@@ -17,6 +17,7 @@ use cove_pool::{Headroom, PoolError};
 use tokio::task::spawn_blocking;
 
 use crate::engine::Inner;
+use crate::reserve;
 use crate::sandbox::Sandbox;
 
 /// Faster than sandboxes can fill a disk, in bytes per second: says when to look again.
@@ -37,6 +38,8 @@ const RELEASE_MAX: u64 = 1 << 30;
 /// Deleted data is handed back to the host when there is this much of it, and not more often than this.
 const TRIM_LEAST: u64 = 16 << 20;
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
+/// How often what the pool needs is set aside ahead of use.
+const SECURE_EVERY: Duration = Duration::from_secs(1);
 /// Writers that take all of the CPU must not keep the guard from its look.
 const NICENESS: i32 = -20;
 
@@ -122,6 +125,9 @@ struct Watch {
     held: HashMap<SandboxId, u64>,
     holding: bool,
     trimmed: Option<Instant>,
+    secured: Option<Instant>,
+    /// The pool was seen to be read-only.
+    broken: bool,
     /// CPU time that giving back took since the last look: it has a pause of its own.
     trimming: Duration,
 }
@@ -129,6 +135,15 @@ struct Watch {
 impl Watch {
     /// Looks once and does what is needed; tells when to look again.
     fn look(&mut self, inner: &Inner) -> Duration {
+        if let Err(error) = inner.pool.check_writable() {
+            if !std::mem::replace(&mut self.broken, true) {
+                let hint = error.hint().unwrap_or_default();
+                tracing::error!(%error, hint, "sandboxes cannot write");
+            }
+            return LOOK_LATEST;
+        }
+        reserve::keep(&inner.config.data_dir);
+        self.secure(inner);
         let mut room = match inner.pool.headroom() {
             Ok(room) => room,
             Err(error) => {
@@ -234,6 +249,25 @@ impl Watch {
         if !self.holding {
             *lock(&inner.guard.short) = None;
         }
+    }
+
+    /// Outside writers must not be able to take what the pool cannot do without.
+    fn secure(&mut self, inner: &Inner) {
+        if self
+            .secured
+            .is_some_and(|secured| secured.elapsed() < SECURE_EVERY)
+        {
+            return;
+        }
+        let begun = cpu_time();
+        if let Err(error) = inner.pool.secure_margin() {
+            tracing::warn!(
+                error = crate::error::chain(&error),
+                "the pool's margin is not whole"
+            );
+        }
+        self.trimming += cpu_time().saturating_sub(begun);
+        self.secured = Some(Instant::now());
     }
 
     /// What sandboxes delete comes back to the host only after a while by itself. Tells whether it has now.

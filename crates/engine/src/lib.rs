@@ -11,6 +11,7 @@
 //! <data-dir>/records/          a record per sandbox (see `record`)
 //! <data-dir>/snapshots/        a record per snapshot (see `snapshots`)
 //! <data-dir>/signing.key       what exported snapshots are signed with
+//! <data-dir>/reserve           disk space for when there is none (see `reserve`)
 //! <data-dir>/runtime/          the guest program, by content
 //! <data-dir>/images/           image records and half-downloaded layers
 //! /run/cove/                   what engines of one host claim from each other
@@ -43,6 +44,8 @@ mod network;
 mod origin;
 mod pause;
 mod record;
+mod repair;
+mod reserve;
 mod rollback;
 mod sandbox;
 mod snapshots;
@@ -56,3 +59,5 @@ pub use cove_network::Addresses;
 pub use cove_pool::BackendChoice;
 pub use engine::Engine;
 pub use error::EngineError;
+pub use repair::Interrupted;
+pub use reserve::make_room;

@@ -12,13 +12,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::config::{IMAGE_IN_PROGRESS, Layout, MIN_LOOP_BYTES};
 use crate::error::{Context, PoolError};
 use crate::loopdev::LoopDevice;
+use crate::pool::is_read_only;
 use crate::sys;
 
 /// Sizes are rounded down to this, so that the file is a whole number of sectors and then some.
@@ -104,17 +104,43 @@ pub(crate) fn attach_loop(layout: &Layout, size: Option<u64>) -> Result<(), Pool
             Some(device) => device,
             None => LoopDevice::bind(&image)?,
         };
-        mount_device(&device, &root)?;
+        mount_device(&device, &root, MountFlags::empty())?;
+    }
+    if is_read_only(&root)? && !mount_again(layout)? {
+        return Ok(());
     }
     let stat = rustix::fs::statvfs(&root).context("statvfs", &root)?;
-    if stat.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(PoolError::WentReadOnly { path: root });
-    }
     grow_to_image(&image, &root, stat.f_blocks * stat.f_frsize)
 }
 
-fn mount_device(device: &LoopDevice, root: &Path) -> Result<(), PoolError> {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+/// A filesystem that turned read-only stays so until nobody uses it any more. Mounts it anew when nobody does;
+/// otherwise it stays as it is, readable. Tells whether it can be written to now.
+fn mount_again(layout: &Layout) -> Result<bool, PoolError> {
+    let (image, root) = (layout.image(), layout.root());
+    match detach_loop(layout) {
+        Ok(()) => {}
+        Err(PoolError::Busy { .. }) => return Ok(false),
+        Err(e) => return Err(e),
+    }
+    let mut held = LoopDevice::find(&image)?;
+    for _ in 0..UNMOUNT_ATTEMPTS {
+        if held.take().is_none() {
+            break;
+        }
+        thread::sleep(UNMOUNT_PAUSE);
+        held = LoopDevice::find(&image)?;
+    }
+    match held {
+        // Sandboxes that run have mounts of their own of it.
+        Some(device) => mount_device(&device, &root, MountFlags::RDONLY)?,
+        None => mount_device(&LoopDevice::bind(&image)?, &root, MountFlags::empty())?,
+    }
+    Ok(!is_read_only(&root)?)
+}
+
+fn mount_device(device: &LoopDevice, root: &Path, more: MountFlags) -> Result<(), PoolError> {
+    let flags =
+        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME | more;
     match mount(&device.path, root, "btrfs", flags, MOUNT_OPTIONS) {
         Ok(()) => Ok(()),
         Err(Errno::NODEV) => Err(PoolError::NoBtrfs),

@@ -6,6 +6,7 @@
 mod choice;
 mod headroom;
 mod lock;
+mod margin;
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -13,9 +14,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, StatVfsMountFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::attach;
@@ -95,6 +97,8 @@ struct Inner {
     root: PathBuf,
     backend: Backend,
     reserve: u64,
+    /// Bytes of the loop file that are set aside ahead of use.
+    margin: AtomicU64,
     volumes: Box<dyn Volumes>,
     // Last, so that it is released after everything else has stopped.
     _lock: Lock,
@@ -133,7 +137,10 @@ impl Pool {
             _ => {}
         }
         let backend = choice::attach_backend(&layout, &config)?;
-        make_folders(&root)?;
+        // One that went read-only is opened all the same, so that somebody can hear of it and repair it.
+        if !is_read_only(&root)? {
+            make_folders(&root)?;
+        }
         let volumes: Box<dyn Volumes> = if backend.is_btrfs() {
             Box::new(Btrfs::open(&root)?)
         } else {
@@ -155,6 +162,7 @@ impl Pool {
                 root,
                 backend,
                 reserve,
+                margin: AtomicU64::new(0),
                 volumes,
                 _lock: lock,
             }),
@@ -349,7 +357,19 @@ impl Pool {
 
     /// Refuses when `need` more bytes would eat into the host's reserve or do not fit the pool.
     pub fn check_room(&self, need: u64) -> Result<(), PoolError> {
+        self.check_writable()?;
         self.space()?.check(need)
+    }
+
+    /// Refuses when the pool's filesystem turned read-only: the kernel does that when it could not write what
+    /// the filesystem cannot do without.
+    pub fn check_writable(&self) -> Result<(), PoolError> {
+        match is_read_only(&self.inner.root)? {
+            true => Err(PoolError::WentReadOnly {
+                path: self.inner.root.clone(),
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Puts a volume's data on disk, together with whatever else is pending on its filesystem. Until
@@ -441,9 +461,15 @@ impl Pool {
                     reserve: space.reserve,
                 })
             }
+            Err(e) if e.errno() == Some(Errno::ROFS) => self.check_writable().and(Err(e)),
             other => other,
         }
     }
+}
+
+pub(crate) fn is_read_only(root: &Path) -> Result<bool, PoolError> {
+    let stat = rustix::fs::statvfs(root).context("statvfs", root)?;
+    Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 fn make_folders(root: &Path) -> Result<(), PoolError> {

@@ -3,6 +3,7 @@
 //! Each function is one system call with its argument block built and read here, so that the rest of
 //! the crate sees only safe functions and `Errno`.
 
+pub(crate) mod chunks;
 pub(crate) mod extents;
 pub(crate) mod loops;
 
@@ -316,14 +317,15 @@ pub(crate) fn sync_and_clean(anywhere: BorrowedFd<'_>) -> Result<(), Errno> {
     ioctl_value(anywhere, SYNC, 0).map(drop)
 }
 
-/// Tells the device below which blocks hold nothing, so that it can forget them.
-pub(crate) fn trim(root: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut everything = TrimRange {
-        start: 0,
-        length: u64::MAX,
+/// Tells the device below which blocks of a part of the filesystem's address space hold nothing, so that it
+/// can forget them. What no chunk covers is always told.
+pub(crate) fn trim(root: BorrowedFd<'_>, start: u64, length: u64) -> Result<(), Errno> {
+    let mut range = TrimRange {
+        start,
+        length,
         least: 0,
     };
-    ioctl(root, TRIM, &mut everything).map(drop)
+    ioctl(root, TRIM, &mut range).map(drop)
 }
 
 pub(crate) fn quota_enable_simple(root: BorrowedFd<'_>) -> Result<(), Errno> {

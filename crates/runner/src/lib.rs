@@ -97,6 +97,8 @@ pub trait RunnerApi: Send + Sync + 'static {
     /// Refused while a sandbox uses it.
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;
 
+    /// Whether the host can take work at all, cheaply; refused with the reason.
+    async fn check(&self) -> Result<(), RunnerError>;
     async fn host(&self) -> Result<HostReport, RunnerError>;
 }
 

@@ -117,6 +117,7 @@ enum Request {
     RemoveImage {
         id: String,
     },
+    Check,
     Host,
 }
 
@@ -153,6 +154,7 @@ impl Request {
             | Self::Egress { .. }
             | Self::Images
             | Self::ImageJob { .. }
+            | Self::Check
             | Self::Host => false,
         }
     }

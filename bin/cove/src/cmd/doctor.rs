@@ -1,5 +1,7 @@
-//! `cove doctor`: what the host has and lacks, from the server; and `--sweep`, which removes what
-//! nobody owns when no server runs to do it by itself.
+//! `cove doctor`: what the host has and lacks, from the server; `--sweep`, which removes what nobody owns
+//! when no server runs to do it by itself; and `--repair-pool`.
+
+pub mod repair;
 
 use cove_api::host::{Finding, Level};
 use cove_client::{Client, ClientError};
@@ -95,13 +97,11 @@ fn print(findings: &[Finding]) -> Result<(), CliError> {
     table.print()
 }
 
-/// Opening an engine takes over what runs and removes what was half made; closing it leaves the rest.
-async fn sweep(global: &Global) -> Result<(), CliError> {
-    let settings = crate::serve::settings(global)?;
-    let data_dir = &settings.data_dir;
+/// Keeps servers away from a data directory; nothing when one has it.
+fn lock(data_dir: &std::path::Path) -> Result<Option<std::fs::File>, CliError> {
     if !data_dir.is_dir() {
         return Err(CliError::usage(format!(
-            "{} is not there: nothing to sweep",
+            "{} is not there",
             data_dir.display()
         )));
     }
@@ -111,12 +111,18 @@ async fn sweep(global: &Global) -> Result<(), CliError> {
         .write(true)
         .open(data_dir.join("server.lock"))
         .map_err(|source| CliError::io("cannot lock the data directory", source))?;
-    if lock.try_lock().is_err() {
-        return Err(CliError::hinted(
+    Ok(lock.try_lock().is_ok().then_some(lock))
+}
+
+/// Opening an engine takes over what runs and removes what was half made; closing it leaves the rest.
+async fn sweep(global: &Global) -> Result<(), CliError> {
+    let settings = crate::serve::settings(global)?;
+    let _lock = lock(&settings.data_dir)?.ok_or_else(|| {
+        CliError::hinted(
             "a server runs and sweeps by itself",
             "restart it if something looks left behind",
-        ));
-    }
+        )
+    })?;
     let engine = Engine::open(settings.engine(), settings.tiers())
         .await
         .map_err(|error| CliError::usage(format!("cannot sweep: {error}")))?;

@@ -83,6 +83,8 @@ pub fn run(settings: Settings) -> Result<(), ServeError> {
 async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), ServeError> {
     make_directory(&settings.data_dir, 0o711)?;
     let lock = lock(&settings.data_dir)?;
+    // On a full disk nothing below could be written.
+    cove_engine::make_room(&settings.engine().data_dir);
     let account = privileges::account(&settings.cache_dir, &settings.data_dir)?;
     passable(&settings.data_dir, account)?;
     let control_dir = settings.control_dir();

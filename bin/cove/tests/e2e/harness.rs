@@ -15,7 +15,22 @@ pub const DEADLINE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
 const POOL_MB: &str = "8192";
 
+/// Unmounted with the installation that lies on it.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        Command::new("umount")
+            .arg("--lazy")
+            .arg(&self.0)
+            .status()
+            .ok();
+    }
+}
+
 pub struct Cove {
+    /// Before the directory that it is mounted in.
+    disk: Option<Mounted>,
     dir: TempDir,
     /// Flags of `cove serve` besides the usual ones.
     flags: Vec<String>,
@@ -93,6 +108,7 @@ impl Cove {
             .tempdir_in("/var/tmp")
             .unwrap();
         Self {
+            disk: None,
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             ca_file,
@@ -105,6 +121,31 @@ impl Cove {
     /// Where the API listens from the next [`Cove::serve`] on.
     pub fn listen_at(&mut self, port: u16) {
         self.listen = format!("127.0.0.1:{port}");
+    }
+
+    /// A server with its data on a small filesystem of its own.
+    pub fn start_on_disk(bytes: u64) -> Self {
+        let mut cove = Self::prepare(&[], None);
+        let file = cove.dir.path().join("disk");
+        std::fs::File::create(&file)
+            .and_then(|file| file.set_len(bytes))
+            .unwrap();
+        std::fs::create_dir(cove.data_dir()).unwrap();
+        let made = Command::new("mkfs.ext4")
+            .args(["-q", "-m", "0", "-E", "nodiscard"])
+            .arg(&file)
+            .status();
+        assert!(made.unwrap().success());
+        let mounted = Command::new("mount")
+            .args(["-o", "loop,discard"])
+            .arg(&file)
+            .arg(cove.data_dir())
+            .status();
+        assert!(mounted.unwrap().success());
+        cove.disk = Some(Mounted(cove.data_dir()));
+        cove.serve();
+        cove.import_busybox();
+        cove
     }
 
     /// For the next [`Cove::serve`].
@@ -126,6 +167,12 @@ impl Cove {
     pub fn serve(&mut self) {
         self.launch(&[]);
         self.wait_until_ready();
+    }
+
+    /// The same where the host is not well: waits until a command succeeds.
+    pub fn serve_until(&mut self, command: &[&str]) {
+        self.launch(&[]);
+        self.wait_until(command);
     }
 
     /// Starts the server and does not wait for anything.
@@ -152,6 +199,10 @@ impl Cove {
     }
 
     pub fn wait_until_ready(&mut self) {
+        self.wait_until(&["doctor"]);
+    }
+
+    fn wait_until(&mut self, command: &[&str]) {
         let started = Instant::now();
         loop {
             let ended = self.server.as_mut().unwrap().try_wait().unwrap();
@@ -160,7 +211,7 @@ impl Cove {
                 "the server ended: {ended:?}\n{}",
                 self.log()
             );
-            let doctor = self.command(["doctor"]).output().unwrap();
+            let doctor = self.command(command.iter().copied()).output().unwrap();
             if doctor.status.success() {
                 return;
             }

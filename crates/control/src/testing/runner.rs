@@ -756,6 +756,10 @@ impl RunnerApi for MemoryRunner {
         Ok(())
     }
 
+    async fn check(&self) -> Result<(), RunnerError> {
+        Ok(())
+    }
+
     async fn host(&self) -> Result<HostReport, RunnerError> {
         let world = self.world();
         let count = world.sandboxes.len() as u64;

@@ -4,15 +4,14 @@
 //! when they arrive. The kernel's quota counters know them at once, so whoever watches the room adds
 //! them up. Numbers come from the two filesystems, the loop file and those counters.
 
-use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
 
 use super::Pool;
 use crate::config::Backend;
 use crate::error::{Context, PoolError};
 use crate::space;
-use crate::sys;
 use crate::volume::VolumeId;
 
 /// With this much room beyond the reserve a rough figure is enough.
@@ -27,7 +26,7 @@ pub struct Headroom {
     pub bytes: u64,
     /// The same before the reserve is touched; below zero it has been.
     pub beyond_reserve: i64,
-    /// Bytes of the loop file that hold nothing any more and could be given back to the host.
+    /// Bytes of the loop file that hold nothing and could be given back to the host.
     pub idle_bytes: u64,
 }
 
@@ -43,6 +42,8 @@ struct Figures {
     backed: Option<u64>,
     /// Written, and not on disk yet.
     waiting: u64,
+    /// Of the loop file, what is set aside ahead of use.
+    margin: u64,
 }
 
 impl Figures {
@@ -63,7 +64,11 @@ impl Figures {
         Headroom {
             bytes: u64::try_from(on_host.min(in_pool)).unwrap_or(0),
             beyond_reserve: (on_host - signed(self.reserve)).min(in_pool - signed(pool_reserve)),
-            idle_bytes: self.backed.unwrap_or(0).saturating_sub(self.pool_used),
+            idle_bytes: self
+                .backed
+                .unwrap_or(0)
+                .saturating_sub(self.pool_used)
+                .saturating_sub(self.margin),
         }
     }
 }
@@ -98,6 +103,7 @@ impl Pool {
             reserve: self.inner.reserve,
             backed,
             waiting: unwritten_on_host(),
+            margin: self.inner.margin.load(Ordering::Relaxed),
         };
         let rough = figures.headroom();
         if rough.beyond_reserve > COMFORT_BYTES {
@@ -107,17 +113,6 @@ impl Pool {
             figures.waiting = waiting;
         }
         Ok(figures.headroom())
-    }
-
-    /// Gives what was deleted in a loop-backed pool back to the host now; by itself that takes minutes.
-    pub fn give_back(&self) -> Result<(), PoolError> {
-        if self.inner.backend != Backend::BtrfsLoop {
-            return Ok(());
-        }
-        let root = &self.inner.root;
-        let file = File::open(root).context("open", root)?;
-        sys::sync_and_clean(file.as_fd()).context("sync", root)?;
-        sys::trim(file.as_fd()).context("trim", root)
     }
 
     /// Sets a limit also below present use: nothing is lost, only writing more fails.
@@ -159,6 +154,7 @@ mod tests {
             reserve: 2 * GIB,
             backed: Some(10 * GIB),
             waiting: 0,
+            margin: 0,
         }
     }
 

@@ -326,6 +326,10 @@ impl RunnerApi for Client {
             .await
     }
 
+    async fn check(&self) -> Result<(), RunnerError> {
+        self.question(Request::Check).await
+    }
+
     async fn host(&self) -> Result<HostReport, RunnerError> {
         self.question(Request::Host).await
     }

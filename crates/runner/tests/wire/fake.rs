@@ -375,6 +375,9 @@ impl RunnerApi for Fake {
             message: format!("{id} is in use"),
         })
     }
+    async fn check(&self) -> Result<(), RunnerError> {
+        Ok(())
+    }
     async fn host(&self) -> Result<HostReport, RunnerError> {
         Ok(HostReport {
             cpus: 2,

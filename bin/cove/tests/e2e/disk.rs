@@ -1,0 +1,136 @@
+//! Disks that are full and pools that turned read-only: the server starts, says so, and gets out of it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use super::harness::{Cove, wait_for};
+
+/// Takes what is left of the disk of a file, down to the last block.
+fn fill(path: &Path) {
+    let mut file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .unwrap();
+    for size in [1 << 20, 4096] {
+        let block = vec![7u8; size];
+        while file
+            .write_all(&block)
+            .and_then(|()| file.sync_data())
+            .is_ok()
+        {}
+    }
+}
+
+/// The status line and body of `GET /readyz`.
+fn readyz(cove: &Cove) -> String {
+    let url = std::fs::read_to_string(cove.data_dir().join("url")).unwrap();
+    let address = url.trim().strip_prefix("http://").unwrap().to_owned();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_server_starts_on_a_full_disk_and_space_is_freed_through_it() {
+    let mut cove = Cove::start_on_disk(1536 << 20);
+    cove.sandbox("kept");
+    cove.sandbox("large");
+    let write = "dd if=/dev/zero of=/tmp/large bs=1M count=300 && sync";
+    cove.ok(["exec", "large", "-c", write]);
+    cove.ok(["exec", "kept", "-c", "echo kept > /tmp/file && sync"]);
+    let reserve = cove.data_dir().join("engine/reserve");
+    wait_for("something is kept for the server itself", || {
+        reserve.exists().then_some(())
+    });
+    cove.stop();
+    fill(&cove.data_dir().join("outside"));
+    cove.serve_until(&["ls"]);
+    let refused = cove.run(["create", "busybox"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("disk"), "{said}");
+    assert_eq!(
+        cove.ok(["exec", "kept", "--", "cat", "/tmp/file"]),
+        "kept\n"
+    );
+    cove.ok(["rm", "large"]);
+    wait_for("what was deleted makes room for another", || {
+        cove.run(["create", "busybox", "--disk", "100M"])
+            .status
+            .success()
+            .then_some(())
+    });
+    std::fs::remove_file(cove.data_dir().join("outside")).unwrap();
+    wait_for("the host is well again", || {
+        cove.run(["doctor"]).status.success().then_some(())
+    });
+}
+
+#[test]
+fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
+    let mut cove = Cove::start();
+    cove.sandbox("running");
+    cove.sandbox("stopped");
+    for name in ["running", "stopped"] {
+        let write = format!("echo {name} > /tmp/file && sync");
+        cove.ok(["exec", name, "-c", &write]);
+    }
+    cove.ok(["stop", "stopped"]);
+    let id = cove.json(["show", "running"])["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    let pool = cove.data_dir().join("engine/pool");
+    // As the kernel does it after a failed write: for all mounts of the filesystem at once. Refused for
+    // moments in which somebody has a file open for writing.
+    wait_for("the pool is read-only", || {
+        let remounted = Command::new("mount")
+            .args(["-o", "remount,ro"])
+            .arg(&pool)
+            .output()
+            .unwrap();
+        remounted.status.success().then_some(())
+    });
+    let answer = readyz(&cove);
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("read-only"), "{answer}");
+    let doctor = cove.run(["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{said}");
+    assert!(said.contains("--repair-pool"), "{said}");
+    let refused = cove.run(["create", "busybox"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("read-only"), "{said}");
+    let running = cove.run(["doctor", "--repair-pool"]);
+    let said = String::from_utf8_lossy(&running.stderr).into_owned();
+    assert!(said.contains("a server runs"), "{said}");
+
+    // A server that starts meanwhile says the same.
+    cove.kill_server();
+    cove.serve_until(&["ls"]);
+    assert!(readyz(&cove).starts_with("HTTP/1.1 503"));
+
+    cove.stop();
+    let told = cove.ok(["doctor", "--repair-pool"]);
+    let line = told.lines().find(|line| line.contains(&id)).unwrap();
+    assert!(
+        line.contains("memory is lost") && line.contains("runs again"),
+        "{told}"
+    );
+    assert_eq!(told.matches("memory is lost").count(), 1, "{told}");
+    cove.serve();
+    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    assert_eq!(cove.json(["show", "running"])["state"], "running");
+    cove.ok(["start", "stopped"]);
+    for name in ["running", "stopped"] {
+        let read = cove.ok(["exec", name, "--", "cat", "/tmp/file"]);
+        assert_eq!(read.trim(), name);
+        cove.ok(["exec", name, "-c", "echo more > /tmp/more && sync"]);
+    }
+}
