@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
-use crate::error::{chain, from_pool, internal};
+use crate::error::{chain, from_pool, from_write, internal};
 use crate::files::Damaged;
 use crate::record::{Durability, Record};
 use crate::sandbox::volume_of;
@@ -216,7 +216,7 @@ impl Engine {
             spawn_blocking(move || records.write(&kept, Durability::Flushed))
                 .await
                 .map_err(internal)?
-                .map_err(|error| failed(&error))?;
+                .map_err(|error| from_write("the sandbox's record", &error))?;
             engine
                 .adopt(record, None)
                 .await

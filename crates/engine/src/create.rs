@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::ending::end;
 use crate::engine::{Engine, Inner};
-use crate::error::{from_isolation, internal};
+use crate::error::{from_isolation, from_write, internal};
 use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record};
@@ -119,9 +119,7 @@ impl Engine {
                 tokio::join!(engine.inner.boot(&sandbox, &image, from), written);
             drop(origin);
             let written = match written {
-                Ok(result) => {
-                    result.map_err(|error| internal(format!("write the sandbox's record: {error}")))
-                }
+                Ok(result) => result.map_err(|error| from_write("the sandbox's record", &error)),
                 Err(error) => Err(internal(error)),
             };
             match (booted, written) {

@@ -78,6 +78,8 @@ impl Engine {
         config: EngineConfig,
         tiers: Vec<Box<dyn OpenTier>>,
     ) -> Result<Self, EngineError> {
+        // On a full disk nothing below could be written.
+        crate::reserve::make_room(&config.data_dir);
         let inner = spawn_blocking(move || Inner::open(config, &tiers))
             .await
             .map_err(|error| EngineError::Io {

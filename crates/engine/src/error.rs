@@ -120,15 +120,55 @@ fn is_read_only(error: &PoolError) -> bool {
 }
 
 fn read_only(error: &PoolError) -> RunnerError {
-    let hint = "the operator must run `cove doctor --repair-pool`";
+    // Paths of the host are for its operator, who sees them in the log and in `cove doctor`.
+    tracing::debug!(error = chain(error), "refused by a read-only pool");
     RunnerError::NoCapacity {
         resource: "disk".into(),
-        message: format!("{}: {hint}", chain(error)),
+        message: "the storage pool has turned read-only; the operator must run `cove doctor --repair-pool`"
+            .into(),
     }
+}
+
+/// For a write to the data directory that failed. A disk without room is the host's state, not a fault of ours:
+/// the caller can try again once there is room.
+pub fn from_write(what: &str, error: &io::Error) -> RunnerError {
+    if !lacks_room(error) {
+        return internal(format!("cannot write {what}: {error}"));
+    }
+    let hint = "the operator must make room on the host's disk";
+    RunnerError::NoCapacity {
+        resource: "disk".into(),
+        message: format!("cannot write {what}: {error}; {hint}"),
+    }
+}
+
+/// A filesystem that turned read-only counts: that is what a full disk below does to one.
+pub fn lacks_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(
+        error.kind(),
+        StorageFull | QuotaExceeded | ReadOnlyFilesystem
+    )
 }
 
 pub fn internal(error: impl std::fmt::Display) -> RunnerError {
     RunnerError::Internal {
         message: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_no_capacity_and_other_failed_writes_are_internal() {
+        use rustix::io::Errno;
+        for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
+            let error = from_write("the record", &errno.into());
+            assert!(matches!(error, RunnerError::NoCapacity { .. }), "{error:?}");
+        }
+        let error = from_write("the record", &Errno::IO.into());
+        assert!(matches!(error, RunnerError::Internal { .. }), "{error:?}");
     }
 }

@@ -128,6 +128,8 @@ struct Watch {
     secured: Option<Instant>,
     /// The pool was seen to be read-only.
     broken: bool,
+    /// Nothing could be kept for the server itself.
+    unreserved: bool,
     /// CPU time that giving back took since the last look: it has a pause of its own.
     trimming: Duration,
 }
@@ -142,7 +144,14 @@ impl Watch {
             }
             return LOOK_LATEST;
         }
-        reserve::keep(&inner.config.data_dir);
+        match reserve::keep(&inner.config.data_dir) {
+            Ok(()) => self.unreserved = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.unreserved, true) {
+                    tracing::warn!(%error, "no disk space is kept for the server itself");
+                }
+            }
+        }
         self.secure(inner);
         let mut room = match inner.pool.headroom() {
             Ok(room) => room,

@@ -15,7 +15,7 @@ use cove_runner::{ImageJob, ImageOwner, ImageSource, ImageView, JobState, Runner
 
 use futures_util::future::BoxFuture;
 
-use crate::error::{chain, from_pool, internal};
+use crate::error::{chain, from_pool, from_write, internal, lacks_room};
 
 /// Finished jobs kept so that a slow poller still learns the end.
 const FINISHED_MAX: usize = 100;
@@ -281,6 +281,9 @@ pub fn failure(error: ImageError) -> RunnerError {
                 resource: "disk".into(),
                 message: chain(&error),
             }
+        }
+        ImageError::File { source, .. } if lacks_room(&source) => {
+            from_write("the image's files", &source)
         }
         error @ (ImageError::File { .. } | ImageError::Task(_)) => internal(chain(&error)),
         error => RunnerError::Invalid {

@@ -1,19 +1,25 @@
 //! A file that keeps a little of the host's disk for this installation's own bookkeeping.
 //!
 //! With nothing left on the disk a server can neither open its database nor write down that something was
-//! deleted, so that nobody could make room through it. The file is given up when the disk is full, at a start
-//! too, and made again when there is room.
+//! deleted, so that nobody could make room through it. Half of the file is given up when the disk fills while
+//! the engine runs. Programs outside may take that as well, so the rest waits for starts, and each start on a
+//! full disk gives up half of what is left. The file is made whole again when there is room.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// Bytes kept.
 const RESERVE_BYTES: u64 = 64 << 20;
-/// Given up when less than this is free.
+/// Of these, what is not given up while the engine runs.
+const FOR_STARTS_BYTES: u64 = RESERVE_BYTES / 2;
+/// With less than this free a running engine gives its part up.
 const LOW_BYTES: u64 = 32 << 20;
-/// Made again when this much is free.
+/// With less than this free a start takes its part.
+const START_BYTES: u64 = 8 << 20;
+/// Made whole again when this much is free.
 const PLENTY_BYTES: u64 = 512 << 20;
 
 fn path(dir: &Path) -> PathBuf {
@@ -25,30 +31,54 @@ fn free(dir: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Gives the reserve of an engine's data directory up where its disk is full. For the start of a server,
-/// before anything is written.
-pub fn make_room(dir: &Path) {
-    if free(dir).is_some_and(|free| free < LOW_BYTES) && fs::remove_file(path(dir)).is_ok() {
-        tracing::warn!("the disk is full; its last reserve is given up so that space can be freed");
+fn kept(dir: &Path) -> u64 {
+    fs::metadata(path(dir)).map_or(0, |file| file.len())
+}
+
+fn shrink(dir: &Path, bytes: u64) {
+    let shrunk = OpenOptions::new()
+        .write(true)
+        .open(path(dir))
+        .and_then(|file| file.set_len(bytes));
+    match shrunk {
+        Ok(()) => {
+            tracing::warn!(
+                kept = bytes,
+                "the disk is full; a part of the server's reserve is given up so that space can be freed"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the server's reserve of disk space cannot be given up")
+        }
     }
 }
 
-/// Gives it up or makes it again, as the disk is now.
-pub(crate) fn keep(dir: &Path) {
-    let file = path(dir);
-    match free(dir) {
-        Some(free) if free < LOW_BYTES => make_room(dir),
-        Some(free) if free >= PLENTY_BYTES && !file.exists() => {
-            let made = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&file)
-                .and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?));
-            if let Err(error) = made {
-                tracing::warn!(%error, "nothing of the disk is kept for the server itself");
-            }
-        }
-        _ => {}
+/// Gives up a part of the reserve in an engine's data directory where its disk is full. For a start, before
+/// anything is written.
+pub fn make_room(dir: &Path) {
+    let kept = kept(dir);
+    if kept > 0 && free(dir).is_some_and(|free| free < START_BYTES) {
+        shrink(dir, kept / 2);
     }
+}
+
+/// Gives a part up or makes it whole again, as the disk is now. Fails where it cannot be made.
+pub(crate) fn keep(dir: &Path) -> io::Result<()> {
+    match free(dir) {
+        Some(free) if free < LOW_BYTES && kept(dir) > FOR_STARTS_BYTES => {
+            shrink(dir, FOR_STARTS_BYTES);
+            Ok(())
+        }
+        Some(free) if free >= PLENTY_BYTES && kept(dir) < RESERVE_BYTES => fill(dir),
+        _ => Ok(()),
+    }
+}
+
+fn fill(dir: &Path) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path(dir))?;
+    Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?)
 }

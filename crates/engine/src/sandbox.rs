@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::books::{DiskPromise, RunPromise};
-use crate::error::{from_isolation, internal};
+use crate::error::{from_isolation, from_write, internal};
 use crate::events::Events;
 use crate::record::{Durability, Record, Records};
 
@@ -144,7 +144,7 @@ impl Sandbox {
             && let Err(error) = self.records.write(&changed, durability)
         {
             if !is_fact(wanted) {
-                return Err(internal(format!("write the sandbox's record: {error}")));
+                return Err(from_write("the sandbox's record", &error));
             }
             tracing::error!(sandbox = %self.id, %error, "what happened to a sandbox could not be written down");
         }
@@ -176,7 +176,7 @@ impl Sandbox {
         if is_kept(changed.state) {
             self.records
                 .write(&changed, durability)
-                .map_err(|error| internal(format!("write the sandbox's record: {error}")))?;
+                .map_err(|error| from_write("the sandbox's record", &error))?;
         }
         *record = changed;
         Ok(())

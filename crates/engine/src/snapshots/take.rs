@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
-use crate::error::{from_isolation, from_pool, internal};
+use crate::error::{from_isolation, from_pool, from_write, internal};
 use crate::pause::CAPTURE_SLACK_BYTES;
 use crate::record::{Durability, MemoryRecord, Record, Snapshotted};
 use crate::sandbox::Sandbox;
@@ -341,7 +341,7 @@ impl Inner {
         let snapshot = self
             .snapshots
             .add(record)
-            .map_err(|error| internal(format!("write the snapshot's record: {error}")))?;
+            .map_err(|error| from_write("the snapshot's record", &error))?;
         volume.keep();
         Ok(snapshot)
     }
