@@ -231,7 +231,10 @@ impl RunnerApi for Engine {
     }
 
     async fn check(&self) -> Result<(), RunnerError> {
-        self.check_pool()
+        let engine = self.clone();
+        spawn_blocking(move || engine.check_pool())
+            .await
+            .map_err(internal)?
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

@@ -130,6 +130,8 @@ struct Watch {
     broken: bool,
     /// Nothing could be kept for the server itself.
     unreserved: bool,
+    /// The pool's margin could not be set aside.
+    unsecured: bool,
     /// CPU time that giving back took since the last look: it has a pause of its own.
     trimming: Duration,
 }
@@ -269,11 +271,14 @@ impl Watch {
             return;
         }
         let begun = cpu_time();
-        if let Err(error) = inner.pool.secure_margin() {
-            tracing::warn!(
-                error = crate::error::chain(&error),
-                "the pool's margin is not whole"
-            );
+        match inner.pool.secure_margin() {
+            Ok(()) => self.unsecured = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.unsecured, true) {
+                    let error = crate::error::chain(&error);
+                    tracing::warn!(error, "cannot set disk space aside for the storage pool");
+                }
+            }
         }
         self.trimming += cpu_time().saturating_sub(begun);
         self.secured = Some(Instant::now());
