@@ -97,7 +97,7 @@ fn what_an_engine_left_that_is_gone_is_swept_and_what_lives_is_not() {
     });
     let swept = world
         .host
-        .enter(|| abandoned::sweep(|instance| instance == "00c0ffee"))
+        .enter(|| abandoned::sweep(|instance| instance == "00c0ffee", |_| false))
         .expect("it can be swept");
     // Nobody vouched for the one that lives, but its table is its own.
     assert_eq!(swept, 2, "a table and a route");
@@ -113,12 +113,12 @@ fn what_an_engine_left_that_is_gone_is_swept_and_what_lives_is_not() {
     drop(live);
     let swept = world
         .host
-        .enter(|| abandoned::sweep(|_| false))
+        .enter(|| abandoned::sweep(|_| false, |_| false))
         .expect("it can be swept");
     assert_eq!(swept, 4);
     assert_eq!(tables(&world.host).trim(), "table inet cove-administrators");
     assert!(routes(&world.host).contains("198.19.0.1"));
-    let again = world.host.enter(|| abandoned::sweep(|_| false));
+    let again = world.host.enter(|| abandoned::sweep(|_| false, |_| false));
     assert_eq!(again.expect("it can be swept"), 0);
 }
 
@@ -143,16 +143,20 @@ async fn the_next_engine_removes_what_one_left_whose_data_was_deleted() {
     let metric = u32::from_str_radix(stage.engine.instance(), 16).expect("digits");
     let ways = routes(&stage.world.host);
     assert!(!ways.contains(&format!("metric {metric} ")), "{ways}");
+    // The sandbox runs on without the rules that bound it, so it must reach nothing.
+    let (_, links) = stage.world.host.program("ip -o link show");
+    assert!(!links.contains(" cv"), "{links}");
+    assert!(!stage.engine.traces().processes.is_empty());
     eventually("the gateway without a home ends", || async {
         let line = fs::read(format!("/proc/{gateway}/cmdline")).unwrap_or_default();
         (!line.starts_with(b"cove-gateway")).then_some(())
     })
     .await;
-    next.finish();
-    // Had it only been moved, it is back with everything.
+    // Had it only been moved, it is back with everything. The other one lives, and has its own ranges.
     fs::rename(&hidden, &data).expect("nobody took its name");
     stage.engine.launch();
     let (_, guest) = stage.sandbox(listed(&["1.2.3.4:7"])).await;
     assert!(ask(&guest, PUBLIC).await.is_ok());
+    next.finish();
     stage.finish();
 }

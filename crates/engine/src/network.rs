@@ -71,12 +71,15 @@ impl Engine {
         settled.map_err(|error| IsolationError::failed("sweep the network")(error).into())
     }
 
-    /// Rules and routes of engines whose data is gone: nobody else would ever remove them.
+    /// Interfaces, rules and routes of engines whose data is gone: nobody else would ever remove them.
     pub(crate) async fn sweep_network(&self) {
         let slots = Arc::clone(&self.inner.slots);
-        let sweep =
-            move || cove_network::abandoned::sweep(|instance| slots.is_claimed_by(instance));
-        match spawn_blocking(sweep).await {
+        let sweep = move || {
+            let lives = |instance: &str| slots.is_claimed_by(instance);
+            slots.with_abandoned(|gone| cove_network::abandoned::sweep(lives, gone))
+        };
+        let swept = spawn_blocking(sweep).await;
+        match swept.map_err(std::io::Error::other).flatten() {
             Ok(Ok(0)) => {}
             Ok(Ok(swept)) => tracing::info!(
                 swept,

@@ -530,7 +530,8 @@ impl Isolation for ContainerTier {
             IsolationError::failed("read the machine's record")(io::Error::other(error))
         })?;
         let shared = Arc::clone(&self.shared);
-        // A reboot empties the claims; then nothing of it is left either.
+        // A reboot empties the claims; then nothing of it is left either. Should they be lost without one, the
+        // sweep ends what runs.
         let number = slots::number_of_uids(detail.uid_base);
         let Some(slot) = shared.maker.slots.retake(number) else {
             return Ok(Adopted::Gone(None));
@@ -656,10 +657,15 @@ impl Shared {
             .list()
             .map_err(IsolationError::failed("list the cgroups"))?;
         for name in names {
-            let Some(slot) = slots::number_of_name(&name).and_then(|number| slots.retake(number))
-            else {
+            let Some(number) = slots::number_of_name(&name) else {
                 continue;
             };
+            let slot = slots.retake(number);
+            // One that is taken has an owner. What has no slot of this engine belongs to nobody: the claims
+            // were lost while it ran.
+            if slot.is_none() && slots.owns(number) {
+                continue;
+            }
             let group = self.cgroups.existing(&name);
             for pid in group.processes() {
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
@@ -670,7 +676,9 @@ impl Shared {
             let _ = group.thaw();
             let removed = seat::remove_when_empty(&group);
             swept += u64::from(removed.is_ok());
-            give_back(slot, removed);
+            if let Some(slot) = slot {
+                give_back(slot, removed);
+            }
         }
         Ok(swept)
     }

@@ -9,6 +9,7 @@ pub mod finding;
 mod machine;
 pub mod slots;
 mod tier;
+mod uids;
 
 pub use capabilities::Capabilities;
 pub use error::IsolationError;

@@ -10,6 +10,7 @@
 //!
 //! A claim holds while its engine lives, told by a lock, or its data is there: sandboxes may be running
 //! without an engine. The lock counts also where the data cannot be seen, in another mount namespace.
+//! Whatever the claims say, a block is not handed out while a process of the host has a uid of it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,6 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+
+use crate::uids;
 
 /// Uids of a slot.
 pub const SLOT_UIDS: u32 = 65_536;
@@ -51,6 +54,9 @@ struct Books {
     last: u32,
 }
 
+/// Tells which uids processes of this host have.
+type InUse = fn() -> io::Result<BTreeSet<u32>>;
+
 /// The slots of one engine.
 #[derive(Debug)]
 pub struct Slots {
@@ -59,6 +65,7 @@ pub struct Slots {
     data_dir: PathBuf,
     /// Locked as long as this engine lives.
     _alive: fs::File,
+    in_use: InUse,
     books: Mutex<Books>,
 }
 
@@ -115,6 +122,15 @@ impl Drop for Slot {
 impl Slots {
     /// `host_dir` is the same for every engine of a host. Blocks this instance had before are its again.
     pub fn open(host_dir: &Path, instance: &str, data_dir: &Path) -> io::Result<Arc<Self>> {
+        Self::open_with(host_dir, instance, data_dir, uids::in_use)
+    }
+
+    fn open_with(
+        host_dir: &Path,
+        instance: &str,
+        data_dir: &Path,
+        in_use: InUse,
+    ) -> io::Result<Arc<Self>> {
         let dir = host_dir.join(DIRECTORY);
         fs::create_dir_all(&dir)?;
         let lock = lock(&dir)?;
@@ -126,15 +142,20 @@ impl Slots {
             instance: instance.to_owned(),
             data_dir: data_dir.to_owned(),
             _alive: alive,
+            in_use,
             books: Mutex::default(),
         };
         {
             let mut books = slots.books();
             for block in 0..BLOCKS {
-                if slots
-                    .read(block)
-                    .is_some_and(|claim| claim.instance == instance)
-                {
+                let Some(claim) = slots.read(block) else {
+                    continue;
+                };
+                if claim.instance == instance {
+                    // Somewhere else than before: others look there for whether it is gone.
+                    if claim.data_dir != data_dir {
+                        slots.write(block)?;
+                    }
                     books.add(block);
                 }
             }
@@ -178,6 +199,23 @@ impl Slots {
             .any(|claim| claim.instance == instance && self.holds(&claim))
     }
 
+    /// Whether a slot is this engine's, free or not.
+    pub fn owns(&self, number: u32) -> bool {
+        block_of(number).is_some_and(|block| self.books().blocks.contains(&block))
+    }
+
+    /// Calls `work` with a test for slots whose engine is gone with its data. Nobody claims or releases any
+    /// meanwhile.
+    pub fn with_abandoned<T>(&self, work: impl FnOnce(&dyn Fn(u32) -> bool) -> T) -> io::Result<T> {
+        let _lock = lock(&self.dir)?;
+        let abandoned: BTreeSet<u32> = (0..BLOCKS)
+            .filter(|block| self.read(*block).is_some_and(|claim| !self.holds(&claim)))
+            .collect();
+        Ok(work(&|number| {
+            block_of(number).is_some_and(|block| abandoned.contains(&block))
+        }))
+    }
+
     fn holds(&self, claim: &Claim) -> bool {
         claim.data_dir.exists() || is_alive(&self.dir, &claim.instance)
     }
@@ -198,29 +236,35 @@ impl Slots {
 
     fn claim_block(&self) -> io::Result<bool> {
         let _lock = lock(&self.dir)?;
+        // A sandbox may outlive the claim it was made under: its engine was killed, and its data moved away.
+        let in_use: BTreeSet<u32> = (self.in_use)()?
+            .into_iter()
+            .filter_map(|uid| block_of(number_of_uids(uid)))
+            .collect();
         let mut books = self.books();
         for block in 0..BLOCKS {
-            if books.blocks.contains(&block) {
+            if books.blocks.contains(&block) || in_use.contains(&block) {
                 continue;
             }
             if self.read(block).is_some_and(|claim| self.holds(&claim)) {
                 continue;
             }
-            let claim = Claim {
-                instance: self.instance.clone(),
-                data_dir: self.data_dir.clone(),
-            };
-            let path = self.dir.join(block.to_string());
-            let draft = self.dir.join(format!("{block}.new"));
-            fs::write(
-                &draft,
-                serde_json::to_vec(&claim).map_err(io::Error::other)?,
-            )?;
-            fs::rename(&draft, &path)?;
+            self.write(block)?;
             books.add(block);
             return Ok(true);
         }
         Ok(false)
+    }
+
+    fn write(&self, block: u32) -> io::Result<()> {
+        let claim = Claim {
+            instance: self.instance.clone(),
+            data_dir: self.data_dir.clone(),
+        };
+        let draft = self.dir.join(format!("{block}.new"));
+        let content = serde_json::to_vec(&claim).map_err(io::Error::other)?;
+        fs::write(&draft, content)?;
+        fs::rename(&draft, self.dir.join(block.to_string()))
     }
 
     fn read(&self, block: u32) -> Option<Claim> {
@@ -230,6 +274,11 @@ impl Slots {
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn block_of(number: u32) -> Option<u32> {
+    let block = number.checked_sub(FIRST_SLOT)? / BLOCK_SLOTS;
+    (block < BLOCKS).then_some(block)
 }
 
 /// Held while claims are made and read.
@@ -354,15 +403,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = dir.path().join("host");
         let gone = dir.path().join("gone");
-        let old = Slots::open(&host, "old", &gone).unwrap();
+        let open = |instance: &str, data: &Path| {
+            Slots::open_with(&host, instance, data, || Ok(BTreeSet::new())).unwrap()
+        };
+        let old = open("old", &gone);
         let base = old.take().unwrap().unwrap().uid_base();
-        let new = Slots::open(&host, "new", dir.path()).unwrap();
+        let new = open("new", dir.path());
         // Its data may only be out of sight.
         assert!(new.is_claimed_by("old"));
         assert_ne!(new.take().unwrap().unwrap().uid_base(), base);
         drop(old);
         assert!(!new.is_claimed_by("old"));
-        let third = Slots::open(&host, "third", dir.path()).unwrap();
+        let third = open("third", dir.path());
         assert_eq!(third.take().unwrap().unwrap().uid_base(), base);
         assert!(!alive_file(&host.join(DIRECTORY), "old").exists());
     }
@@ -378,5 +430,36 @@ mod tests {
         for other in ["sandbox-", "sandbox-x", "system.slice", "28672"] {
             assert_eq!(number_of_name(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_block_is_kept_for_its_engine_while_processes_have_ids_of_it() {
+        const USED: u32 = (FIRST_SLOT + 7) * SLOT_UIDS + 1000;
+        let used: InUse = || Ok(BTreeSet::from([0, USED]));
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("host");
+        let gone = dir.path().join("gone");
+        let old = Slots::open_with(&host, "old", &gone, || Ok(BTreeSet::new())).unwrap();
+        let number = old.take().unwrap().unwrap().number();
+        let used_number = number_of_uids(USED);
+        assert!(old.owns(number) && old.owns(used_number));
+        drop(old);
+        // Its data is gone, and it does not live: only the processes tell that its ids are used.
+        let new = Slots::open_with(&host, "new", dir.path(), used).unwrap();
+        let taken = new.take().unwrap().unwrap();
+        assert!(!new.owns(number) && new.owns(taken.number()));
+        let abandoned = |of: u32| new.with_abandoned(|abandoned| abandoned(of)).unwrap();
+        assert!(abandoned(number) && !abandoned(taken.number()));
+        // Back with its data, wherever that is now, it has what it had.
+        let moved = dir.path().join("moved");
+        fs::create_dir(&moved).unwrap();
+        let old = Slots::open_with(&host, "old", &moved, used).unwrap();
+        assert!(old.retake(number).is_some());
+        drop(old);
+        assert!(new.is_claimed_by("old"));
+        // No claim at all does not make ids free that are used.
+        fs::remove_dir_all(&host).unwrap();
+        let third = Slots::open_with(&host, "third", dir.path(), used).unwrap();
+        assert!(third.take().unwrap().is_some() && !third.owns(used_number));
     }
 }

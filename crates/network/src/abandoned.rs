@@ -1,9 +1,9 @@
-//! What engines that are gone for good have left in the kernel: their table and their route to the
-//! gateway's address. Both carry the engine's name, and who is gone is told by the caller.
+//! What engines that are gone for good have left in the kernel: interfaces of sandboxes that still run, their
+//! table and their route to the gateway's address. Who is gone is told by the caller.
 
 use std::net::Ipv4Addr;
 
-use crate::address::Addresses;
+use crate::address::{Addresses, index_of};
 use crate::link;
 use crate::netlink::{Attributes, Batch, DUMP, NetlinkError, Socket, attribute};
 use crate::network::{NetworkError, instance_of, table_name};
@@ -12,13 +12,24 @@ use crate::nft::Transaction;
 const GET_TABLE: u16 = (10 << 8) + 1;
 const FAMILY_INET: u8 = 1;
 
-/// Removes tables and routes of engines that `lives` does not know, and says how many there were. The
-/// table of an engine that runs cannot be removed by anybody else; what belongs to one stays.
-pub fn sweep(lives: impl Fn(&str) -> bool) -> Result<u64, NetworkError> {
+/// Removes interfaces whose index is `abandoned`, and tables and routes of engines that `lives` does not know;
+/// says how many there were. The table of an engine that runs cannot be removed by anybody else; what belongs
+/// to one stays.
+pub fn sweep(
+    lives: impl Fn(&str) -> bool,
+    abandoned: impl Fn(u32) -> bool,
+) -> Result<u64, NetworkError> {
     let mut netfilter = Socket::netfilter().map_err(NetworkError::io("open a netfilter socket"))?;
     let mut route = Socket::route().map_err(NetworkError::io("open a route socket"))?;
     let mut swept = 0;
     let mut held = Vec::new();
+    // First: without the rules nothing would stop a sandbox that runs without an engine.
+    for name in link::list(&mut route)? {
+        if index_of(&name).is_some_and(&abandoned) {
+            link::delete(&mut route, &name)?;
+            swept += 1;
+        }
+    }
     for instance in tables(&mut netfilter)? {
         if lives(&instance) {
             continue;

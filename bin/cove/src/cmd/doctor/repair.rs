@@ -21,7 +21,9 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
     let failed =
         |error: EngineError| CliError::usage(format!("cannot repair the pool: {}", chain(&error)));
     let told = |error: RunnerError| CliError::usage(format!("cannot repair the pool: {error}"));
-    let engine = Engine::open(config.clone(), settings.tiers()).await.map_err(failed)?;
+    let engine = Engine::open(config.clone(), settings.tiers())
+        .await
+        .map_err(failed)?;
     if engine.check_pool().is_ok() {
         engine.close().await;
         output::line("the storage pool can be written to")?;
@@ -29,7 +31,9 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
     }
     let interrupted = engine.interrupt_all().await.map_err(told)?;
     engine.detach().await.map_err(failed)?;
-    let engine = Engine::open(config, settings.tiers()).await.map_err(failed)?;
+    let engine = Engine::open(config, settings.tiers())
+        .await
+        .map_err(failed)?;
     let writable = engine.check_pool();
     if writable.is_ok() {
         output::line("the storage pool is mounted again and can be written to")?;
