@@ -22,6 +22,16 @@ fn serve_page(cove: &Cove) {
     ]);
 }
 
+/// What the page of [`serve_page`] is at a forwarded port.
+fn page_at(port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    Ok(page)
+}
+
 /// Connects through a SOCKS5 port; the code of its answer, and the connection when that is good.
 fn socks(port: u16, host: &str, to: u16) -> Option<(u8, TcpStream)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -178,20 +188,15 @@ fn one_kept_connection_carries_many_channels_of_every_kind() {
         assert_eq!(stdout(&output), format!("{number} to {number}\n"));
         assert_eq!(output.status.code(), i32::try_from(number).ok());
     }
-    // Ports are added to a connection that stands, and taken away again.
-    let local = free_port();
-    let forward = format!("127.0.0.1:{local}:127.0.0.1:8000");
-    assert!(
-        master
-            .run(&["-O", "forward", "-L", &forward, "box"])
-            .status
-            .success()
-    );
-    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    // Ports are added to a connection that stands, and taken away again. Another program may take a free port
+    // before ssh does, and after it.
+    let (local, forward) = wait_for("a port is forwarded", || {
+        let local = free_port();
+        let forward = format!("127.0.0.1:{local}:127.0.0.1:8000");
+        let forwarded = master.run(&["-O", "forward", "-L", &forward, "box"]);
+        forwarded.status.success().then_some((local, forward))
+    });
+    let page = page_at(local).unwrap();
     assert!(page.ends_with("inside\n"), "{page}");
     assert!(
         master
@@ -200,9 +205,8 @@ fn one_kept_connection_carries_many_channels_of_every_kind() {
             .success()
     );
     wait_for("the port is given up", || {
-        TcpStream::connect(("127.0.0.1", local))
-            .is_err()
-            .then_some(())
+        let page = page_at(local).unwrap_or_default();
+        (!page.ends_with("inside\n")).then_some(())
     });
     // Files go over the same connection.
     let content = noise(3 << 20);
