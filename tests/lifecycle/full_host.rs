@@ -21,12 +21,12 @@ fn run(command: &mut Command) {
 
 /// A small filesystem of the test's own, which the engine takes for the host's disk. On a real disk: on
 /// tmpfs what the pool writes would be memory, and charged to whoever wrote it.
-struct SmallDisk {
+pub struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("cove-disk-")
             .tempdir_in("/var/tmp")
@@ -49,11 +49,11 @@ impl SmallDisk {
         disk
     }
 
-    fn world(&self) -> PathBuf {
+    pub fn world(&self) -> PathBuf {
         self.path().join("world")
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 

@@ -19,6 +19,7 @@ mod resizing;
 mod sleeping;
 mod snapshots;
 mod sqlite;
+mod stalled;
 mod stopping;
 mod storage;
 mod tiers;

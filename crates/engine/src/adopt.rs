@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use cove_isolation::{Adopted, IsolationError, Machine};
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_pool::{Kind, VolumeId};
-use tokio::task::spawn_blocking;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::aside::{NOT_TAKEN_OVER, SetAside};
 use crate::ending::end;
@@ -13,16 +14,21 @@ use crate::engine::{Engine, Inner};
 use crate::error::EngineError;
 use crate::files::Damaged;
 use crate::monitor;
+use crate::offload;
 use crate::pause::put_back;
 use crate::record::{Durability, Record};
 use crate::sandbox::{Sandbox, volume_of};
 use crate::snapshots::{memory_dir, staging};
 use crate::volumes::remove_tree;
 
+/// Sandboxes taken over at the same time.
+const ADOPTED_AT_ONCE: usize = 16;
+
 impl Engine {
     pub(crate) async fn adopt_all(&self) -> Result<(), EngineError> {
         let inner = &self.inner;
-        let found = inner.records.load().map_err(|source| EngineError::Io {
+        let found = offload::blocking(|| inner.records.load());
+        let found = found.map_err(|source| EngineError::Io {
             action: "read records in",
             path: inner.config.data_dir.join("records"),
             source,
@@ -32,6 +38,8 @@ impl Engine {
         }
         let records: Vec<_> = found.intact.into_iter().map(|(_, record)| record).collect();
         self.adopt_gateway(&records).await;
+        let turns = Arc::new(Semaphore::new(ADOPTED_AT_ONCE));
+        let mut adopting = JoinSet::new();
         for record in records {
             // After a power loss the record before the last one is the right one. Within one boot it only
             // tells that this sandbox exists, and not that it was half made.
@@ -57,12 +65,23 @@ impl Engine {
             let damage = older.map(|reason| {
                 format!("{NOT_TAKEN_OVER}: its record is damaged ({reason}); an older one is used")
             });
-            if let Err(error) = self.adopt(record, damage).await {
-                let reason = crate::error::chain(&error);
-                inner
-                    .aside
-                    .put(kept.id.clone(), SetAside::refused(kept, reason));
-            }
+            let turn = Arc::clone(&turns).acquire_owned().await;
+            let engine = self.clone();
+            adopting.spawn(async move {
+                let _turn = turn.expect("it is never closed");
+                if let Err(error) = engine.adopt(record, damage).await {
+                    let reason = crate::error::chain(&error);
+                    let id = kept.id.clone();
+                    engine.inner.aside.put(id, SetAside::refused(kept, reason));
+                }
+            });
+        }
+        while let Some(adopted) = adopting.join_next().await {
+            adopted.map_err(|error| EngineError::Io {
+                action: "take over what runs of",
+                path: inner.config.data_dir.clone(),
+                source: error.into(),
+            })?;
         }
         Ok(())
     }
@@ -111,7 +130,8 @@ impl Engine {
                 None
             }
         };
-        if let Err(error) = inner.settle_volume(&mut record, machine.is_some()) {
+        let settled = offload::blocking(|| inner.settle_volume(&mut record, machine.is_some()));
+        if let Err(error) = settled {
             if let Some(machine) = &machine {
                 end(machine.as_ref()).await;
             }

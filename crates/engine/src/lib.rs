@@ -41,6 +41,7 @@ mod limits;
 mod merged;
 mod monitor;
 mod network;
+mod offload;
 mod origin;
 mod pause;
 mod record;

@@ -138,8 +138,6 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
         record.machine = None;
         record.grown_mb = None;
         add_past(record, &usage);
-        // While the record is locked: a sample that found both would count the same use twice.
-        sandbox.set_machine(None);
     });
     // Also when the step was refused.
     sandbox.set_machine(None);

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::books::{DiskPromise, RunPromise};
 use crate::error::{from_isolation, from_write, internal};
 use crate::events::Events;
+use crate::offload;
 use crate::record::{Durability, Record, Records};
 
 /// How long a machine may take to end after SIGKILL before the operation gives up on it.
@@ -25,7 +26,10 @@ pub struct Sandbox {
     pub operation: tokio::sync::Mutex<()>,
     /// Held while limits of what runs change, by whoever changes them: on request, or by growth.
     pub limits: tokio::sync::Mutex<()>,
+    /// Held for moments only: whoever asks for it never waits for a disk.
     record: Mutex<Record>,
+    /// Held while a change is made and written, so that changes are written one after the other.
+    changing: Mutex<()>,
     machine: RwLock<Option<Arc<dyn Machine>>>,
     /// The task that watches the machine, and clears up after it.
     monitor: Mutex<Option<JoinHandle<()>>>,
@@ -44,6 +48,7 @@ impl Sandbox {
             limits: tokio::sync::Mutex::default(),
             state: watch::Sender::new(record.state),
             record: Mutex::new(record),
+            changing: Mutex::default(),
             machine: RwLock::default(),
             monitor: Mutex::default(),
             run_promise: Mutex::default(),
@@ -132,10 +137,20 @@ impl Sandbox {
         durability: Durability,
         change: impl FnOnce(&mut Record),
     ) -> Result<State, RunnerError> {
-        let mut record = self.lock();
-        let before = record.state;
+        offload::blocking(|| self.step(wanted, reason, durability, change))
+    }
+
+    fn step(
+        &self,
+        wanted: Step,
+        reason: Option<String>,
+        durability: Durability,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<State, RunnerError> {
+        let _turn = self.turn();
+        let mut changed = self.record();
+        let before = changed.state;
         let next = step(before, wanted)?;
-        let mut changed = record.clone();
         changed.state = next;
         changed.reason.clone_from(&reason);
         change(&mut changed);
@@ -148,6 +163,7 @@ impl Sandbox {
             }
             tracing::error!(sandbox = %self.id, %error, "what happened to a sandbox could not be written down");
         }
+        let mut record = self.lock();
         // Told after it is written, so that whoever hears of it finds it on disk; and under the record's
         // lock, so that events are in the order of the states.
         if next != before || wanted == Step::Booted {
@@ -157,6 +173,10 @@ impl Sandbox {
             };
             let started = changed.started_at.filter(|_| wanted == Step::Booted);
             self.events.emit_at(&self.id, kind, started);
+        }
+        if wanted == Step::Exited {
+            // While the record is locked: a sample that found both would count the same use twice.
+            self.set_machine(None);
         }
         *record = changed;
         drop(record);
@@ -170,16 +190,22 @@ impl Sandbox {
         durability: Durability,
         change: impl FnOnce(&mut Record),
     ) -> Result<(), RunnerError> {
-        let mut record = self.lock();
-        let mut changed = record.clone();
-        change(&mut changed);
-        if is_kept(changed.state) {
-            self.records
-                .write(&changed, durability)
-                .map_err(|error| from_write("the sandbox's record", &error))?;
-        }
-        *record = changed;
-        Ok(())
+        offload::blocking(|| {
+            let _turn = self.turn();
+            let mut changed = self.record();
+            change(&mut changed);
+            if is_kept(changed.state) {
+                self.records
+                    .write(&changed, durability)
+                    .map_err(|error| from_write("the sandbox's record", &error))?;
+            }
+            *self.lock() = changed;
+            Ok(())
+        })
+    }
+
+    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells how it is to readers who may have missed it.

@@ -9,6 +9,7 @@ use std::path::Path;
 use cove_pool::{Access, Pool, PoolError, VolumeId};
 
 use crate::engine::Inner;
+use crate::offload;
 use crate::snapshots::memory_dir;
 
 /// A volume that is deleted when this is dropped, unless it is kept.
@@ -38,7 +39,7 @@ impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             // What cannot be deleted now is deleted by the next sweep.
-            if let Err(error) = self.pool.delete(&id) {
+            if let Err(error) = offload::blocking(|| self.pool.delete(&id)) {
                 tracing::warn!(volume = %id, %error, "a draft stays until the next sweep");
             }
         }
