@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use cove_model::{KeyId, SandboxId};
+use cove_store::Key;
 use time::OffsetDateTime;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -167,7 +168,7 @@ impl Admission {
             By::Itself => Ok(Stay::Until(None)),
             By::Key(id) => {
                 let now = control.now();
-                let key = control.store().key(id).await?;
+                let key = control.key_shared(id).await?;
                 Ok(match key {
                     Some(key)
                         if key.revoked_at.is_none() && key.expires_at.is_none_or(|at| now < at) =>
@@ -224,6 +225,20 @@ impl Control {
             by,
             told,
         }
+    }
+
+    /// A key, read once in a while for all that was let in by it.
+    async fn key_shared(&self, id: &KeyId) -> Result<Option<Key>, ControlError> {
+        let now = self.steady();
+        let epoch = match self.0.keyring.recall_id(id, now) {
+            Ok(key) => return Ok(Some(key)),
+            Err(epoch) => epoch,
+        };
+        let found = self.store().key(id).await?;
+        if let Some(key) = found.as_ref().filter(|key| key.revoked_at.is_none()) {
+            self.0.keyring.remember_id(key.clone(), now, epoch);
+        }
+        Ok(found)
     }
 
     /// For something long that the holder of a key does: it ends when the key does.

@@ -2,29 +2,29 @@
 //!
 //! The host's events are taken over in batches, given a sequence of the control plane's own and kept;
 //! how far the host's log was read is written in the same transaction, so each event is kept once.
-//! Listeners read from the store and are only woken from here, so one that was away misses nothing
-//! that is still kept.
+//! Listeners are woken from here and share what is new; one that was away reads what it missed from the
+//! store, as long as that is still kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cove_model::{Event, EventKind, OrgId, Restated, SandboxId, State};
+use cove_limits::PAGE_MAX;
+use cove_model::{Event, EventKind, Restated, SandboxId, State};
 use cove_runner::EventBatch;
 use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
 use time::OffsetDateTime;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::Control;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
+use crate::listeners::{Follower, SharedEvent, shared};
 use crate::principal::Principal;
-use cove_limits::PAGE_MAX;
+use crate::{Control, Sandbox};
 
-/// Events a listener takes from the store at once.
+/// Events a listener takes at once.
 const READ_AT_ONCE: u32 = 256;
-/// The pause between two such readings of one listener.
+/// The pause between two such takings of one listener: many events in a row wake it once.
 const READ_PAUSE: Duration = Duration::from_millis(50);
 /// How long a list waits for a host that is slow to say what is new.
 const TAKE_WAIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const BURIED_LOOK: u32 = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventItem {
-    Event(StoredEvent),
+    Event(Arc<SharedEvent>),
     /// Events before this sequence are no longer kept; look at the current state again.
     Lost {
         before: u64,
@@ -45,11 +45,10 @@ pub enum EventItem {
 /// Events of one organisation, from a point in time on. Ends when the control plane shuts down.
 pub struct EventSubscription {
     control: Control,
-    org: OrgId,
+    follower: Follower,
     sandbox: Option<SandboxId>,
     after: u64,
     ready: VecDeque<EventItem>,
-    latest: watch::Receiver<u64>,
     /// When it was last looked what there is.
     read_at: Option<Instant>,
 }
@@ -61,30 +60,72 @@ impl EventSubscription {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(Some(item));
             }
-            // Many who follow and much that happens must not be as many reads.
             if let Some(at) = self.read_at {
                 sleep_until(at + READ_PAUSE).await;
             }
             self.read_at = Some(Instant::now());
-            // Marked as seen before reading, so that what comes in between wakes us again.
-            self.latest.borrow_and_update();
-            let found = self
-                .control
-                .store()
-                .events(&self.org, self.sandbox.as_ref(), self.after, READ_AT_ONCE)
-                .await?;
-            if let Some(last) = found.last() {
-                self.after = last.sequence;
+            // Marked as seen before looking, so that what comes in between wakes us again.
+            self.follower.latest.borrow_and_update();
+            let feed = self.follower.feed();
+            let sandbox = self.sandbox.as_ref();
+            let found = match feed.since(self.after, sandbox, READ_AT_ONCE as usize) {
+                Some((found, end)) => {
+                    self.after = end;
+                    found
+                }
+                None => self.read_missed().await?,
+            };
+            if !found.is_empty() {
                 self.ready.extend(found.into_iter().map(EventItem::Event));
                 continue;
             }
             tokio::select! {
-                changed = self.latest.changed() => if changed.is_err() {
+                changed = self.follower.latest.changed() => if changed.is_err() {
                     return Ok(None);
                 },
                 () = self.control.0.closing.cancelled() => return Ok(None),
             }
         }
+    }
+
+    /// What the organisation's feed does not have, from the store. One listener of an organisation reads at
+    /// a time, and leaves what it read to the others.
+    async fn read_missed(&mut self) -> Result<Vec<Arc<SharedEvent>>, ControlError> {
+        let (feed, org) = (self.follower.feed(), self.follower.org().clone());
+        let _turn = feed.reading.lock().await;
+        let (after, limit) = (self.after, READ_AT_ONCE as usize);
+        if let Some((found, end)) = feed.since(after, self.sandbox.as_ref(), limit) {
+            self.after = end;
+            return Ok(found);
+        }
+        // Everything up to here is committed, so that a reading that is not full has seen all of it.
+        let announced = *self.follower.latest.borrow();
+        let end_of = |read: &[Arc<SharedEvent>]| {
+            let last = read.last().map_or(after, |event| event.sequence);
+            match read.len() < limit {
+                true => last.max(announced),
+                false => last,
+            }
+        };
+        let store = self.control.store();
+        // Close behind the feed everything is read, for all who are there.
+        let is_close = feed
+            .distance(after)
+            .is_some_and(|distance| distance <= u64::from(READ_AT_ONCE));
+        if self.sandbox.is_none() || is_close {
+            let read = shared(store.events(&org, None, after, READ_AT_ONCE).await?);
+            self.after = end_of(&read);
+            feed.fill(after, self.after, &read);
+            let mine = |event: &Arc<SharedEvent>| {
+                let wanted = self.sandbox.as_ref();
+                wanted.is_none_or(|wanted| *wanted == event.sandbox)
+            };
+            return Ok(read.into_iter().filter(mine).collect());
+        }
+        let sandbox = self.sandbox.as_ref();
+        let read = shared(store.events(&org, sandbox, after, READ_AT_ONCE).await?);
+        self.after = end_of(&read);
+        Ok(read)
     }
 }
 
@@ -101,8 +142,9 @@ impl Control {
             Some(which) => Some(self.find(principal, which).await?.id),
             None => None,
         };
-        let latest = self.0.listeners.listen(&principal.org);
+        let follower = self.0.listeners.follow(&principal.org);
         let (oldest, last) = self.store().event_bounds(&principal.org).await?;
+        follower.feed().begins_at(last);
         let mut ready = VecDeque::new();
         // A number from before the events that are kept, or from another life of the database.
         let after = match after {
@@ -121,13 +163,33 @@ impl Control {
         };
         Ok(EventSubscription {
             control: self.clone(),
-            org: principal.org.clone(),
+            follower,
             sandbox,
             after,
             ready,
-            latest,
             read_at: None,
         })
+    }
+
+    /// Needs `read`. The sandbox of an event, read once for all who follow; `None` when it is gone.
+    pub async fn sandbox_of(
+        &self,
+        principal: &Principal,
+        event: &SharedEvent,
+    ) -> Result<Option<Sandbox>, ControlError> {
+        principal.require(Scope::Read)?;
+        let id = event.sandbox.as_str();
+        if event.org != principal.org {
+            return Err(ControlError::not_found("sandbox", id));
+        }
+        let found = event.record.get_or_try_init(|| async {
+            match self.get_sandbox(principal, id).await {
+                Ok(sandbox) => Ok(Some(sandbox)),
+                Err(error) if error.code == ErrorCode::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        Ok(found.await?.clone())
     }
 
     /// Needs `read`. Those kept, oldest first, without waiting.
@@ -356,11 +418,8 @@ impl Control {
     }
 
     fn announce(&self, stored: &[StoredEvent]) {
-        for event in stored {
-            self.0.listeners.wake(&event.org, event.sequence);
-        }
         if !stored.is_empty() {
-            self.0.latest_event.send_modify(|count| *count += 1);
+            self.0.listeners.announce(stored);
         }
     }
 }

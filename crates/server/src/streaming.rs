@@ -55,17 +55,15 @@ pub struct ServerEvent<T> {
     pub data: T,
 }
 
-pub fn sse<T: Serialize + 'static>(
-    app: &App,
-    events: impl Stream<Item = ServerEvent<T>> + Send + 'static,
-) -> Response {
+/// Frames of server-sent events, see [`ServerEvent::frame`].
+pub fn sse(app: &App, events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let counted = Counted::new(app);
     let events = Box::pin(events);
     let chunks =
         futures_util::stream::unfold((events, counted), |(mut events, counted)| async move {
             let chunk = match tokio::time::timeout(SSE_PING, events.next()).await {
                 Ok(None) => return None,
-                Ok(Some(event)) => write_event(&event),
+                Ok(Some(frame)) => frame,
                 Err(_) => Bytes::from_static(b":\n\n"),
             };
             Some((Ok::<_, Infallible>(chunk), (events, counted)))
@@ -73,18 +71,21 @@ pub fn sse<T: Serialize + 'static>(
     live(SSE, Body::from_stream(chunks))
 }
 
-fn write_event<T: Serialize>(event: &ServerEvent<T>) -> Bytes {
-    let mut text = String::new();
-    if let Some(id) = event.id {
-        text.push_str(&format!("id: {id}\n"));
+impl<T: Serialize> ServerEvent<T> {
+    /// As it goes over the wire.
+    pub fn frame(&self) -> Bytes {
+        let mut text = String::new();
+        if let Some(id) = self.id {
+            text.push_str(&format!("id: {id}\n"));
+        }
+        if let Some(name) = self.name {
+            text.push_str(&format!("event: {name}\n"));
+        }
+        // JSON has no bare line breaks, so the data is one line.
+        let data = serde_json::to_string(&self.data).expect("wire types are always JSON");
+        text.push_str(&format!("data: {data}\n\n"));
+        text.into()
     }
-    if let Some(name) = event.name {
-        text.push_str(&format!("event: {name}\n"));
-    }
-    // JSON has no bare line breaks, so the data is one line.
-    let data = serde_json::to_string(&event.data).expect("wire types are always JSON");
-    text.push_str(&format!("data: {data}\n\n"));
-    text.into()
 }
 
 fn live(media_type: &'static str, body: Body) -> Response {

@@ -76,6 +76,8 @@ pub trait Store: Send + Sync + 'static {
     async fn check(&self) -> Result<(), StoreError>;
     /// What is known already, without asking the database.
     fn available(&self) -> Result<(), StoreError>;
+    /// What the database was asked for since this was opened.
+    fn operations(&self) -> Operations;
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
@@ -325,9 +327,8 @@ pub trait Store: Send + Sync + 'static {
 /// SQLite file (with `sqlite:` before it or without).
 pub async fn open(address: &str) -> Result<Arc<dyn Store>, StoreError> {
     if address.starts_with("postgres://") || address.starts_with("postgresql://") {
-        return Ok(Arc::new(store::SqlStore(
-            postgres::Postgres::open(address).await?,
-        )));
+        let postgres = postgres::Postgres::open(address).await?;
+        return Ok(Arc::new(store::SqlStore::new(postgres)));
     }
     let path = address.strip_prefix("sqlite:").unwrap_or(address);
     if path.contains("://") {
@@ -349,5 +350,5 @@ pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>, StoreError> {
     let sqlite = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&path))
         .await
         .map_err(|error| StoreError::Unavailable(error.into()))??;
-    Ok(Arc::new(store::SqlStore(sqlite)))
+    Ok(Arc::new(store::SqlStore::new(sqlite)))
 }

@@ -1,5 +1,7 @@
 //! The [`Store`] over either database: every method is one operation.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use async_trait::async_trait;
 use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
@@ -11,34 +13,63 @@ use crate::ops::{
 use crate::sql::{Backend, Durability, Op};
 use crate::{
     AuditHead, AuditJournal, AuditRecord, BootReading, Created, HostPosition, IdempotencyKey,
-    ImageGrant, ImageJobRecord, JournalEntry, Key, Moment, NewEvent, Organisation, Page,
-    PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
-    SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord,
-    SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store, StoreError, StoredEvent, Usage,
-    UsageSample,
+    ImageGrant, ImageJobRecord, JournalEntry, Key, Moment, NewEvent, Operations, Organisation,
+    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
+    SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
+    SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store, StoreError,
+    StoredEvent, Usage, UsageSample,
 };
 
-pub struct SqlStore<B>(pub B);
+pub struct SqlStore<B> {
+    backend: B,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
 
 impl<B: Backend> SqlStore<B> {
+    pub fn new(backend: B) -> Self {
+        Self {
+            backend,
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        }
+    }
+
+    async fn read<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+        self.reads.fetch_add(1, Relaxed);
+        self.backend.read(op).await
+    }
+
+    async fn write<O: Op>(&self, op: O, durability: Durability) -> Result<O::Out, StoreError> {
+        self.writes.fetch_add(1, Relaxed);
+        self.backend.write(op, durability).await
+    }
+
     async fn flushed<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
-        self.0.write(op, Durability::Flushed).await
+        self.write(op, Durability::Flushed).await
     }
 
     /// For what nobody is promised, or only together with something that is flushed after it.
     async fn written<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
-        self.0.write(op, Durability::Written).await
+        self.write(op, Durability::Written).await
     }
 }
 
 #[async_trait]
 impl<B: Backend> Store for SqlStore<B> {
     async fn check(&self) -> Result<(), StoreError> {
-        self.0.check().await
+        self.backend.check().await
     }
 
     fn available(&self) -> Result<(), StoreError> {
-        self.0.available()
+        self.backend.available()
+    }
+
+    fn operations(&self) -> Operations {
+        Operations {
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+        }
     }
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
@@ -46,16 +77,16 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError> {
-        self.0.read(organisations::Get::ById(id.clone())).await
+        self.read(organisations::Get::ById(id.clone())).await
     }
 
     async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError> {
         let get = organisations::Get::ByName(name.to_owned());
-        self.0.read(get).await
+        self.read(get).await
     }
 
     async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError> {
-        self.0.read(organisations::List(page.clone())).await
+        self.read(organisations::List(page.clone())).await
     }
 
     async fn set_quota(
@@ -79,15 +110,15 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, StoreError> {
-        self.0.read(keys::ByHash(hash.to_owned())).await
+        self.read(keys::ByHash(hash.to_owned())).await
     }
 
     async fn key(&self, id: &KeyId) -> Result<Option<Key>, StoreError> {
-        self.0.read(keys::ById(id.clone())).await
+        self.read(keys::ById(id.clone())).await
     }
 
     async fn keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<Key>, StoreError> {
-        self.0.read(keys::List(org.clone(), page.clone())).await
+        self.read(keys::List(org.clone(), page.clone())).await
     }
 
     async fn revoke_key(
@@ -125,11 +156,11 @@ impl<B: Backend> Store for SqlStore<B> {
             SandboxRef::Id(id) => sandboxes::Get::ById(org.clone(), id.clone()),
             SandboxRef::Name(name) => sandboxes::Get::ByName(org.clone(), name.to_owned()),
         };
-        self.0.read(get).await
+        self.read(get).await
     }
 
     async fn any_sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, StoreError> {
-        self.0.read(sandboxes::Get::Any(id.clone())).await
+        self.read(sandboxes::Get::Any(id.clone())).await
     }
 
     async fn sandboxes(
@@ -143,7 +174,7 @@ impl<B: Backend> Store for SqlStore<B> {
             filter: filter.clone(),
             page: page.clone(),
         };
-        self.0.read(list).await
+        self.read(list).await
     }
 
     async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError> {
@@ -152,7 +183,7 @@ impl<B: Backend> Store for SqlStore<B> {
             filter: SandboxFilter::default(),
             page: page.clone(),
         };
-        self.0.read(list).await
+        self.read(list).await
     }
 
     async fn change_sandbox(
@@ -188,7 +219,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn buried_sandboxes(&self, limit: u32) -> Result<Vec<SandboxRecord>, StoreError> {
-        self.0.read(sandboxes::Buried(limit)).await
+        self.read(sandboxes::Buried(limit)).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
@@ -217,11 +248,11 @@ impl<B: Backend> Store for SqlStore<B> {
             SnapshotRef::Id(id) => snapshots::Get::ById(org.clone(), id.clone()),
             SnapshotRef::Name(name) => snapshots::Get::ByName(org.clone(), name.to_owned()),
         };
-        self.0.read(get).await
+        self.read(get).await
     }
 
     async fn any_snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, StoreError> {
-        self.0.read(snapshots::Get::Any(id.clone())).await
+        self.read(snapshots::Get::Any(id.clone())).await
     }
 
     async fn snapshots(
@@ -235,7 +266,7 @@ impl<B: Backend> Store for SqlStore<B> {
             filter: filter.clone(),
             page: page.clone(),
         };
-        self.0.read(list).await
+        self.read(list).await
     }
 
     async fn all_snapshots(&self, page: &PageRequest) -> Result<Page<SnapshotRecord>, StoreError> {
@@ -244,7 +275,7 @@ impl<B: Backend> Store for SqlStore<B> {
             filter: SnapshotFilter::default(),
             page: page.clone(),
         };
-        self.0.read(list).await
+        self.read(list).await
     }
 
     async fn change_snapshot(
@@ -265,7 +296,7 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn forks(&self, sandbox: &SandboxId, limit: u32) -> Result<Vec<SandboxId>, StoreError> {
         let forks = snapshots::Forks(sandbox.clone(), limit.into());
-        self.0.read(forks).await
+        self.read(forks).await
     }
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {
@@ -277,9 +308,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn usage(&self, org: &OrgId, period: Period) -> Result<Usage, StoreError> {
-        self.0
-            .read(usage::OfOrganisation(org.clone(), period))
-            .await
+        self.read(usage::OfOrganisation(org.clone(), period)).await
     }
 
     async fn usage_by_sandbox(
@@ -293,11 +322,11 @@ impl<B: Backend> Store for SqlStore<B> {
             period,
             page: page.clone(),
         };
-        self.0.read(by_sandbox).await
+        self.read(by_sandbox).await
     }
 
     async fn usage_of(&self, sandbox: &SandboxId) -> Result<Usage, StoreError> {
-        self.0.read(usage::OfSandbox(sandbox.clone())).await
+        self.read(usage::OfSandbox(sandbox.clone())).await
     }
 
     async fn append_events(
@@ -314,7 +343,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn host_position(&self) -> Result<Option<HostPosition>, StoreError> {
-        self.0.read(events::Position).await
+        self.read(events::Position).await
     }
 
     async fn events(
@@ -330,7 +359,7 @@ impl<B: Backend> Store for SqlStore<B> {
             after,
             limit,
         };
-        self.0.read(list).await
+        self.read(list).await
     }
 
     async fn latest_events(
@@ -338,11 +367,11 @@ impl<B: Backend> Store for SqlStore<B> {
         sandbox: &SandboxId,
         limit: u32,
     ) -> Result<Vec<StoredEvent>, StoreError> {
-        self.0.read(events::Latest(sandbox.clone(), limit)).await
+        self.read(events::Latest(sandbox.clone(), limit)).await
     }
 
     async fn event_bounds(&self, org: &OrgId) -> Result<(Option<u64>, u64), StoreError> {
-        self.0.read(events::Bounds(org.clone())).await
+        self.read(events::Bounds(org.clone())).await
     }
 
     async fn append_audit(
@@ -368,11 +397,11 @@ impl<B: Backend> Store for SqlStore<B> {
             sequence,
             limit,
         };
-        self.0.read(after).await
+        self.read(after).await
     }
 
     async fn audit_head(&self, org: &OrgId) -> Result<Option<AuditHead>, StoreError> {
-        self.0.read(audit::Head(org.clone())).await
+        self.read(audit::Head(org.clone())).await
     }
 
     async fn audit(
@@ -380,7 +409,7 @@ impl<B: Backend> Store for SqlStore<B> {
         org: &OrgId,
         page: &PageRequest,
     ) -> Result<Page<AuditRecord>, StoreError> {
-        self.0.read(audit::List(org.clone(), page.clone())).await
+        self.read(audit::List(org.clone(), page.clone())).await
     }
 
     async fn grant_image(
@@ -416,7 +445,7 @@ impl<B: Backend> Store for SqlStore<B> {
         &self,
         after: Option<(OrgId, ImageId)>,
     ) -> Result<Vec<(OrgId, ImageId)>, StoreError> {
-        self.0.read(images::Loose(after)).await
+        self.read(images::Loose(after)).await
     }
 
     async fn image_is_held_by_others(
@@ -425,7 +454,7 @@ impl<B: Backend> Store for SqlStore<B> {
         image: &ImageId,
     ) -> Result<bool, StoreError> {
         let held = images::HeldByOthers(org.clone(), image.clone());
-        self.0.read(held).await
+        self.read(held).await
     }
 
     async fn release_image(&self, org: &OrgId, image: &ImageId) -> Result<(), StoreError> {
@@ -434,11 +463,11 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError> {
-        self.0.read(images::Of(org.clone())).await
+        self.read(images::Of(org.clone())).await
     }
 
     async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError> {
-        self.0.read(images::IsGranted(image.clone())).await
+        self.read(images::IsGranted(image.clone())).await
     }
 
     async fn put_image_job(&self, job: &ImageJobRecord) -> Result<(), StoreError> {
@@ -451,11 +480,11 @@ impl<B: Backend> Store for SqlStore<B> {
         id: &str,
     ) -> Result<Option<ImageJobRecord>, StoreError> {
         let get = image_jobs::Get(org.cloned(), id.to_owned());
-        self.0.read(get).await
+        self.read(get).await
     }
 
     async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError> {
-        self.0.read(image_jobs::Unfinished).await
+        self.read(image_jobs::Unfinished).await
     }
 
     async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError> {
@@ -467,7 +496,7 @@ impl<B: Backend> Store for SqlStore<B> {
         sandbox: &SandboxId,
         port: Option<u16>,
     ) -> Result<Vec<PortShare>, StoreError> {
-        self.0.read(shares::Get(sandbox.clone(), port)).await
+        self.read(shares::Get(sandbox.clone(), port)).await
     }
 
     async fn unshare_port(&self, sandbox: &SandboxId, port: u16) -> Result<(), StoreError> {
@@ -479,12 +508,12 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn ssh_keys(&self, org: &OrgId, page: &PageRequest) -> Result<Page<SshKey>, StoreError> {
-        self.0.read(ssh_keys::List(org.clone(), page.clone())).await
+        self.read(ssh_keys::List(org.clone(), page.clone())).await
     }
 
     async fn ssh_keys_by_fingerprint(&self, fingerprint: &str) -> Result<Vec<SshKey>, StoreError> {
         let by = ssh_keys::ByFingerprint(fingerprint.to_owned());
-        self.0.read(by).await
+        self.read(by).await
     }
 
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError> {
@@ -497,7 +526,7 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
-        self.0.read(events::Setting(name.to_owned())).await
+        self.read(events::Setting(name.to_owned())).await
     }
 
     async fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {

@@ -14,6 +14,14 @@ mod snapshot;
 
 pub use snapshot::*;
 
+/// What a database was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Operations {
+    /// Those that change nothing.
+    pub reads: u64,
+    pub writes: u64,
+}
+
 /// What an organisation may hold at once. CPU in thousandths, so that sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

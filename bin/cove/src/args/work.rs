@@ -133,6 +133,9 @@ pub struct BenchArgs {
     /// Workers of the sustained part
     #[arg(long, default_value_t = 4)]
     pub workers: usize,
+    /// Streams of events and output that are open while commands of another sandbox are timed; 0: none
+    #[arg(long, default_value_t = 200)]
+    pub streams: usize,
     /// Sandboxes that only wait while the server's memory is read, on its own machine; 0: none
     #[arg(long, default_value_t = 1000)]
     pub idle: usize,

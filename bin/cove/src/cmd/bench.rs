@@ -14,6 +14,7 @@ use crate::connect;
 use crate::output::{self, Progress, Table};
 use crate::report::CliError;
 
+mod beside;
 mod docker;
 mod idle;
 mod kept;
@@ -90,6 +91,7 @@ pub async fn run(client: &Client, args: &BenchArgs, global: &Global) -> Result<(
         cpu: IDLE_CPU,
         ..cove.clone()
     };
+    let measured = cove.clone();
     let mut figures = tidily(Kept::new(cove), |cove| async move {
         measure(&cove, args, json).await
     })
@@ -98,6 +100,14 @@ pub async fn run(client: &Client, args: &BenchArgs, global: &Global) -> Result<(
     if let Ok(hosts) = client.runners().await {
         figures["warm"] = hosts.items.iter().map(|host| host.warm).sum::<u64>().into();
     }
+    if args.streams > 0 {
+        Progress::new(json).show("streams");
+        let beside = tidily(Kept::new(measured), |cove| async move {
+            beside::measure(&cove, client, args.streams).await
+        })
+        .await?;
+        add(&mut figures, beside);
+    }
     if args.idle > 0 {
         let data_dir = connect::data_dir(global);
         Progress::new(json).show("idle");
@@ -105,9 +115,7 @@ pub async fn run(client: &Client, args: &BenchArgs, global: &Global) -> Result<(
             idle::measure(&cove, args.idle, &data_dir).await
         })
         .await?;
-        if let (Value::Object(figures), Value::Object(idle)) = (&mut figures, idle) {
-            figures.extend(idle);
-        }
+        add(&mut figures, idle);
     }
     let mut report = vec![("cove", figures)];
     if let Some(socket) = &args.docker {
@@ -170,6 +178,12 @@ async fn tidily<S: Subject, F: Future<Output = Result<Value, CliError>>>(
     outcome
 }
 
+fn add(figures: &mut Value, more: Value) {
+    if let (Value::Object(figures), Value::Object(more)) = (figures, more) {
+        figures.extend(more);
+    }
+}
+
 /// How many times what Cove has the other one has.
 fn ratios(cove: &Value, other: &Value) -> Value {
     let ratio = |key: &str| {
@@ -201,6 +215,9 @@ const FIGURES: &[(&str, &str, &str)] = &[
     ("exec_p50_ms", "ms", "exec, median"),
     ("exec_p99_ms", "ms", "exec, p99"),
     ("exec_per_s", "1/s", "exec on one sandbox, 8 at once"),
+    ("streams", "", "streams open at once"),
+    ("streams_exec_p50_ms", "ms", "exec beside them, median"),
+    ("streams_exec_ratio", "", "exec beside them / exec alone"),
     ("idle_sandboxes", "", "sandboxes that only wait"),
     ("idle_server_mb", "MiB", "memory of the server with them"),
 ];
@@ -220,13 +237,11 @@ async fn measure<S: Subject>(subject: &S, args: &BenchArgs, json: bool) -> Resul
     .await?;
     progress.show("exec");
     let exec = execs(subject).await?;
-    let mut all = serde_json::Map::new();
+    let mut all = json!({});
     for part in [latency, burst, sustained, exec] {
-        if let Value::Object(part) = part {
-            all.extend(part);
-        }
+        add(&mut all, part);
     }
-    Ok(all.into())
+    Ok(all)
 }
 
 async fn one_by_one<S: Subject>(subject: &S, count: usize) -> Result<Value, CliError> {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use cove_control::testing::{Call, Fault};
-use cove_control::{EventItem, EventSubscription};
+use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
+use cove_control::{EventItem, EventSubscription, GuestAction};
 use cove_model::{EventKind, State};
+use cove_protocol::message::OutputFrom;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -144,7 +145,7 @@ async fn each_organisation_hears_its_own() {
     let EventItem::Event(event) = item else {
         panic!("{item:?}")
     };
-    assert_eq!((event.sandbox, event.org), (made.id, tenant.org));
+    assert_eq!((&event.sandbox, &event.org), (&made.id, &tenant.org));
 }
 
 #[tokio::test]
@@ -284,5 +285,153 @@ async fn events_go_on_whatever_is_done_to_the_clock() {
         plane.sandbox(&format!("agent-{round}")).await;
         assert_eq!(next_state(&mut live).await.1, State::Creating);
         assert_eq!(next_state(&mut live).await.1, State::Running);
+    }
+}
+
+/// Streams of one organisation.
+const STREAMS: usize = 200;
+
+/// Readings of the store until all of these heard that something runs.
+async fn readings(plane: &Plane, mut streams: Vec<EventSubscription>) -> u64 {
+    let before = plane.store.operations().reads;
+    for events in &mut streams {
+        while next_state(events).await.1 != State::Running {}
+    }
+    plane.store.operations().reads - before
+}
+
+#[tokio::test]
+async fn however_many_follow_an_event_is_read_for_all_of_them_together() {
+    let plane = Plane::new().await;
+    let seen = plane.sandbox("first").await;
+    let listed = plane.control.list_events(&plane.root, None, 0, 10).await;
+    let last = listed.unwrap().last().unwrap().sequence;
+    let follow = async |sandbox: Option<&str>, after: Option<u64>| {
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            let events = plane.control.events(&plane.root, sandbox, after).await;
+            streams.push(events.unwrap());
+        }
+        streams
+    };
+    // What was there before: the first who comes reads it for all.
+    let behind = readings(&plane, follow(None, Some(0)).await).await;
+    assert!(
+        behind <= 2,
+        "{behind} readings for {STREAMS} that are behind"
+    );
+    // What is new is read by nobody, whether all is followed or one sandbox.
+    let (live, resumed) = (follow(None, None).await, follow(None, Some(last)).await);
+    let one = follow(Some(seen.id.as_str()), None).await;
+    plane.sandbox("second").await;
+    let control = &plane.control;
+    control
+        .stop_sandbox(&plane.root, "first", None)
+        .await
+        .unwrap();
+    control.start_sandbox(&plane.root, "first").await.unwrap();
+    control.list_events(&plane.root, None, 0, 1).await.unwrap();
+    for (name, streams) in [("live", live), ("resumed", resumed), ("of one", one)] {
+        let read = readings(&plane, streams).await;
+        assert!(read <= 2, "{read} readings for {STREAMS} {name}");
+    }
+    assert_eq!(
+        control
+            .table_sizes()
+            .iter()
+            .find(|(name, _)| *name == "listeners"),
+        Some(&("listeners", 0))
+    );
+}
+
+#[tokio::test]
+async fn a_stream_far_behind_reads_all_it_missed_in_order() {
+    let plane = Plane::new().await;
+    let control = &plane.control;
+    let watched = plane.sandbox("watched").await;
+    plane.sandbox("busy").await;
+    // More than is read at once, and more than a feed keeps.
+    for _ in 0..400 {
+        control.freeze_sandbox(&plane.root, "busy").await.unwrap();
+        control.resume_sandbox(&plane.root, "busy").await.unwrap();
+    }
+    let mut total = 0;
+    while let Some(last) = control
+        .list_events(&plane.root, None, total, 1000)
+        .await
+        .unwrap()
+        .last()
+    {
+        total = last.sequence;
+    }
+    assert!(total > 700, "{total}");
+    let mut all = control.events(&plane.root, None, Some(0)).await.unwrap();
+    for expected in 1..=total {
+        let item = timeout(DEADLINE, all.next()).await.unwrap().unwrap();
+        let Some(EventItem::Event(event)) = item else {
+            panic!("{item:?}")
+        };
+        assert_eq!(event.sequence, expected);
+    }
+    let which = Some(watched.id.as_str());
+    let mut one = control.events(&plane.root, which, Some(0)).await.unwrap();
+    assert_eq!(next_state(&mut one).await.1, State::Creating);
+    assert_eq!(next_state(&mut one).await.1, State::Running);
+    control
+        .stop_sandbox(&plane.root, "watched", None)
+        .await
+        .unwrap();
+    control.list_events(&plane.root, None, 0, 1).await.unwrap();
+    assert_eq!(next_state(&mut one).await.1, State::Stopped);
+    let before = plane.store.operations().reads;
+    assert!(
+        timeout(std::time::Duration::from_millis(200), one.next())
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        plane.store.operations().reads,
+        before,
+        "nothing new, nothing read"
+    );
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_sandbox_at_rest_is_woken_by_its_events_alone() {
+    const FOLLOWERS: usize = 20;
+    let mut plane = Plane::new().await;
+    let guest = ScriptedGuest::default();
+    plane.runner.set_guest(GuestKind::Scripted(guest));
+    let resting = plane.sandbox("resting").await;
+    let (control, root) = (plane.control.clone(), plane.root.clone());
+    let mut waiting = tokio::task::JoinSet::new();
+    let mut followers = Vec::new();
+    for _ in 0..FOLLOWERS {
+        let access = control
+            .guest(&root, "resting", GuestAction::ProcessRead)
+            .await;
+        followers.push(access.unwrap());
+    }
+    control.freeze_sandbox(&root, "resting").await.unwrap();
+    control.list_events(&root, None, 0, 1).await.unwrap();
+    let asked = || plane.runner.count(Call::Get, Some(&resting.id));
+    let before = asked();
+    for access in followers {
+        waiting.spawn(async move { access.follow_again(OutputFrom::default()).await.is_ok() });
+    }
+    crate::support::wait(|| async { (asked() >= before + FOLLOWERS).then_some(()) }).await;
+    let quiet = asked();
+    let neighbour = plane.tenant("neighbour", None).await;
+    for round in 0..10 {
+        let name = format!("agent-{round}");
+        plane.create(&neighbour, named(&name)).await.unwrap();
+        control.list_events(&neighbour, None, 0, 1).await.unwrap();
+    }
+    let woken = asked() - quiet;
+    assert!(woken < FOLLOWERS, "{woken} looks because of others' events");
+    plane.go();
+    control.resume_sandbox(&root, "resting").await.unwrap();
+    while let Some(done) = timeout(DEADLINE, waiting.join_next()).await.unwrap() {
+        assert!(done.unwrap(), "it goes on");
     }
 }

@@ -71,20 +71,23 @@ async fn answer(
             () = until.cancelled() => return None,
         };
         let event = match item {
-            Ok(Some(EventItem::Event(event))) => {
-                let id = Some(event.sequence);
-                let data = serde_json::to_value(convert::event(event)).ok()?;
-                ServerEvent {
-                    id,
+            // Encoded once, however many follow.
+            Ok(Some(EventItem::Event(event))) => event.written(|event| {
+                let written = ServerEvent {
+                    id: Some(event.sequence),
                     name: None,
-                    data,
-                }
+                    data: convert::event(event.clone()),
+                };
+                written.frame()
+            }),
+            Ok(Some(EventItem::Lost { before })) => {
+                let lost = ServerEvent {
+                    id: None,
+                    name: Some("lost"),
+                    data: json!({"before": before}),
+                };
+                lost.frame()
             }
-            Ok(Some(EventItem::Lost { before })) => ServerEvent {
-                id: None,
-                name: Some("lost"),
-                data: json!({"before": before}),
-            },
             Ok(None) | Err(_) => return None,
         };
         Some((event, (subscription, until)))
