@@ -2,10 +2,8 @@
 
 use std::collections::VecDeque;
 
-use cove_control::{Account, Charge};
+use cove_control::{Account, Charge, PIECE};
 
-/// Bytes of one piece.
-pub const PIECE: usize = 64 * 1024;
 /// Output is paid for in steps, so that a command that says little costs little.
 const STEP: usize = 4 * 1024;
 

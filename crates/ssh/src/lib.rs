@@ -30,7 +30,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 mod connection;
-mod following;
 mod forward;
 mod guarded;
 mod inbox;

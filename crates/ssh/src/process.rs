@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cove_control::{CommandRequest, Control, ControlError, GuestAction, SshLogin};
+use cove_control::{CommandRequest, Control, ControlError, Following, GuestAction, SshLogin};
 use cove_protocol::client::{FollowEvent, Guest};
-use cove_protocol::message::{Channel, Exit, PtySize, Resize, Signal};
+use cove_protocol::message::{Channel, Exit, OutputFrom, PtySize, Resize, Signal};
 use russh::ChannelWriteHalf;
 use russh::server::{Handle, Msg};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::following::Following;
 use crate::inbox::Outlet;
 use crate::signals;
 
@@ -81,7 +80,12 @@ impl Session {
         let start = access.command(request)?;
         let id = start.id.clone();
         let follow = access.start_following(start).await?;
-        let mut following = Following::new(access, follow, id.clone());
+        let from = OutputFrom {
+            id: id.clone(),
+            follow: true,
+            ..OutputFrom::default()
+        };
+        let mut following = Following::new(access, follow, from, false);
         // The first event tells that it runs, or why not.
         following.next().await?;
         Ok((guest, Started { id, following }))
@@ -118,7 +122,7 @@ impl Session {
         match ended {
             Ok(Some(exit)) => self.tell_exit(&exit).await,
             Ok(None) => {}
-            Err(error) => self.refuse(&error, terminal).await,
+            Err(error) => self.refuse(&error.into(), terminal).await,
         }
     }
 

@@ -2,15 +2,19 @@
 //!
 //! A guest that is about to be captured ends every call, and the client of its protocol takes streams up
 //! again by itself. What is left to do here is the sandbox that was put to rest: whoever listens waits
-//! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat.
+//! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat. Every
+//! interface follows output through here: the API, the dialects and SSH.
 
 use bytes::BytesMut;
-use cove_control::{ControlError, GuestAccess, GuestError};
-use cove_protocol::client::{Follow, FollowEvent};
+use cove_protocol::client::{Follow, FollowEvent, GuestError};
 use cove_protocol::message::OutputFrom;
 use futures_util::future::poll_immediate;
 
-use crate::output::PIECE;
+use crate::error::ControlError;
+use crate::guest::GuestAccess;
+
+/// Bytes of output passed on at once.
+pub const PIECE: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
@@ -18,6 +22,15 @@ pub enum FollowError {
     Guest(#[source] GuestError),
     #[error("the sandbox could not be followed further")]
     Control(#[from] ControlError),
+}
+
+impl From<FollowError> for ControlError {
+    fn from(error: FollowError) -> Self {
+        match error {
+            FollowError::Guest(error) => error.into(),
+            FollowError::Control(error) => error,
+        }
+    }
 }
 
 pub struct Following {
@@ -70,7 +83,7 @@ async fn was_put_to_rest(access: &GuestAccess, error: &GuestError) -> bool {
         GuestError::Connect(_) | GuestError::Frame(_) | GuestError::TimedOut(_) => {
             GuestAccess::is_at_rest(error) || access.rests().await
         }
-        GuestError::Refused { .. } | GuestError::Unexpected(_) => false,
+        GuestError::Refused { .. } | GuestError::Unexpected(_) | GuestError::NoRoom => false,
     }
 }
 
