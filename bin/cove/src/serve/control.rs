@@ -218,11 +218,11 @@ async fn prepare(
     .await)
 }
 
-/// Whether an error comes from a database that does not answer.
+/// Whether an error comes from a database that does not answer or takes no writes.
 fn is_unavailable(error: &ControlError) -> bool {
     let mut below = std::error::Error::source(error);
     while let Some(cause) = below {
-        if let Some(StoreError::Unavailable(_)) = cause.downcast_ref() {
+        if cause.downcast_ref().is_some_and(passes) {
             return true;
         }
         below = cause.source();
@@ -231,28 +231,46 @@ fn is_unavailable(error: &ControlError) -> bool {
 }
 
 async fn open_store(config: &RoleConfig) -> Result<Arc<dyn Store>, ServeError> {
+    let settings = &config.settings;
+    let open = || async {
+        match settings.database.as_str() {
+            "" => cove_store::open_sqlite(&settings.control_dir().join("cove.db")).await,
+            address => cove_store::open(address).await,
+        }
+    };
+    let opened = keep_trying(open, tokio::time::sleep).await;
+    opened.map_err(|error| ServeError::Start {
+        message: format!("cannot open the database: {}", chain(&error)),
+        hint: None,
+    })
+}
+
+/// Until the database is there and takes writes, for as long as that takes. What will not become another
+/// by waiting (a wrong password, a damaged file) ends it.
+async fn keep_trying<T, O, S>(
+    open: impl Fn() -> O,
+    sleep: impl Fn(Duration) -> S,
+) -> Result<T, StoreError>
+where
+    O: Future<Output = Result<T, StoreError>>,
+    S: Future<Output = ()>,
+{
     let mut pause = STORE_RETRY_FIRST;
     loop {
-        let opened = match config.settings.database.as_str() {
-            "" => cove_store::open_sqlite(&config.settings.control_dir().join("cove.db")).await,
-            address => cove_store::open(address).await,
-        };
-        match opened {
-            Ok(store) => return Ok(store),
-            Err(error @ StoreError::Unavailable(_)) => {
+        match open().await {
+            Err(error) if passes(&error) => {
                 tracing::warn!(again_in = ?pause, error = chain(&error), "cannot reach the database");
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 pause = (pause * 2).min(STORE_RETRY_MAX);
             }
-            Err(error) => {
-                let message = format!("cannot open the database: {}", chain(&error));
-                return Err(ServeError::Start {
-                    message,
-                    hint: None,
-                });
-            }
+            outcome => return outcome,
         }
     }
+}
+
+/// Whether a database may be there again by itself.
+fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(_) | StoreError::ReadOnly)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -263,4 +281,48 @@ fn chain(error: &dyn std::error::Error) -> String {
         below = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn ten_minutes_without_a_database_end_within_one_pause_of_its_return() {
+        const AWAY: Duration = Duration::from_secs(600);
+        for away in [
+            || StoreError::Unavailable("refused".into()),
+            || StoreError::ReadOnly,
+        ] {
+            // No time passes but what is waited for.
+            let (now, pauses) = (Cell::new(Duration::ZERO), RefCell::new(Vec::new()));
+            let open = || async {
+                match now.get() < AWAY {
+                    true => Err(away()),
+                    false => Ok("open"),
+                }
+            };
+            let sleep = |pause| {
+                now.set(now.get() + pause);
+                pauses.borrow_mut().push(pause);
+                std::future::ready(())
+            };
+            assert_eq!(keep_trying(open, sleep).await.unwrap(), "open");
+            assert!(now.get() <= AWAY + STORE_RETRY_MAX);
+            let pauses = pauses.into_inner();
+            assert!(pauses.iter().all(|pause| *pause <= STORE_RETRY_MAX));
+            // Neither a busy loop nor a full log.
+            assert!(pauses.len() < 200, "{} tries", pauses.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waiting_does_not_change_is_told_at_once() {
+        let open = || async { Err::<(), _>(StoreError::Refused("no such user".into())) };
+        let sleep = |_| -> std::future::Ready<()> { panic!("nothing to wait for") };
+        let refused = keep_trying(open, sleep).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))));
+    }
 }

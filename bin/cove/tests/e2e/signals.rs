@@ -201,13 +201,36 @@ fn a_server_without_a_database_waits_for_it_and_never_gives_up() {
 fn the_shipped_unit_is_valid_and_never_gives_up() {
     let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/cove.service");
     let text = std::fs::read_to_string(unit).unwrap();
-    for line in [
-        "Restart=always",
-        "StartLimitIntervalSec=0",
-        "TimeoutStartSec=infinity",
-        "KillMode=process",
+    let setting = |name: &str| {
+        let mut found = text.lines().filter_map(|line| line.split_once('='));
+        let found = found.find(|(key, _)| *key == name);
+        found.map(|(_, value)| value)
+    };
+    // Started again however it ended and however often; a start has all the time it takes.
+    for (name, value) in [
+        ("Restart", "always"),
+        ("StartLimitIntervalSec", "0"),
+        ("TimeoutStartSec", "infinity"),
+        ("KillMode", "process"),
     ] {
-        assert!(text.lines().any(|found| found == line), "{line} is missing");
+        assert_eq!(setting(name), Some(value), "{name}");
+    }
+    // No more than a start a second, and no delay that grows.
+    let pause: u64 = setting("RestartSec").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&pause), "{pause}");
+    // Nothing that ends it for good or by the clock.
+    for name in [
+        "StartLimitBurst",
+        "StartLimitAction",
+        "RestartPreventExitStatus",
+        "RestartMaxDelaySec",
+        "RestartSteps",
+        "RuntimeMaxSec",
+        "WatchdogSec",
+        "FailureAction",
+        "SuccessExitStatus",
+    ] {
+        assert_eq!(setting(name), None, "{name}");
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let copy = dir.path().join("cove.service");
