@@ -92,7 +92,7 @@ impl Stage {
             presets: Presets {
                 file: None,
                 packages: PackageHosts {
-                    ask_tools: false,
+                    ask_tools: None,
                     ..PackageHosts::default()
                 },
             },

@@ -30,6 +30,8 @@ use crate::record::Record;
 
 /// What the gateway's user id is claimed as.
 const ACCOUNT: &str = "gateway";
+/// Whose user id package managers of the host are asked under.
+const TOOLS_ACCOUNT: &str = "package-tools";
 /// How often a pair of ports is tried.
 const PORT_TRIES: u32 = 16;
 /// How long the thread that hears of refusals waits before it looks whether the engine still is.
@@ -74,7 +76,12 @@ impl Gatekeeper {
         let directory = engine.data_dir.join("gateway");
         let ports = ports(&directory.with_extension("ports"), address)?;
         let (range, prefix) = addresses.range();
-        let uid = accounts::claim(&engine.host_cache, &engine.data_dir, ACCOUNT, None)?;
+        let claim = |account| accounts::claim(&engine.host_cache, &engine.data_dir, account, None);
+        let uid = claim(ACCOUNT)?;
+        let packages = PackageHosts {
+            ask_tools: Some(claim(TOOLS_ACCOUNT)?),
+            ..PackageHosts::default()
+        };
         let config = GatewayConfig {
             owners: Default::default(),
             program: cove_embedded::GATEWAY,
@@ -88,7 +95,7 @@ impl Gatekeeper {
             resolv_conf: "/etc/resolv.conf".into(),
             presets: Presets {
                 file: engine.network_presets.clone(),
-                packages: PackageHosts::default(),
+                packages,
             },
             reserved: vec![Cidr::new(range, prefix)],
             limits: Default::default(),

@@ -25,9 +25,6 @@ const TOOL: Duration = Duration::from_secs(10);
 const TOLD_FOR: Duration = Duration::from_secs(600);
 /// How often it is looked at meanwhile.
 const TOOL_LOOK: Duration = Duration::from_millis(20);
-/// Nobody: asking needs no privileges.
-const TOOL_UID: u32 = 65_534;
-
 const TOOL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Where to look.
@@ -37,8 +34,9 @@ pub struct PackageHosts {
     pub root: PathBuf,
     /// The home whose settings count, the operator's; root's unless told.
     pub home: Option<PathBuf>,
-    /// Whether pip and npm may be run to tell what is built into them.
-    pub ask_tools: bool,
+    /// The user id under which pip and npm may be run to tell what is built into them: one that owns
+    /// nothing and that no other server uses. `None`: they are not run.
+    pub ask_tools: Option<u32>,
     /// What they told last.
     pub told: Told,
 }
@@ -50,7 +48,7 @@ impl Default for PackageHosts {
         Self {
             root: PathBuf::from("/"),
             home: Some(PathBuf::from("/root")),
-            ask_tools: true,
+            ask_tools: None,
             told: Told::default(),
         }
     }
@@ -63,14 +61,16 @@ impl PackageHosts {
         self.apt(&mut found);
         let own_pip = self.pip(&mut found);
         let own_npm = self.npm(&mut found);
-        if self.ask_tools && !(own_pip && own_npm) {
-            found.words(&self.tools(own_pip, own_npm));
+        if let Some(uid) = self.ask_tools
+            && !(own_pip && own_npm)
+        {
+            found.words(&self.tools(uid, own_pip, own_npm));
         }
         self.cargo(&mut found);
         found.rules()
     }
 
-    fn tools(&self, own_pip: bool, own_npm: bool) -> String {
+    fn tools(&self, uid: u32, own_pip: bool, own_npm: bool) -> String {
         // Held while they run, so that they run once for all who ask.
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, text)) = &*told
@@ -80,10 +80,10 @@ impl PackageHosts {
         }
         let mut text = String::new();
         if !own_pip {
-            text += &ask("python3", &["-c", PIP_ASK]);
+            text += &ask(uid, "python3", &["-c", PIP_ASK]);
         }
         if !own_npm {
-            text += &ask("npm", &["config", "get", "registry"]);
+            text += &ask(uid, "npm", &["config", "get", "registry"]);
         }
         *told = Some((Instant::now(), text.clone()));
         text
@@ -182,7 +182,7 @@ impl PackageHosts {
 const PIP_ASK: &str = "from pip._internal.models.index import PyPI as p\n\
     print(p.simple_url, 'https://' + p.file_storage_domain)";
 
-fn ask(program: &str, arguments: &[&str]) -> String {
+fn ask(uid: u32, program: &str, arguments: &[&str]) -> String {
     let asked = Command::new(program)
         .args(arguments)
         .current_dir("/")
@@ -190,8 +190,8 @@ fn ask(program: &str, arguments: &[&str]) -> String {
         .env_clear()
         .env("PATH", TOOL_PATH)
         .env("HOME", "/nonexistent")
-        .uid(TOOL_UID)
-        .gid(TOOL_UID)
+        .uid(uid)
+        .gid(uid)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -353,7 +353,7 @@ mod tests {
         let hosts = PackageHosts {
             root: at.to_owned(),
             home: Some(at.join("home")),
-            ask_tools: false,
+            ask_tools: None,
             ..PackageHosts::default()
         };
         let rules: Vec<String> = hosts.rules().iter().map(Rule::to_string).collect();
@@ -379,7 +379,7 @@ mod tests {
         let hosts = PackageHosts {
             root: root.path().to_owned(),
             home: None,
-            ask_tools: false,
+            ask_tools: None,
             ..PackageHosts::default()
         };
         assert!(hosts.rules().is_empty());

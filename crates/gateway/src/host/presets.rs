@@ -184,7 +184,7 @@ mod tests {
             packages: PackageHosts {
                 root: PathBuf::from("/nonexistent"),
                 home: None,
-                ask_tools: false,
+                ask_tools: None,
                 ..PackageHosts::default()
             },
         }

@@ -160,7 +160,7 @@ impl World {
                 packages: PackageHosts {
                     root: PathBuf::from("/nonexistent"),
                     home: None,
-                    ask_tools: false,
+                    ask_tools: None,
                     ..PackageHosts::default()
                 },
             },
