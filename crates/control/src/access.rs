@@ -73,6 +73,11 @@ fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Searches {
+    /// What is remembered, and who asked.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.found).len() + lock(&self.given).len() + lock(&self.askers).len()
+    }
+
     /// Whether whoever is there may have another search.
     fn may_ask(&self, origin: &Origin, now: Steady) -> bool {
         let address = origin.source.as_deref().and_then(|text| text.parse().ok());

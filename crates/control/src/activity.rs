@@ -53,7 +53,6 @@ impl Activity {
         seen
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         self.table().len()
     }

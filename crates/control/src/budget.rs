@@ -1,13 +1,15 @@
 //! What callers' requests and answers take of the control plane's memory, paid by who asks.
 //!
-//! Every front counts here: bodies while they are read, output while it is collected, answers until the
-//! last byte went to the socket. An organisation has at most half of what others left free, a key at most
+//! Every front counts here: bodies while they are read, output while it is collected, listings of a guest
+//! while they come in, messages of WebSockets until they are delivered, answers until the last byte went to
+//! the socket. An organisation has at most half of what others left free, a key at most
 //! half of what its organisation could have, so neither another organisation nor another key finds nothing
 //! left. Beyond that the one who asks is refused, and nobody else notices.
 
 use std::sync::Arc;
 
 use cove_model::{KeyId, OrgId};
+use cove_protocol::client::{Bill, Pay};
 
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
@@ -55,6 +57,11 @@ impl Budget {
     /// Bytes held by everybody.
     pub fn held(&self) -> usize {
         self.0.organisations.held()
+    }
+
+    /// Organisations and keys that hold something.
+    pub fn accounts(&self) -> usize {
+        self.0.organisations.holders() + self.0.keys.holders()
     }
 
     /// Bytes held by one organisation.
@@ -153,6 +160,18 @@ impl Charge {
     pub fn shrink(&mut self, bytes: usize) {
         self.org.shrink(bytes);
         self.key.shrink(bytes);
+    }
+}
+
+impl Pay for Account {
+    fn bill(&self) -> Box<dyn Bill> {
+        Box::new(self.charge())
+    }
+}
+
+impl Bill for Charge {
+    fn add(&mut self, bytes: usize) -> bool {
+        self.grow(bytes)
     }
 }
 

@@ -28,8 +28,8 @@ use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
 
 /// Bytes of standard input that travel with the command itself; more is written while it runs.
 const STDIN_AT_ONCE_MAX: usize = 512 * 1024;
-/// How often whoever waits for a sandbox at rest looks again, should no event tell.
-const REST_POLL: Duration = Duration::from_secs(1);
+/// How often whoever waits for a sandbox at rest looks again, should its event be lost.
+const REST_POLL: Duration = Duration::from_secs(10);
 /// How often one connection wakes a sandbox that is put to rest again and again.
 const CONNECTS_MAX: u32 = 4;
 const SIGKILL: i32 = 9;
@@ -290,7 +290,7 @@ impl GuestAccess {
     /// woken for that: whoever only listens waits until somebody needs it.
     pub async fn follow_again(&self, from: OutputFrom) -> Result<Follow, ControlError> {
         let (control, id) = (&self.control, &self.sandbox.id);
-        let mut events = control.0.latest_event.subscribe();
+        let mut events = control.0.listeners.watch(id);
         loop {
             if !is_at_rest(control.runner().get(id).await?.state) {
                 match self.listener.follow(from.clone()).await {
@@ -300,7 +300,7 @@ impl GuestAccess {
                 }
             }
             tokio::select! {
-                _ = events.changed() => {}
+                () = events.changed() => {}
                 () = tokio::time::sleep(REST_POLL) => {}
                 () = control.0.closing.cancelled() => {
                     return Err(ControlError::internal("the control plane is ending"));
@@ -512,13 +512,15 @@ impl Control {
         ) {
             self.checkpoint_before_command(&record).await?;
         }
+        let account = self.budget().account(principal);
+        let payer = Arc::new(account.clone());
         Ok(GuestAccess {
-            guest: self.guest_through(&record.id, true),
-            listener: self.guest_of(&record.id),
+            guest: self.guest_through(&record.id, true).paid_by(payer.clone()),
+            listener: self.guest_of(&record.id).paid_by(payer),
             facts: record.facts.clone(),
             sandbox: record.into(),
             control: self.clone(),
-            account: self.budget().account(principal),
+            account,
             _presence: presence,
         })
     }
@@ -582,6 +584,7 @@ pub(crate) fn code_of(error: &GuestError) -> ErrorCode {
             GuestCode::Internal => ErrorCode::GuestUnreachable,
         },
         GuestError::TimedOut(_) => ErrorCode::TimedOut,
+        GuestError::NoRoom => ErrorCode::LimitReached,
         GuestError::Connect(_) => {
             told_below(error).map_or(ErrorCode::GuestUnreachable, |told| told.code)
         }
@@ -609,6 +612,9 @@ impl From<GuestError> for ControlError {
     fn from(error: GuestError) -> Self {
         if let Some(told) = told_below(&error) {
             return told;
+        }
+        if matches!(error, GuestError::NoRoom) {
+            return crate::budget::over();
         }
         let code = code_of(&error);
         let message = match &error {

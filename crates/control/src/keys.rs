@@ -123,6 +123,11 @@ impl Keyring {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn len(&self) -> usize {
+        let ring = self.ring();
+        ring.known.len() + ring.by_id.len() + ring.buckets.len() + ring.used.len()
+    }
+
     fn recall(&self, hash: &TokenHash, now: Steady) -> Result<Key, u64> {
         let ring = self.ring();
         match ring.known.get(hash) {

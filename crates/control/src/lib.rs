@@ -15,7 +15,6 @@ use cove_model::OrgId;
 use cove_runner::RunnerApi;
 use cove_store::Store;
 use time::OffsetDateTime;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +30,8 @@ pub mod config;
 pub mod egress;
 pub mod error;
 pub mod events;
+mod figures;
+mod following;
 pub mod guest;
 mod images;
 pub mod keys;
@@ -67,14 +68,17 @@ pub use cove_runner::{
     GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
 };
 pub use cove_store::{
-    AuditHead, AuditRecord, ChainBreak, Holding, Key, Organisation, Page, PageRequest, Period,
-    Quota, SandboxFilter, SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord,
+    AuditHead, AuditRecord, ChainBreak, Holding, Key, Operations, Organisation, Page, PageRequest,
+    Period, Quota, SandboxFilter, SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord,
     SnapshotState, SshKey, StoredEvent, Usage,
 };
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
+pub use figures::TableSize;
+pub use following::{FollowError, Following, PIECE};
 pub use guest::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
+pub use listeners::SharedEvent;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
@@ -110,11 +114,9 @@ struct Inner {
     budget: Budget,
     activity: activity::Activity,
     audit: audit::AuditLog,
-    /// Changes with every event, for everybody who waits for the next.
-    latest_event: watch::Sender<u64>,
     /// Whether this process has read events of the host yet.
     events_met: AtomicBool,
-    /// Those who follow the events of one organisation.
+    /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     /// Held while events of the host are taken over.
     taking_events: Arc<tokio::sync::Mutex<()>>,
@@ -151,7 +153,6 @@ impl Control {
             taken_back: admission::TakenBack::default(),
             budget: Budget::default(),
             activity: activity::Activity::default(),
-            latest_event: watch::Sender::new(0),
             events_met: AtomicBool::new(false),
             listeners: listeners::Listeners::default(),
             taking_events: Arc::default(),

@@ -55,7 +55,6 @@ impl Idleness {
         self.unpausable().retain(|id, _| alive.contains(id));
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         self.table().len() + self.unpausable().len()
     }

@@ -32,7 +32,6 @@ impl<K: Eq + Hash + Clone> Locks<K> {
         self.entry(id).lock_owned().await
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.held.len()

@@ -64,7 +64,6 @@ impl Stale {
         self.wake.notify_one();
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         let waiting = self.waiting();
         waiting.ids.len() + waiting.retracted.len()

@@ -94,6 +94,11 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         self.table().all
     }
 
+    /// How many hold something.
+    pub fn holders(&self) -> usize {
+        self.table().held.len()
+    }
+
     pub fn held_by(&self, holder: &K) -> usize {
         self.table().held.get(holder).copied().unwrap_or_default()
     }

@@ -84,7 +84,6 @@ impl UnderWay {
         }
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         self.table().len()
     }

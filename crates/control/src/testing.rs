@@ -80,23 +80,6 @@ impl Clock for ManualClock {
     }
 }
 
-impl crate::Control {
-    /// How many entries each table has that grows with sandboxes or snapshots.
-    pub fn table_sizes(&self) -> [(&'static str, usize); 8] {
-        let inner = &self.0;
-        [
-            ("locks", inner.locks.len()),
-            ("contexts", inner.contexts.len()),
-            ("activity", inner.activity.len()),
-            ("idleness", inner.idleness.len()),
-            ("wakes", inner.wakes.len()),
-            ("snapshots under way", inner.snapshots_under_way.len()),
-            ("checkpoints", inner.checkpoints.len()),
-            ("stale", inner.stale.len()),
-        ]
-    }
-}
-
 /// Which call a fault is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {

@@ -20,14 +20,14 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::convert;
 use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
-use crate::streams::{self, DONE, Out};
+use crate::streams::{self, DONE, Out, Stream};
 
 const PING_EVERY: Duration = Duration::from_secs(25);
 const PONG_WAIT: Duration = Duration::from_secs(20);
 /// For the first word of a caller, which says who it is.
 const GREETING: Duration = Duration::from_secs(10);
-/// Bytes of one message; the SDKs say little.
-const PAYLOAD: usize = 1_000_000;
+/// Bytes of one message: a token, or the answer to a ping. Whoever sends the first one is not known yet.
+const PAYLOAD: usize = 16 * 1024;
 /// Sandboxes whose last state is remembered for one listener.
 const REMEMBERED: usize = 4096;
 
@@ -44,12 +44,13 @@ pub async fn listen(State(front): State<Front>, place: Place, request: Request) 
         ));
     }
     let extensions = request.extensions().clone();
-    let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
+    let (upgrade, wire) = streams::upgrade_within(&front, request, PAYLOAD).await?;
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {
             tracker.track_future(async move {
-                let (sink, mut stream) = socket.split();
+                let (sink, stream) = socket.split();
+                let mut stream = Stream::new(stream, wire.clone());
                 let mut out = Out::new(sink);
                 let end = async {
                     let opening = json!({
@@ -74,6 +75,7 @@ pub async fn listen(State(front): State<Front>, place: Place, request: Request) 
                     };
                     match known.await {
                         Ok((caller, seat)) => {
+                            wire.pay(&front.control.budget().account(&caller));
                             out.text(format!("40{}", json!({ "sid": sid() }))).await?;
                             tokio::select! {
                                 told = tell(&front, &caller, &place, &mut out, &mut stream) => told,
@@ -109,7 +111,7 @@ async fn tell(
     caller: &Principal,
     place: &Place,
     out: &mut Out,
-    stream: &mut streams::Stream,
+    stream: &mut Stream,
 ) -> Option<()> {
     let mut events = front.control.events(caller, None, None).await.ok()?;
     let mut pings = interval(PING_EVERY);
@@ -142,9 +144,11 @@ async fn tell(
                 }
                 let old = last.insert(event.sandbox.clone(), new);
                 let id = event.sandbox.as_str();
-                let sandbox = match front.control.get_sandbox(caller, id).await {
-                    Ok(sandbox) => serde_json::to_value(convert::sandbox(sandbox, place.toolbox())).ok()?,
-                    Err(_) => json!({ "id": id, "state": "destroyed" }),
+                let sandbox = match front.control.sandbox_of(caller, &event).await {
+                    Ok(Some(sandbox)) => {
+                        serde_json::to_value(convert::sandbox(sandbox, place.toolbox())).ok()?
+                    }
+                    Ok(None) | Err(_) => json!({ "id": id, "state": "destroyed" }),
                 };
                 let told = match (old, new) {
                     (None, "creating") => json!(["sandbox.created", sandbox]),

@@ -18,7 +18,7 @@ use crate::asking::{Caller, Json, Names};
 use crate::convert::time_text;
 use crate::exec::{cwd, timeout_ms};
 use crate::refusal::{Answer, Refusal};
-use crate::streams::{self, DONE, FAILED, Out};
+use crate::streams::{self, DONE, FAILED, Out, Stream};
 
 /// How the SDKs tell a run that was out of time from others.
 const TIMED_OUT: u16 = 4008;
@@ -123,12 +123,13 @@ pub async fn execute(
         .guest(&caller, &id, GuestAction::CodeList)
         .await?;
     let seat = front.seat(&caller, Kind::Live)?;
-    let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
+    let (upgrade, wire) = streams::upgrade(&front, &caller, request, Vec::new()).await?;
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {
             tracker.track_future(async move {
-                let (sink, mut stream) = socket.split();
+                let (sink, stream) = socket.split();
+                let mut stream = Stream::new(stream, wire);
                 let mut out = Out::new(sink);
                 let mut ended = pin!(seat.ended());
                 let first = tokio::select! {

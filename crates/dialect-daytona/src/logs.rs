@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use crate::asking::{Caller, Names};
 use crate::refusal::Answer;
 use crate::sessions;
-use crate::streams::{self, DONE, FAILED, Out};
+use crate::streams::{self, DONE, FAILED, Out, Stream};
 
 /// What goes before each piece.
 const STDOUT: [u8; 3] = [1, 1, 1];
@@ -44,14 +44,15 @@ pub async fn logs(
         ..OutputFrom::default()
     };
     let seat = front.seat(&caller, Kind::Live)?;
-    let upgrade = streams::upgrade(&front, request, Vec::new()).await?;
+    let (upgrade, wire) = streams::upgrade(&front, &caller, request, Vec::new()).await?;
     let follow = access.listener().follow(from.clone()).await?;
     let mut following = Following::new(access, follow, from, true);
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {
             tracker.track_future(async move {
-                let (sink, mut stream) = socket.split();
+                let (sink, stream) = socket.split();
+                let mut stream = Stream::new(stream, wire);
                 let mut out = Out::new(sink);
                 let told = async {
                     loop {

@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use cove_control::{Account, CommandLine, CommandRequest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
-use cove_protocol::client::FollowEvent;
+use cove_protocol::client::{FollowEvent, Listed};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{Channel, OutputFrom, Process, ProcessKind, Remove, Start, WriteFile};
 use serde::Deserialize;
@@ -91,7 +91,7 @@ fn unknown(name: &str) -> Refusal {
 }
 
 /// Every session and command of a sandbox, oldest first.
-async fn processes(access: &GuestAccess) -> Result<Vec<Process>, Refusal> {
+async fn processes(access: &GuestAccess) -> Result<Listed<Process>, Refusal> {
     let mut all = access.guest().processes().await?;
     all.sort_by_key(|process| process.started_unix_ms);
     Ok(all)

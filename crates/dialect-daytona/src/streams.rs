@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, Request};
 use bytes::Bytes;
-use cove_dialect::Front;
+use cove_control::Principal;
+use cove_dialect::{Front, READ_BUFFER, Wire};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -14,7 +15,24 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use crate::refusal::Refusal;
 
 pub type Sink = SplitSink<WebSocket, Message>;
-pub type Stream = SplitStream<WebSocket>;
+
+/// The side that listens. What it hears is on the account of whoever pays for the wire.
+pub struct Stream {
+    inner: SplitStream<WebSocket>,
+    wire: Wire,
+    /// Bytes of the last message, which its hearer is done with when the next one is asked for.
+    last: usize,
+}
+
+impl Stream {
+    pub fn new(inner: SplitStream<WebSocket>, wire: Wire) -> Self {
+        Self {
+            inner,
+            wire,
+            last: 0,
+        }
+    }
+}
 
 /// Bytes of one message from a caller.
 pub const MESSAGE_MAX: usize = 8 * 1024 * 1024;
@@ -43,19 +61,34 @@ pub fn is_upgrade(request: &Request) -> bool {
     asked.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
+/// For whoever is known: what they say is on their account.
 pub async fn upgrade(
     front: &Front,
+    caller: &Principal,
     request: Request,
     protocols: Vec<String>,
-) -> Result<WebSocketUpgrade, Refusal> {
+) -> Result<(WebSocketUpgrade, Wire), Refusal> {
+    let (upgrade, wire) = upgrade_within(front, request, MESSAGE_MAX).await?;
+    wire.pay(&front.control.budget().account(caller));
+    Ok((upgrade.protocols(protocols), wire))
+}
+
+/// With messages of at most so many bytes, of whoever it is.
+pub async fn upgrade_within(
+    front: &Front,
+    request: Request,
+    max: usize,
+) -> Result<(WebSocketUpgrade, Wire), Refusal> {
     let (mut parts, _) = request.into_parts();
+    let wire = parts.extensions.get::<Wire>().cloned().unwrap_or_default();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, front)
         .await
         .map_err(|_| Refusal::invalid("this route is for WebSockets"))?;
-    Ok(upgrade
-        .protocols(protocols)
-        .max_message_size(MESSAGE_MAX)
-        .max_frame_size(MESSAGE_MAX))
+    let upgrade = upgrade
+        .max_message_size(max)
+        .max_frame_size(max)
+        .read_buffer_size(READ_BUFFER.min(max));
+    Ok((upgrade, wire))
 }
 
 /// The side that speaks. Keeps the connection known to be alive.
@@ -111,11 +144,21 @@ impl Out {
 /// silent for too long.
 pub async fn heard(stream: &mut Stream) -> Option<Bytes> {
     loop {
-        match timeout(SILENCE_MAX, stream.next()).await.ok()??.ok()? {
-            Message::Binary(bytes) => return Some(bytes),
-            Message::Text(text) => return Some(Bytes::from(text)),
+        stream.wire.taken(std::mem::take(&mut stream.last));
+        let bytes = match timeout(SILENCE_MAX, stream.inner.next())
+            .await
+            .ok()??
+            .ok()?
+        {
+            Message::Binary(bytes) => bytes,
+            Message::Text(text) => Bytes::from(text),
             Message::Close(_) => return None,
-            Message::Ping(_) | Message::Pong(_) => {}
-        }
+            Message::Ping(bytes) | Message::Pong(bytes) => {
+                stream.last = bytes.len();
+                continue;
+            }
+        };
+        stream.last = bytes.len();
+        return Some(bytes);
     }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
-use cove_dialect::{Following, Front, Kind, Seat};
+use cove_dialect::{Following, Front, Kind, Seat, Wire};
 use cove_limits::TERMINAL_SIDE_MAX;
-use cove_protocol::client::FollowEvent;
+use cove_protocol::client::{FollowEvent, Listed};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{OutputFrom, Process, ProcessKind, PtySize, Resize};
 use futures_util::StreamExt;
@@ -22,7 +23,7 @@ use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::time_text;
 use crate::exec::{cwd, end};
 use crate::refusal::{Answer, Refusal};
-use crate::streams::{self, DONE, FAILED, Out};
+use crate::streams::{self, DONE, FAILED, Out, Stream};
 
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 const ENVS: &str = "X-Daytona-Pty-Envs~";
@@ -82,7 +83,7 @@ fn info(process: &Process) -> Value {
     })
 }
 
-async fn live(access: &GuestAccess) -> Result<Vec<Process>, Refusal> {
+async fn live(access: &GuestAccess) -> Result<Listed<Process>, Refusal> {
     let mut all = access.guest().processes().await?;
     all.retain(|process| name_of(process).is_some() && process.exit.is_none());
     Ok(all)
@@ -192,7 +193,7 @@ pub async fn create_connect(
 ) -> Answer {
     let offered = offered(request.headers());
     query.envs = envs(&offered)?;
-    let upgrade = streams::upgrade(&front, request, spoken(&offered)).await?;
+    let upgrade = streams::upgrade(&front, &caller, request, spoken(&offered)).await?;
     let seat = front.seat(&caller, Kind::Live)?;
     let (access, process) = start(&front, &caller, &id, query).await?;
     attach(front, upgrade, access, process, seat).await
@@ -205,7 +206,7 @@ pub async fn connect(
     request: Request,
 ) -> Answer {
     let offered = offered(request.headers());
-    let upgrade = streams::upgrade(&front, request, spoken(&offered)).await?;
+    let upgrade = streams::upgrade(&front, &caller, request, spoken(&offered)).await?;
     let seat = front.seat(&caller, Kind::Live)?;
     let access = front
         .control
@@ -222,7 +223,7 @@ fn spoken(offered: &[String]) -> Vec<String> {
 
 async fn attach(
     front: Front,
-    upgrade: axum::extract::ws::WebSocketUpgrade,
+    (upgrade, wire): (WebSocketUpgrade, Wire),
     access: GuestAccess,
     process: Process,
     seat: Seat,
@@ -241,7 +242,8 @@ async fn attach(
     Ok(upgrade
         .on_upgrade(move |socket| {
             tracker.track_future(async move {
-                let (sink, mut stream) = socket.split();
+                let (sink, stream) = socket.split();
+                let mut stream = Stream::new(stream, wire);
                 let mut out = Out::new(sink);
                 let control = |status: &str| json!({ "type": "control", "status": status });
                 let told = async {

@@ -108,7 +108,7 @@ impl Door {
         let control = &dialect.front.control;
         let principal = control.token_holder(&id, token, purpose, origin).await;
         let principal = principal.map_err(entry)?;
-        dialect.front.note(&parts.extensions, &principal);
+        dialect.front.note(&parts.extensions, &principal)?;
         Ok(Self::shown_in(dialect, principal, id, parts))
     }
 

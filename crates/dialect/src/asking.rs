@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::Extensions;
 use cove_control::{ControlError, Origin, Principal};
 
-use crate::{Front, Tab};
+use crate::{Front, Kind, Tab};
 
 /// Given by the server, never taken from a caller.
 #[derive(Clone, Debug)]
@@ -48,18 +48,23 @@ impl Front {
     ) -> Result<Principal, ControlError> {
         let origin = Self::origin(extensions);
         let principal = self.control.authenticate(token, origin).await?;
-        self.note(extensions, &principal);
+        self.note(extensions, &principal)?;
         Ok(principal)
     }
 
-    /// Tells the server around who the caller is.
-    pub fn note(&self, extensions: &Extensions, principal: &Principal) {
-        if let Some(tab) = extensions.get::<Tab>() {
-            tab.open(&self.control.budget().account(principal));
-        }
+    /// Tells the server around who the caller is. Refused when their organisation has its share of
+    /// requests under way.
+    pub fn note(&self, extensions: &Extensions, principal: &Principal) -> Result<(), ControlError> {
         if let Some(seen) = extensions.get::<Seen>() {
             // The first answer stands: a request has one caller.
             seen.0.set(principal.clone()).ok();
         }
+        let Some(tab) = extensions.get::<Tab>() else {
+            return Ok(());
+        };
+        let account = self.control.budget().account(principal);
+        tab.open(&account, || {
+            self.streams.enter(&principal.org, Kind::Request)
+        })
     }
 }

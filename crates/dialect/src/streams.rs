@@ -16,6 +16,8 @@ const RETRY_S: u64 = 1;
 pub enum Kind {
     /// A followed log of network decisions: each waits in the control plane, the host and its gateway.
     Egress,
+    /// Requests of every kind, until their answer begins: whatever they make the server or a sandbox do.
+    Request,
     /// Events, output of processes, attached terminals, changes of files, progress of images.
     Live,
     /// Commands and code whose answer comes in one piece when they have ended.
@@ -29,8 +31,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Egress,
+        Self::Request,
         Self::Live,
         Self::Run,
         Self::Transfer,
@@ -42,6 +45,7 @@ impl Kind {
     pub const fn sharing(self) -> Sharing {
         match self {
             Self::Egress => Sharing::new(128, 2),
+            Self::Request => Sharing::new(8192, 64),
             Self::Live => Sharing::new(2048, 16),
             Self::Run => Sharing::new(4096, 32),
             Self::Transfer => Sharing::new(1024, 16),
@@ -57,6 +61,7 @@ impl Kind {
     const fn shown(self) -> &'static str {
         match self {
             Self::Egress => "followed egress logs",
+            Self::Request => "requests under way",
             Self::Live => "live streams",
             Self::Run => "commands under way",
             Self::Transfer => "uploads and downloads under way",
@@ -77,6 +82,11 @@ impl Default for Streams {
 }
 
 impl Streams {
+    /// Organisations that hold something open, counted for each kind.
+    pub fn holders(&self) -> usize {
+        self.0.iter().map(|shares| shares.holders()).sum()
+    }
+
     pub fn enter(&self, org: &OrgId, kind: Kind) -> Result<Slot, ControlError> {
         let shares = &self.0[kind as usize];
         let Some(place) = shares.take(org.clone(), 1) else {

@@ -20,12 +20,14 @@ mod bounds;
 mod call;
 mod files;
 mod follow;
+mod listed;
 mod port;
 mod stdin;
 
 pub use bounds::{LISTING_MAX, PROCESSES_MAX, TEXT_MAX};
 pub use files::{ArchiveReader, DirListing, FileReader, Upload, Watcher};
 pub use follow::{ExecResult, Follow, FollowEvent};
+pub use listed::{Bill, Listed, Pay};
 pub use port::PortStream;
 pub use stdin::StdinWriter;
 
@@ -61,6 +63,9 @@ pub enum GuestError {
     Unexpected(&'static str),
     #[error("the guest did not answer within {0:?}")]
     TimedOut(Duration),
+    /// Whoever asked holds as much as they may.
+    #[error("there is no room for what the guest lists")]
+    NoRoom,
     /// The guest is being captured; come back by process id and offset.
     #[error("the guest ended the call because it is being captured")]
     Quiesced,
@@ -105,6 +110,7 @@ pub struct Guest {
     connect: Arc<dyn Connect>,
     deadline: Duration,
     observer: Option<Arc<dyn Observe>>,
+    payer: Option<Arc<dyn Pay>>,
 }
 
 impl Guest {
@@ -113,6 +119,16 @@ impl Guest {
             connect,
             deadline: DEFAULT_DEADLINE,
             observer: None,
+            payer: None,
+        }
+    }
+
+    /// The same guest, with somebody who pays for what it lists. Listings of a guest without one are
+    /// bounded and not paid for.
+    pub fn paid_by(&self, payer: Arc<dyn Pay>) -> Self {
+        Self {
+            payer: Some(payer),
+            ..self.clone()
         }
     }
 
@@ -232,17 +248,17 @@ impl Guest {
     }
 
     /// Every process the guest still knows, at most [`PROCESSES_MAX`].
-    pub async fn processes(&self) -> Result<Vec<Process>, GuestError> {
+    pub async fn processes(&self) -> Result<Listed<Process>, GuestError> {
         timeout(self.deadline, async {
             let mut call = self.open(Request::Processes(Empty {})).await?;
-            let mut all = Vec::new();
+            let mut all = Listed::new(self.payer.as_deref());
             loop {
                 match call.reply().await? {
                     ReplyKind::Processes(part) => {
                         if all.len() + part.processes.len() > PROCESSES_MAX {
                             return Err(GuestError::Unexpected("too many processes"));
                         }
-                        all.extend(part.processes);
+                        all.extend(part.processes)?;
                     }
                     ReplyKind::Done(_) => return Ok(all),
                     _ => return Err(GuestError::Unexpected("wanted processes")),
@@ -278,8 +294,9 @@ impl Guest {
     /// At most [`LISTING_MAX`] entries, whatever the guest sends.
     pub async fn list(&self, list: ListDir) -> Result<DirListing, GuestError> {
         let limit = list.limit;
+        let entries = Listed::new(self.payer.as_deref());
         timeout(self.deadline, async {
-            files::collect_listing(self.open(Request::List(list)).await?, limit).await
+            files::collect_listing(self.open(Request::List(list)).await?, limit, entries).await
         })
         .await
         .map_err(|_| GuestError::TimedOut(self.deadline))?

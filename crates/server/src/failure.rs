@@ -189,6 +189,7 @@ pub fn guest(error: GuestError, about: About) -> Failure {
         GuestError::Refused { code, message } => {
             Failure::new(guest_code(*code, about), message.clone())
         }
+        GuestError::NoRoom => cove_control::budget::over().into(),
         GuestError::TimedOut(_) => {
             Failure::new(ErrorCode::TimedOut, "the sandbox did not answer in time")
         }

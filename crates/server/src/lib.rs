@@ -21,6 +21,7 @@ mod metrics;
 mod paid;
 mod preview;
 mod pulse;
+mod room;
 mod router;
 mod stalling;
 mod state;

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use cove_dialect::Wire;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -206,10 +207,13 @@ impl Connections {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let config = &self.app.config;
-        let io = TokioIo::new(Stalling::new(stream, config, Arc::clone(pulse)));
+        let wire = Wire::default();
+        let stalling = Stalling::new(stream, config, Arc::clone(pulse), wire.clone());
+        let io = TokioIo::new(stalling);
         let service = hyper::service::service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer.ip()));
+            request.extensions_mut().insert(wire.clone());
             let mut router = self.router.clone();
             let (flight, patience) = (pulse.begin(), config.write_stall);
             let asked = request.method().clone();

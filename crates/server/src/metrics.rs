@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use cove_api::route::Operation;
-use cove_control::HostReport;
+use cove_control::{HostReport, Operations, TableSize};
 
 /// Upper bounds of the duration histogram, in milliseconds.
 const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
@@ -109,6 +109,16 @@ impl Default for Metrics {
     }
 }
 
+/// What the server holds besides requests.
+#[derive(Debug, Default)]
+pub struct Own {
+    pub log_lines_lost: Option<u64>,
+    pub store: Operations,
+    pub tables: Vec<TableSize>,
+    /// Bytes of requests and answers that are paid for.
+    pub held_bytes: usize,
+}
+
 /// A request that has begun; give it back to [`Metrics::end`].
 #[must_use]
 pub struct Begun(());
@@ -151,9 +161,10 @@ impl Metrics {
         Some(Arc::clone(known.entry(route.to_owned()).or_default()))
     }
 
-    pub fn render(&self, host: Option<&HostReport>, log_lines_lost: Option<u64>) -> String {
+    pub fn render(&self, own: &Own, host: Option<&HostReport>) -> String {
         let mut out = String::new();
-        if let Some(lost) = log_lines_lost {
+        own_figures(&mut out, own);
+        if let Some(lost) = own.log_lines_lost {
             let name = "cove_log_lines_lost_total";
             head(
                 &mut out,
@@ -258,6 +269,22 @@ impl Metrics {
     }
 }
 
+fn own_figures(out: &mut String, own: &Own) {
+    let operations = "cove_store_operations_total";
+    let help = "Operations the database was asked for";
+    head(out, operations, "counter", help);
+    line(out, operations, "kind=\"read\"", own.store.reads as f64);
+    line(out, operations, "kind=\"write\"", own.store.writes as f64);
+    let held = own.held_bytes as f64;
+    let help = "Bytes of requests and answers held in memory";
+    gauge(out, "cove_held_bytes", help, held);
+    let tables = "cove_table_entries";
+    head(out, tables, "gauge", "Entries of the server's own tables");
+    for (name, size) in &own.tables {
+        line(out, tables, &format!("table=\"{name}\""), *size as f64);
+    }
+}
+
 fn host_figures(out: &mut String, host: &HostReport) {
     for (name, help, value) in [
         (
@@ -340,7 +367,12 @@ mod tests {
             let route = Asked::dialect(&Method::GET, "/e2b/sandboxes/{id}");
             metrics.end(begun, &route, 200, Duration::ZERO);
         }
-        let text = metrics.render(None, Some(3));
+        let own = Own {
+            log_lines_lost: Some(3),
+            tables: vec![("locks", 7)],
+            ..Own::default()
+        };
+        let text = metrics.render(&own, None);
         for expected in [
             "cove_http_requests_total{operation=\"exec\",status=\"2xx\"} 1",
             "cove_http_request_seconds_bucket{operation=\"exec\",le=\"0.005\"} 0",
@@ -348,6 +380,8 @@ mod tests {
             "cove_http_request_seconds_count{operation=\"exec\"} 1",
             "cove_http_unmatched_total 1",
             "cove_log_lines_lost_total 3",
+            "cove_table_entries{table=\"locks\"} 7",
+            "cove_store_operations_total{kind=\"read\"} 0",
             "cove_http_requests_total{operation=\"GET /e2b/sandboxes/{id}\",status=\"2xx\"} 2",
             "cove_http_requests_in_flight 0",
         ] {

@@ -11,16 +11,14 @@ use axum::http::Method;
 use axum::response::Response;
 use cove_control::{Account, Charge, ControlError};
 use hyper::body::{Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
 
 use crate::pulse::Flight;
+use crate::room::{NoRoomLeft, Room};
 
 /// Answers up to this size are sent in any case: a refusal is one, and what was done must be told.
 const SMALL: u64 = 64 * 1024;
 /// What must be free before an answer that goes on is asked for more of itself.
 const ROOM: usize = 64 * 1024;
-/// How often an answer without room looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Who pays for an answer, and what was paid when it was made. Left in the response.
 #[derive(Clone)]
@@ -71,7 +69,7 @@ pub fn send(
             flight,
             goes_on,
             patience,
-            no_room: None,
+            room: Room::default(),
         })
     })
 }
@@ -83,17 +81,8 @@ struct Sending {
     goes_on: bool,
     /// How long an answer may find no room before it is given up.
     patience: Duration,
-    no_room: Option<NoRoom>,
+    room: Room,
 }
-
-struct NoRoom {
-    until: Instant,
-    look: Pin<Box<Sleep>>,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the organisation's share of the server's memory is held by answers nobody reads")]
-struct NoRoomLeft;
 
 impl Sending {
     /// Ready when there is room for more of an answer that goes on.
@@ -101,24 +90,8 @@ impl Sending {
         let Some(payer) = self.payer.as_ref().filter(|_| self.goes_on) else {
             return Poll::Ready(Ok(()));
         };
-        loop {
-            if payer.account.fits(ROOM) {
-                self.no_room = None;
-                return Poll::Ready(Ok(()));
-            }
-            let patience = self.patience;
-            let waiting = self.no_room.get_or_insert_with(|| NoRoom {
-                until: Instant::now() + patience,
-                look: Box::pin(sleep(LOOK_AGAIN)),
-            });
-            if waiting.look.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if Instant::now() >= waiting.until {
-                return Poll::Ready(Err(NoRoomLeft));
-            }
-            waiting.look.as_mut().reset(Instant::now() + LOOK_AGAIN);
-        }
+        self.room
+            .poll(cx, self.patience, || payer.account.fits(ROOM))
     }
 
     fn held(&mut self, bytes: Bytes) -> Bytes {

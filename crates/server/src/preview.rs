@@ -221,6 +221,11 @@ impl Crowds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sandboxes that are visited now.
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
     pub fn enter(&self, app: &App, id: &SandboxId) -> Result<Visitor, Failure> {
         let mut table = self.table();
         let count = table.entry(id.clone()).or_default();

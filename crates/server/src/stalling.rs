@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cove_dialect::Wire;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::config::ServerConfig;
 use crate::pulse::Pulse;
+use crate::room::Room;
 
 /// So many bytes tell which HTTP a peer speaks; until then no other timer watches it.
 const OPENING: usize = 24;
@@ -29,11 +31,13 @@ pub struct Stalling<S> {
     opening: Option<Pin<Box<Sleep>>>,
     read: usize,
     pulse: Arc<Pulse>,
+    wire: Wire,
+    room: Room,
 }
 
 impl<S> Stalling<S> {
     /// Must be called in a runtime: the time for the opening begins now.
-    pub fn new(inner: S, config: &ServerConfig, pulse: Arc<Pulse>) -> Self {
+    pub fn new(inner: S, config: &ServerConfig, pulse: Arc<Pulse>, wire: Wire) -> Self {
         Self {
             inner,
             limit: config.write_stall,
@@ -41,6 +45,8 @@ impl<S> Stalling<S> {
             opening: Some(Box::pin(sleep(config.header_timeout))),
             read: 0,
             pulse,
+            wire,
+            room: Room::default(),
         }
     }
 
@@ -65,10 +71,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        // Whoever pays for what is read here has no room for more: the peer waits, for a while.
+        match this.room.poll(cx, this.limit, || this.wire.has_room()) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+            Poll::Pending => return Poll::Pending,
+        }
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.inner).poll_read(cx, buf);
         let new = &buf.filled()[before..];
         if !new.is_empty() {
+            self.wire.read(new.len());
             if self.read == 0 && new.starts_with(&SECOND[..SECOND.len().min(new.len())]) {
                 self.pulse.speaks_second();
             }
@@ -134,7 +148,7 @@ mod tests {
             header_timeout: Duration::from_secs(5),
             ..ServerConfig::default()
         };
-        Stalling::new(inner, &config, Pulse::new())
+        Stalling::new(inner, &config, Pulse::new(), Wire::default())
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cove_control::Control;
+use cove_control::{Control, TableSize};
 use cove_dialect::{Front, Streams};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -68,6 +68,16 @@ impl App {
             sessions,
             crowds: Crowds::default(),
         }))
+    }
+
+    /// Tables of this server and of the control plane below it, and how many entries each has.
+    pub fn table_sizes(&self) -> Vec<TableSize> {
+        let mut all = self.control.table_sizes();
+        all.extend(self.control.cache_sizes());
+        all.push(("visits", self.crowds.len()));
+        all.push(("sessions", self.sessions.len()));
+        all.push(("streams", self.front.streams.holders()));
+        all
     }
 
     /// What organisations hold open, counted here as well as by every handler.

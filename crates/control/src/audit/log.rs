@@ -247,6 +247,12 @@ impl AuditLog {
         Ok(())
     }
 
+    /// Records and calls that wait for the database or for their end.
+    pub fn waiting(&self) -> usize {
+        let state = self.state();
+        state.queue.len() + state.open.len()
+    }
+
     pub fn refusals(&self) -> MutexGuard<'_, Refusals> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -38,6 +38,11 @@ struct Kind {
 }
 
 impl Refusals {
+    /// Organisations that were refused something in this minute.
+    pub fn len(&self) -> usize {
+        self.of.len()
+    }
+
     /// The record, if it is to be recorded by itself. Only counted otherwise.
     pub fn take(&mut self, record: AuditRecord) -> Option<AuditRecord> {
         if self.of.len() >= ORGANISATIONS_MAX && !self.of.contains_key(&record.org) {

@@ -29,7 +29,6 @@ impl Wakes {
         Arc::clone(self.table().entry(id.clone()).or_default())
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         self.table().len()
     }

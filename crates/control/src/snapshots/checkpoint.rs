@@ -33,7 +33,6 @@ impl Checkpoints {
         self.table().retain(|id, _| alive.contains(id));
     }
 
-    #[cfg(feature = "testing")]
     pub fn len(&self) -> usize {
         self.table().len()
     }

@@ -60,7 +60,7 @@ async fn tables_are_empty_again_when_sandboxes_are_gone() {
     let left = |after_all: bool| {
         let sizes = control.table_sizes().into_iter();
         let left = sizes.filter(|(name, size)| match *name {
-            "locks" | "contexts" => *size > LOCKS_MAX,
+            "locks" | "context_locks" => *size > LOCKS_MAX,
             // Uses are written down now and then, at the end at the latest.
             "activity" => after_all && *size > 0,
             _ => *size > 0,

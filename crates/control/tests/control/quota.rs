@@ -1,14 +1,15 @@
 //! Admission under concurrency: never over the quota, never a leak.
 
-use cove_control::testing::{Call, Fault};
-use cove_control::{ErrorCode, Quota, SandboxPatch};
+use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
+use cove_control::{ControlError, ErrorCode, GuestAction, Principal, Quota, SandboxPatch};
 use cove_model::{ResourcesPatch, State};
+use cove_protocol::message::Process;
 use cove_runner::RunnerError;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::support::{Plane, sized};
+use crate::support::{Plane, named, sized};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -199,4 +200,44 @@ async fn two_changes_of_a_quota_at_once_both_hold() {
         let quota = org.await.unwrap().quota;
         assert_eq!((quota.sandboxes, quota.memory_mb), (value, value));
     }
+}
+
+#[tokio::test]
+async fn a_listing_that_its_organisation_has_no_room_for_is_refused_and_others_get_theirs() {
+    const PROCESSES: usize = 200;
+    const TEXT: usize = 4000;
+    let plane = Plane::new().await;
+    let large = |number: usize| Process {
+        id: number.to_string(),
+        cwd: "x".repeat(TEXT),
+        ..Process::default()
+    };
+    let guest = ScriptedGuest {
+        processes: (0..PROCESSES).map(large).collect(),
+        ..ScriptedGuest::default()
+    };
+    plane.runner.set_guest(GuestKind::Scripted(guest));
+    let (greedy, other) = (
+        plane.tenant("greedy", None).await,
+        plane.tenant("other", None).await,
+    );
+    let control = &plane.control;
+    let list = async |who: &Principal| {
+        let access = control.guest(who, "box", GuestAction::ProcessRead).await;
+        access.unwrap().guest().processes().await
+    };
+    plane.create(&greedy, named("box")).await.unwrap();
+    plane.create(&other, named("box")).await.unwrap();
+    let mut held = control.budget().account(&greedy).charge();
+    while held.grow(64 * 1024) {}
+    let refused = list(&greedy).await.err().expect("there is no room");
+    assert_eq!(ControlError::from(refused).code, ErrorCode::LimitReached);
+    assert_eq!(list(&other).await.unwrap().len(), PROCESSES);
+    drop(held);
+    assert_eq!(control.budget().held(), 0);
+    let listed = list(&greedy).await.unwrap();
+    assert!(control.budget().held() > PROCESSES * TEXT);
+    let names: Vec<String> = listed.into_iter().map(|process| process.id).collect();
+    assert_eq!(names.len(), PROCESSES);
+    assert_eq!(control.budget().held(), 0, "given back with the last of it");
 }

@@ -167,7 +167,7 @@ async fn signed(
     let (id, token) = found.ok_or_else(refuse)?;
     let principal = control.token_holder(&id, &token, ACCESS, origin).await;
     let principal = principal.map_err(crate::refusal::entry)?;
-    dialect.front.note(&parts.extensions, &principal);
+    dialect.front.note(&parts.extensions, &principal)?;
     Ok(Door::shown_in(dialect, principal, id, parts))
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use cove_control::{GuestAccess, GuestAction};
+use cove_control::{Account, Charge, GuestAccess, GuestAction};
+use cove_dialect::Slot;
 use cove_model::SandboxId;
 use cove_protocol::client::Watcher;
 use cove_protocol::message::{Change, ChangeKind, FileType, PathRequest, Watch};
@@ -202,14 +203,43 @@ struct Asked {
     changes: Arc<Mutex<Changes>>,
     asked: Instant,
     _running: DropGuard,
+    /// One of its organisation's live streams.
+    _slot: Slot,
 }
 
-#[derive(Default)]
 struct Changes {
     events: Vec<Value>,
+    /// Pays for them until they are asked for.
+    charge: Charge,
     /// More came than are kept.
     lost: bool,
     ended: Option<Refusal>,
+}
+
+impl Changes {
+    fn new(account: &Account) -> Self {
+        Self {
+            events: Vec::new(),
+            charge: account.charge(),
+            lost: false,
+            ended: None,
+        }
+    }
+
+    /// Keeps it if there is room; whoever asks is told if there was none.
+    fn keep(&mut self, event: Value) {
+        let bytes = event.to_string().len() + size_of::<Value>();
+        if self.events.len() < CHANGES_MAX && self.charge.grow(bytes) {
+            self.events.push(event);
+        } else {
+            self.lost = true;
+        }
+    }
+
+    fn take(&mut self) -> Vec<Value> {
+        self.charge.shrink(self.charge.bytes());
+        std::mem::take(&mut self.events)
+    }
 }
 
 impl Watchers {
@@ -243,14 +273,17 @@ fn no_watcher() -> Refusal {
 pub async fn create(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
     let (door, body) = Door::open(&dialect, request, Service::Envd).await?;
     let wish = wire::unary(&door, body).await?;
+    let slot = door.slot()?;
     let standing = Standing::begin(&door, wish).await?;
-    let changes = Arc::new(Mutex::new(Changes::default()));
+    let changes = Changes::new(standing.access.account());
+    let changes = Arc::new(Mutex::new(changes));
     let running = dialect.front.closing.child_token();
     let asked = Asked {
         sandbox: door.id.clone(),
         changes: Arc::clone(&changes),
         asked: Instant::now(),
         _running: running.clone().drop_guard(),
+        _slot: slot,
     };
     let name = dialect.watchers.keep(&door.id, asked)?;
     let watchers = Arc::clone(&dialect.watchers);
@@ -278,9 +311,9 @@ async fn collect(
             Ok(Some(change)) => {
                 let events = standing.told(change).await;
                 let mut changes = locked(&changes);
-                changes.events.extend(events);
-                changes.lost |= changes.events.len() > CHANGES_MAX;
-                changes.events.truncate(CHANGES_MAX);
+                for event in events {
+                    changes.keep(event);
+                }
             }
             Ok(None) => return,
             Err(error) => {
@@ -305,7 +338,7 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
     };
     let mut changes = locked(&changes);
     if std::mem::take(&mut changes.lost) {
-        changes.events.clear();
+        drop(changes.take());
         let message = "more changed than could be kept; look at the directory again";
         return Err(Refusal::new(Kind::Exhausted, message).into());
     }
@@ -314,7 +347,7 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
     {
         return Err(refusal.clone().into());
     }
-    let events = std::mem::take(&mut changes.events);
+    let events = changes.take();
     Ok(wire::answer(json!({"events": events})))
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::bounds::LISTING_MAX;
 use super::call::Call;
-use super::{Guest, GuestError};
+use super::{Guest, GuestError, Listed};
 use crate::message::{Change, ChangeKind, Done, FileInfo, ReplyKind, Request, Watch};
 
 /// The contents of a file, chunk by chunk.
@@ -114,25 +114,28 @@ impl Upload {
     pub fn abort(self) {}
 }
 
-#[derive(Clone, Debug)]
 pub struct DirListing {
-    pub entries: Vec<FileInfo>,
+    pub entries: Listed<FileInfo>,
     pub truncated: bool,
 }
 
-pub(super) async fn collect_listing(mut call: Call, limit: u32) -> Result<DirListing, GuestError> {
+pub(super) async fn collect_listing(
+    mut call: Call,
+    limit: u32,
+    entries: Listed<FileInfo>,
+) -> Result<DirListing, GuestError> {
     let limit = match limit as usize {
         0 => LISTING_MAX,
         limit => limit.min(LISTING_MAX),
     };
     let mut all = DirListing {
-        entries: Vec::new(),
+        entries,
         truncated: false,
     };
     loop {
         match call.reply_soon().await? {
             ReplyKind::Listing(part) => {
-                all.entries.extend(part.entries);
+                all.entries.extend(part.entries)?;
                 all.truncated = part.truncated;
                 if all.entries.len() > limit {
                     all.entries.truncate(limit);

@@ -12,8 +12,8 @@ use cove_api::process::{
     AttachEvent, AttachFrame, AttachQuery, AttachRequest, Process, Stream, TerminalSize,
     parse_signal,
 };
-use cove_control::GuestAction;
-use cove_dialect::{Kind, Seat};
+use cove_control::{Account, GuestAction};
+use cove_dialect::{Kind, READ_BUFFER, Seat, Wire};
 use cove_limits::WS_MESSAGE_MAX;
 use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
@@ -46,6 +46,7 @@ pub async fn attach(
     request: Request,
 ) -> Answer {
     let (mut parts, _) = request.into_parts();
+    let wire = parts.extensions.get::<Wire>().cloned().unwrap_or_default();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
         .await
         .map_err(|_| Failure::invalid("this route is for WebSockets").hint("use `cove shell`"))?;
@@ -73,10 +74,14 @@ pub async fn attach(
         .await
         .map_err(process_failure)?;
     let guest = access.guest().clone();
+    let account = access.account().clone();
+    wire.pay(&account);
     let session = Session {
         app: app.clone(),
         seat,
         guest,
+        account,
+        wire,
         id,
         following: Following::new(access, follow, from, About::Process),
         process: convert::process(process),
@@ -85,6 +90,7 @@ pub async fn attach(
     Ok(upgrade
         .max_message_size(WS_MESSAGE_MAX)
         .max_frame_size(WS_MESSAGE_MAX)
+        .read_buffer_size(READ_BUFFER)
         .on_upgrade(move |socket| tracked.sessions.track_future(session.run(socket))))
 }
 
@@ -92,6 +98,8 @@ struct Session {
     app: App,
     seat: Seat,
     guest: Guest,
+    account: Account,
+    wire: Wire,
     id: String,
     /// Keeps the sandbox from being idle while somebody is attached.
     following: Following,
@@ -108,6 +116,7 @@ impl Session {
             sink,
             following: self.following,
             refusals,
+            account: self.account,
         };
         let mut input = Input {
             stream,
@@ -115,6 +124,7 @@ impl Session {
             id: self.id,
             stdin: None,
             refuse,
+            wire: self.wire,
         };
         tokio::select! {
             () = output.run(self.process) => {}
@@ -129,6 +139,7 @@ struct Output {
     sink: SplitSink<WebSocket, Message>,
     following: Following,
     refusals: mpsc::Receiver<String>,
+    account: Account,
 }
 
 impl Output {
@@ -198,7 +209,11 @@ impl Output {
             offset,
             data: &data,
         };
-        self.sink.send(Message::binary(frame.encode())).await
+        let bytes = frame.encode();
+        // Held until the socket took it.
+        let mut held = self.account.charge();
+        held.force(bytes.len());
+        self.sink.send(Message::binary(bytes)).await
     }
 }
 
@@ -209,6 +224,7 @@ struct Input {
     /// Opened by the first input.
     stdin: Option<StdinWriter>,
     refuse: mpsc::Sender<String>,
+    wire: Wire,
 }
 
 impl Input {
@@ -219,6 +235,7 @@ impl Input {
                 Ok(Some(Ok(message))) => message,
                 Ok(Some(Err(_)) | None) | Err(_) => return,
             };
+            let length = size(&message);
             let result = match message {
                 Message::Binary(bytes) => self.type_in(bytes).await,
                 Message::Text(text) => match crate::strict::from_slice(text.as_bytes()) {
@@ -234,6 +251,7 @@ impl Input {
                 // When even refusals pile up unread, this one is not worth waiting for.
                 self.refuse.try_send(failure.message).ok();
             }
+            self.wire.taken(length);
         }
     }
 
@@ -294,5 +312,13 @@ impl Input {
                 stdin.close().await.map(drop).map_err(process_failure)
             }
         }
+    }
+}
+
+fn size(message: &Message) -> usize {
+    match message {
+        Message::Binary(bytes) | Message::Ping(bytes) | Message::Pong(bytes) => bytes.len(),
+        Message::Text(text) => text.len(),
+        Message::Close(_) => 0,
     }
 }

@@ -11,6 +11,7 @@ use super::{Answer, ok};
 use crate::config::LogLosses;
 use crate::convert;
 use crate::extract::{Caller, Query};
+use crate::metrics::Own;
 use crate::state::App;
 
 pub async fn runners(
@@ -37,8 +38,13 @@ pub async fn prometheus(
         Err(error) if error.code == cove_control::ErrorCode::RunnerUnreachable => None,
         Err(error) => return Err(error.into()),
     };
-    let lost = app.config.log_losses.as_ref().map(LogLosses::total);
-    let mut response = app.metrics.render(host.as_ref(), lost).into_response();
+    let own = Own {
+        log_lines_lost: app.config.log_losses.as_ref().map(LogLosses::total),
+        store: app.control.store_operations(),
+        tables: app.table_sizes(),
+        held_bytes: app.control.budget().held(),
+    };
+    let mut response = app.metrics.render(&own, host.as_ref()).into_response();
     let kind = HeaderValue::from_static(PROMETHEUS);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)

@@ -33,6 +33,7 @@ fn shown(total: usize, sharing: Sharing) -> [String; 3] {
 fn the_page_of_limits_has_the_numbers_of_the_code() {
     for (name, kind) in [
         ("Followed egress logs", Kind::Egress),
+        ("Requests under way", Kind::Request),
         ("Live streams", Kind::Live),
         ("Commands under way", Kind::Run),
         ("Uploads and downloads", Kind::Transfer),

@@ -4,11 +4,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use cove_api::process::StartProcess;
+use cove_api::route::Verb;
+use cove_client::Client;
 use cove_control::ControlConfig;
 use cove_control::budget::MEMORY;
+use cove_dialect::Kind;
+use cove_model::OrgId;
 use cove_server::ServerConfig;
 
-use super::harness::{DEADLINE, Server, shell};
+use super::harness::{DEADLINE, Server, refused, shell};
+use super::walk::ask;
 
 const MIB: usize = 1024 * 1024;
 /// Every byte of it takes six in JSON.
@@ -129,12 +135,12 @@ async fn beyond_its_share_a_key_is_told_so_and_when_to_come_back() {
         bodies.push(stream);
     }
     until("the share is held", || server.budget.held() > 100 * MIB).await;
-    let mut refused = post(&server, &token, path, 16 * MIB, "");
+    let mut beyond = post(&server, &token, path, 16 * MIB, "");
     let pump = std::thread::spawn(move || {
         // The server may stop reading at any byte: it has answered then.
-        let _ = refused.write_all(begun.as_bytes());
+        let _ = beyond.write_all(begun.as_bytes());
         let mut answer = [0; 1024];
-        let count = refused.read(&mut answer).unwrap();
+        let count = beyond.read(&mut answer).unwrap();
         String::from_utf8_lossy(&answer[..count]).into_owned()
     });
     let answer = tokio::task::spawn_blocking(|| pump.join().unwrap())
@@ -214,4 +220,147 @@ async fn an_answer_that_an_http2_reader_leaves_unread_is_cut() {
     assert!(gone.is_ok(), "the connection is cut");
     drop(answer);
     until("all was given back", || server.budget.held() == 0).await;
+}
+
+async fn org_of(server: &Server, name: &str) -> OrgId {
+    let all = server.client.orgs(&Default::default()).await.unwrap();
+    let org = all.items.into_iter().find(|org| org.name == name).unwrap();
+    org.id.parse().unwrap()
+}
+
+/// One way to hold a place of this kind, by which it is told whether there is one: the status.
+async fn taken(server: &Server, client: &Client, token: &str, sandbox: &str, kind: Kind) -> u16 {
+    let of = |rest: &str| format!("/v1/sandboxes/{sandbox}{rest}");
+    let plain = async |path: String| ask(client, Verb::Get, &path).await.0;
+    match kind {
+        Kind::Request => plain(of("")).await,
+        Kind::Egress => first_line(server, token, &of("/egress?follow=true")).await,
+        Kind::Live => first_line(server, token, "/v1/events?follow=true").await,
+        Kind::Run => match client.exec(sandbox, &shell("true")).await {
+            Ok(_) => 200,
+            Err(error) => refused::<()>(Err(error)).0,
+        },
+        Kind::Transfer => plain(of("/files?path=/etc/hostname")).await,
+        Kind::Visit => {
+            let id = client.sandbox(sandbox).await.unwrap().id;
+            let port = server.previews.port();
+            let host = format!("1-{}.localhost:{port}", id.replace('_', "-"));
+            let mut stream = TcpStream::connect(server.previews).unwrap();
+            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-Cove-Key: {token}\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+            status_of(stream).await
+        }
+        Kind::Port => refused(client.connect_port(sandbox, 1).await.map(drop)).0,
+    }
+}
+
+async fn first_line(server: &Server, token: &str, path: &str) -> u16 {
+    let mut stream = connect(server);
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    status_of(stream).await
+}
+
+async fn status_of(mut stream: TcpStream) -> u16 {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        String::from_utf8_lossy(&head[9..]).parse().unwrap()
+    });
+    read.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_place_that_one_tenant_fills_is_there_for_the_other() {
+    let server = Server::with_guest().await;
+    let (greedy_token, greedy) = server.tenant("greedy").await;
+    let (other_token, other) = server.tenant("other").await;
+    server.sandbox_of(&greedy, "mine").await;
+    server.sandbox_of(&other, "theirs").await;
+    let org = org_of(&server, "greedy").await;
+    for kind in Kind::ALL {
+        let held: Vec<_> = std::iter::from_fn(|| server.streams.enter(&org, kind).ok()).collect();
+        assert!(held.len() >= kind.sharing().promised, "{kind:?}");
+        let beyond = taken(&server, &greedy, &greedy_token, "mine", kind).await;
+        assert_eq!(beyond, 429, "{kind:?}: beyond its share");
+        let beside = taken(&server, &other, &other_token, "theirs", kind).await;
+        assert_ne!(beside, 429, "{kind:?}: the other one has its own");
+        drop(held);
+        let again = taken(&server, &greedy, &greedy_token, "mine", kind).await;
+        assert_ne!(again, 429, "{kind:?}: given back");
+    }
+}
+
+/// A WebSocket whose handshake is done, for sending what no client library would.
+fn websocket(server: &Server, token: Option<&str>, path: &str) -> TcpStream {
+    let mut stream = connect(server);
+    let key = token.map_or(String::new(), |token| {
+        format!("Authorization: Bearer {token}\r\n")
+    });
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: x\r\n{key}Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        answer.extend(byte);
+    }
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 101"), "{path}: {answer}");
+    stream
+}
+
+/// The beginning of a binary message of so many bytes, masked with zeros.
+fn message_head(length: u64) -> Vec<u8> {
+    let mut head = vec![0x82, 0x80 | 127];
+    head.extend(length.to_be_bytes());
+    head.extend([0; 4]);
+    head
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_message_of_a_websocket_is_paid_for_by_its_sender() {
+    let server = Server::with_guest().await;
+    let (token, client) = server.tenant("greedy").await;
+    server.sandbox_of(&client, "mine").await;
+    let start = StartProcess {
+        argv: Some(vec!["cat".into()]),
+        stdin_open: true,
+        ..StartProcess::default()
+    };
+    let process = client.start_process("mine", &start).await.unwrap().id;
+    let paths = [
+        format!("/v1/sandboxes/mine/processes/{process}/attach"),
+        "/daytona/toolbox/mine/process/interpreter/execute".to_owned(),
+    ];
+    for path in paths {
+        let socket_server = &server;
+        let mut socket =
+            tokio::task::block_in_place(|| websocket(socket_server, Some(&token), &path));
+        let sent = MIB / 2;
+        socket.write_all(&message_head(MIB as u64)).unwrap();
+        socket.write_all(&vec![b'x'; sent]).unwrap();
+        until("what came of it is held", || server.budget.held() >= sent).await;
+        drop(socket);
+        until("all was given back", || server.budget.held() == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_on_a_websocket_says_a_few_words_at_most() {
+    let server = Server::bare().await;
+    let path = "/daytona/socket.io/?EIO=4&transport=websocket";
+    let closed = tokio::task::block_in_place(|| {
+        let mut socket = websocket(&server, None, path);
+        let mut sent = message_head(MIB as u64);
+        sent.extend(vec![b'x'; 64 * 1024]);
+        // The server may close before it took all of that.
+        let _ = socket.write_all(&sent);
+        let mut rest = Vec::new();
+        socket.read_to_end(&mut rest).is_ok() || rest.len() < MIB
+    });
+    assert!(closed, "a message that long is not waited for");
 }
