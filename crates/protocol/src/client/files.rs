@@ -114,6 +114,7 @@ impl Upload {
     pub fn abort(self) {}
 }
 
+#[derive(Debug)]
 pub struct DirListing {
     pub entries: Listed<FileInfo>,
     pub truncated: bool,

@@ -60,6 +60,12 @@ impl<T> DerefMut for Listed<T> {
     }
 }
 
+impl<T: std::fmt::Debug> std::fmt::Debug for Listed<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.items.fmt(f)
+    }
+}
+
 impl<T> IntoIterator for Listed<T> {
     type Item = T;
     type IntoIter = IntoIter<T>;
