@@ -26,7 +26,9 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // The interface of a tier, with what a host gives to all of its tiers.
     (
         "isolation",
-        &["model", "network", "parser", "runner", "seccomp", "unpack"],
+        &[
+            "model", "network", "parser", "pool", "runner", "seccomp", "unpack",
+        ],
     ),
     ("gateway", &["model", "runner", "seccomp"]),
     ("fetcher", &["gateway", "model", "runner", "seccomp"]),
@@ -43,6 +45,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "model",
             "network",
             "parser",
+            "pool",
             "protocol",
             "runner",
             "seccomp",

@@ -2,14 +2,14 @@
 //! without a descriptor, as the serial port of a virtual machine is.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use cove_engine::{Engine, OpenTier};
 use cove_isolation::{
     Adopted, Afterwards, AtRest, Boot, Capabilities, Captured, Isolation, IsolationError, Machine,
-    MachineRecord, MemoryEvent, Needs, Placed, Restore, TierHost, Usage,
+    MachineRecord, MemoryEvent, Needs, Placed, Restore, Root, TierHost, Usage,
 };
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::{NetworkPolicy, Resources, SandboxId, SandboxSpec, State};
@@ -51,6 +51,10 @@ impl Isolation for Relayed {
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    fn trees(&self, root: &Root) -> Result<Vec<PathBuf>, IsolationError> {
+        self.0.trees(root)
     }
 
     fn placed(&self, record: &MachineRecord) -> Option<Placed> {

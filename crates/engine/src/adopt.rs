@@ -18,8 +18,7 @@ use crate::offload;
 use crate::pause::put_back;
 use crate::record::{Durability, Record};
 use crate::sandbox::{Sandbox, volume_of};
-use crate::snapshots::{memory_dir, staging};
-use crate::volumes::remove_tree;
+use crate::snapshots::staging;
 
 /// Sandboxes taken over at the same time.
 const ADOPTED_AT_ONCE: usize = 16;
@@ -266,7 +265,7 @@ impl Inner {
     /// before it touches anything, and deletes it once the record says that the sandbox runs.
     fn settle_volume(&self, record: &mut Record, runs: bool) -> Result<(), EngineError> {
         let volume = volume_of(&record.id);
-        let memory = memory_dir(&self.pool.path(&volume));
+        let disk = self.pool.disk(&volume);
         match record.state {
             State::Resuming | State::Paused => {
                 let aside = staging("resume", record.id.as_str());
@@ -284,7 +283,7 @@ impl Inner {
                     }
                     put_back(&self.pool, &volume, &aside)?;
                 }
-                if memory.symlink_metadata().is_ok() && record.memory.is_some() {
+                if disk.has_memory() && record.memory.is_some() {
                     record.state = State::Paused;
                 } else {
                     // The end of a resume reached the disk and the record did not: what ran went
@@ -302,12 +301,8 @@ impl Inner {
         if record.state != State::Paused {
             record.memory = None;
             // Without a machine the next boot clears it.
-            if runs && memory.symlink_metadata().is_ok() {
-                remove_tree(&memory).map_err(|source| EngineError::Io {
-                    action: "clear",
-                    path: memory,
-                    source,
-                })?;
+            if runs {
+                disk.clear_memory()?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use cove_image::{Image, ImageHold};
 use cove_isolation::{Boot, Isolation, IsolationError, Machine, Restore, Root};
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, SandboxSpec, State};
-use cove_pool::VolumeId;
+use cove_pool::{DiskSource, VolumeId};
 use cove_runner::{CreateRequest, RunnerError, SandboxView};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
@@ -18,7 +18,6 @@ use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record};
 use crate::sandbox::Sandbox;
-use crate::volumes::Disk;
 
 impl Engine {
     pub(crate) async fn create_sandbox(
@@ -208,7 +207,7 @@ impl Inner {
         spec.check().map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
-        self.tiers.named(&spec.isolation).map_err(from_isolation)?;
+        self.tiers.check(spec).map_err(from_isolation)?;
         self.check_pids(&spec.resources)?;
         self.check_network(&spec.network)?;
         Ok(())
@@ -253,21 +252,20 @@ impl Inner {
         record: &Record,
         image: &Image,
         volume: VolumeId,
-        disk: Disk,
+        source: DiskSource,
         grown_mb: Option<u64>,
     ) -> Boot {
         let inner = Arc::clone(self);
         let image_root = self.images.store.root(image);
-        let quota_bytes = room(record.limits.disk_mb, record.inherited_bytes);
+        let limit = room(record.limits.disk_mb, record.inherited_bytes);
+        let limit = self.disk_limits.then_some(limit);
         let root = move || {
-            let volume = inner
-                .ready_volume(&volume, &disk, quota_bytes)
-                .map_err(|error| {
-                    IsolationError::failed("make the volume")(std::io::Error::other(error))
-                })?;
+            let disk = inner.pool.ready_disk(&volume, &source, limit);
             Ok(Root {
                 image: image_root,
-                volume,
+                disk: disk.map_err(|error| {
+                    IsolationError::failed("make the disk")(std::io::Error::other(error))
+                })?,
             })
         };
         let mut limits = record.limits.clone();

@@ -28,7 +28,7 @@ use crate::engine::Inner;
 use crate::error::{from_pool, internal};
 use crate::record::Durability;
 use crate::sandbox::Sandbox;
-use crate::snapshots::{Snapshot, memory_dir, staging};
+use crate::snapshots::{Snapshot, staging};
 use crate::volumes::Draft;
 
 /// What a copy may write in any case: directories and journals of a full disk need something to
@@ -96,13 +96,7 @@ impl Inner {
     /// What a volume holds besides memory; nothing when that takes too long.
     fn count(&self, volume: &VolumeId) -> Result<Option<u64>, PoolError> {
         let counted = self.pool.count(volume, Instant::now() + COUNT_MAX)?;
-        let memory = std::fs::read_dir(memory_dir(&self.pool.path(volume)));
-        let memory: u64 = memory
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.metadata().ok())
-            .map(|entry| std::os::unix::fs::MetadataExt::blocks(&entry) * 512)
-            .sum();
+        let memory = self.pool.disk(volume).memory_bytes();
         Ok(counted.map(|bytes| bytes.saturating_sub(memory)))
     }
 

@@ -44,11 +44,12 @@ impl Inner {
             message: error.to_string(),
         })?;
         self.check_pids(&new)?;
-        let cpus = self.tier_of(&record)?.capabilities().cpus;
-        if new.visible_cpus() > cpus {
-            let message = format!("{} CPUs were asked for and this host has {cpus}", new.cpu);
-            return Err(RunnerError::Unsupported { message });
-        }
+        let able = self.tier_of(&record)?.capabilities();
+        let possible = match sandbox.machine() {
+            Some(_) => able.check_change(&old, &new),
+            None => able.check(&new),
+        };
+        possible.map_err(from_isolation)?;
         // What memory has grown to stays, unless the change is about just that.
         let old_memory_mb = record.grown_mb.unwrap_or(old.memory_mb);
         let memory_mb = match patch.memory_mb {

@@ -1,27 +1,44 @@
-//! The whole file system of a snapshot, its image and its changes made one. The confined parser puts the
-//! two together and packs them; here is only where they lie and how long it is waited for.
+//! The whole file system of a snapshot, its image and its changes made one. The tier knows where they lie,
+//! the confined parser puts them together and packs them; here is only how long that is waited for.
 
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cove_image::Image;
+use cove_isolation::Root;
+use cove_runner::RunnerError;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
+
+use crate::engine::Inner;
+use crate::error::{from_isolation, from_pool};
+use crate::snapshots::Snapshot;
 
 /// How long packing may take until its next bytes: a directory is read whole before its first file is.
 pub const PACK_STALL_MAX: Duration = Duration::from_secs(300);
 
-/// The directories of which a snapshot's file system is made, the upper one first.
-pub fn layers(image: &Path, volume: &Path) -> io::Result<Vec<PathBuf>> {
-    let upper = volume.join("upper");
-    match upper.symlink_metadata() {
-        Ok(_) => Ok(vec![upper, image.to_owned()]),
-        // Nothing was ever changed.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![image.to_owned()]),
-        Err(error) => Err(error),
+impl Inner {
+    /// The directories of which a snapshot's file system is made, the upper one first. Blocking.
+    pub(crate) fn trees_of(
+        &self,
+        snapshot: &Snapshot,
+        image: &Image,
+    ) -> Result<Vec<PathBuf>, RunnerError> {
+        let root = Root {
+            image: self.images.store.root(image),
+            disk: self.pool.disk(&snapshot.volume()),
+        };
+        // Also one that came from a host with a tier that this one lacks.
+        if root.disk.is_blank().map_err(from_pool)? {
+            return Ok(vec![root.image]);
+        }
+        let tier = self.tiers.named(&snapshot.record.spec.isolation);
+        tier.and_then(|tier| tier.trees(&root))
+            .map_err(from_isolation)
     }
 }
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use cove_image::{Image, ImageHold};
 use cove_model::{SandboxSpec, SnapshotId};
+use cove_pool::DiskSource;
 use cove_runner::{FromSnapshot, RunnerError};
 
 use crate::engine::Inner;
 use crate::error::from_isolation;
-use crate::snapshots::{Snapshot, SnapshotHold, memory_dir};
-use crate::volumes::Disk;
+use crate::snapshots::{Snapshot, SnapshotHold};
 
 /// What a create begins from; keeps it from being removed meanwhile.
 pub struct Origin {
@@ -23,7 +23,7 @@ pub struct Origin {
 /// How a machine is brought to life.
 #[derive(Debug, Clone)]
 pub struct Starting {
-    pub disk: Disk,
+    pub disk: DiskSource,
     pub memory: Option<PathBuf>,
     /// The memory limit to begin with, when it had grown above the sandbox's own.
     pub grown_mb: Option<u64>,
@@ -33,7 +33,7 @@ impl Starting {
     /// A boot from the disk it has.
     pub fn own() -> Self {
         Self {
-            disk: Disk::Own,
+            disk: DiskSource::Own,
             memory: None,
             grown_mb: None,
         }
@@ -55,7 +55,7 @@ impl Origin {
             return Starting::own();
         };
         Starting {
-            disk: Disk::CopyOf(hold.snapshot.volume()),
+            disk: DiskSource::CopyOf(hold.snapshot.volume()),
             memory: self.memory.clone(),
             grown_mb: None,
         }
@@ -124,6 +124,6 @@ impl Inner {
             );
             return Err(RunnerError::Unfit { message });
         }
-        Ok(Some(memory_dir(&self.pool.path(&snapshot.volume()))))
+        Ok(Some(self.pool.disk(&snapshot.volume()).memory()))
     }
 }

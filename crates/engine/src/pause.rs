@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use cove_isolation::{Afterwards, Machine, Restore};
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, SandboxId, State};
-use cove_pool::{Access, Pool, PoolError, VolumeId};
+use cove_pool::{Access, DiskSource, Pool, PoolError, VolumeId};
 use cove_runner::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
@@ -19,8 +19,8 @@ use crate::error::{from_isolation, from_pool, internal};
 use crate::inherited::room;
 use crate::record::{Durability, MemoryRecord, Record};
 use crate::sandbox::Sandbox;
-use crate::snapshots::{memory_dir, staging};
-use crate::volumes::{Disk, Draft, make_private, pool_io, remove_tree};
+use crate::snapshots::staging;
+use crate::volumes::Draft;
 
 /// What captured memory may take on disk beyond the memory in use.
 pub const CAPTURE_SLACK_BYTES: u64 = 64 << 20;
@@ -119,10 +119,11 @@ impl Inner {
         machine: &dyn Machine,
     ) -> Result<MemoryRecord, RunnerError> {
         let volume = crate::sandbox::volume_of(&record.id);
-        let dir = memory_dir(&self.pool.path(&volume));
+        let disk = self.pool.disk(&volume);
+        let dir = disk.memory();
         let used = machine.usage().await.map_err(from_isolation)?.memory_bytes;
         let room = room(record.limits.disk_mb, record.inherited_bytes) + used + CAPTURE_SLACK_BYTES;
-        let (inner, made, limited) = (Arc::clone(self), dir.clone(), volume.clone());
+        let (inner, limited) = (Arc::clone(self), volume.clone());
         let stale = staging("resume", record.id.as_str());
         spawn_blocking(move || {
             // A copy that an earlier resume could not clear away must not be taken for this one's.
@@ -131,9 +132,7 @@ impl Inner {
             if inner.disk_limits {
                 inner.pool.set_limit(&limited, Some(room))?;
             }
-            remove_tree(&made)
-                .and_then(|()| make_private(&made))
-                .map_err(|error| pool_io("make", &made, error))
+            disk.make_memory()
         })
         .await
         .map_err(internal)?
@@ -161,7 +160,7 @@ impl Inner {
             record,
             &image,
             trial.id().clone(),
-            Disk::Own,
+            DiskSource::Own,
             record.grown_mb,
         );
         let proven = self
@@ -205,8 +204,7 @@ impl Inner {
         let disk_bytes = record.limits.disk_mb << 20;
         let quota_bytes = room(record.limits.disk_mb, record.inherited_bytes);
         let dropped = spawn_blocking(move || {
-            let dir = memory_dir(&inner.pool.path(&volume));
-            remove_tree(&dir).map_err(|error| pool_io("clear", &dir, error))?;
+            inner.pool.disk(&volume).clear_memory()?;
             // What was cleared is given back with the next transaction.
             inner.pool.sync(&volume)?;
             match inner.disk_limits {
@@ -307,10 +305,10 @@ impl Inner {
         .map_err(internal)?
         .map_err(from_pool)?;
         // The sandbox's own volume is cleared of the memory, which is read from the copy.
-        let boot = self.plan_boot(record, image, volume.clone(), Disk::Own, grown_mb);
+        let boot = self.plan_boot(record, image, volume.clone(), DiskSource::Own, grown_mb);
         let restore = Restore {
             boot,
-            memory: memory_dir(&self.pool.path(&aside)),
+            memory: self.pool.disk(&aside).memory(),
         };
         let restored = match tier.restore(restore).await {
             // Flushed before the copy goes: a power loss must not bring back what was before.

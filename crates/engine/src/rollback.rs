@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, State};
+use cove_pool::DiskSource;
 use cove_runner::{RollbackRequest, RolledBack, RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
@@ -26,7 +27,7 @@ use crate::record::{Durability, Record, Restoring};
 use crate::sandbox::Sandbox;
 use crate::snapshots::take::Taking;
 use crate::snapshots::{Claim, Snapshot, SnapshotHold, staging};
-use crate::volumes::{Disk, Draft};
+use crate::volumes::Draft;
 
 impl Engine {
     pub(crate) async fn roll_back(
@@ -129,10 +130,12 @@ impl Inner {
         let draft = Draft::new(&self.pool, staging("rollback", sandbox.id.as_str()));
         let (inner, source) = (Arc::clone(self), snapshot.volume());
         let disk_mb = sandbox.record().limits.disk_mb;
-        let quota_bytes = room(disk_mb, snapshot.weight());
+        let limit = room(disk_mb, snapshot.weight());
+        let limit = self.disk_limits.then_some(limit);
         spawn_blocking(move || {
             inner.pool.delete(draft.id())?;
-            inner.ready_volume(draft.id(), &Disk::CopyOf(source), quota_bytes)?;
+            let source = DiskSource::CopyOf(source);
+            inner.pool.ready_disk(draft.id(), &source, limit)?;
             Ok(draft)
         })
         .await

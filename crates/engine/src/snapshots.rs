@@ -4,13 +4,13 @@
 //!
 //! ```text
 //! <data-dir>/snapshots/snap_….json   the record
-//! pool: snapshots/snap_…             upper/ (what differs from the image), mem/ (memory, if any)
+//! pool: snapshots/snap_…             a disk (what differs from the image), with its memory, if any
 //! pool: staging/draft-snap_…         one being made, staging/memory-snap_… its memory on the way
 //! ```
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_model::{ImageId, SandboxId, SandboxSpec, SnapshotId};
@@ -309,11 +309,6 @@ pub fn volume_of(id: &SnapshotId) -> VolumeId {
 pub fn staging(purpose: &str, id: &str) -> VolumeId {
     VolumeId::new(Kind::Staging, format!("{purpose}-{id}"))
         .expect("ids are made of letters a volume name may have")
-}
-
-/// Where captured memory lies in a volume.
-pub fn memory_dir(volume: &Path) -> PathBuf {
-    volume.join("mem")
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images::{self, Asked};
-use crate::merged::{self, FlowingTask};
-use crate::snapshots::{SnapshotHold, SnapshotRecord, memory_dir, staging, volume_of};
-use crate::volumes::{Draft, add_empty_changes, copy_memory, pool_io};
+use crate::merged::FlowingTask;
+use crate::snapshots::{SnapshotHold, SnapshotRecord, staging, volume_of};
+use crate::volumes::Draft;
 
 impl Engine {
     pub(crate) async fn make_template(
@@ -46,18 +46,15 @@ impl Inner {
     ) -> Result<Image, RunnerError> {
         let record = &hold.snapshot.record;
         let (base, _base_hold) = self.hold_image(record.image.as_str())?;
-        let (image_root, volume) = (
-            self.images.store.root(&base),
-            self.pool.path(&hold.snapshot.volume()),
-        );
-        let parser = Arc::clone(&self.parser);
+        let (inner, snapshot) = (Arc::clone(self), Arc::clone(&hold.snapshot));
+        let packed_base = base.clone();
         let (begun, packed) = tokio::sync::oneshot::channel();
         // One thread for the packer's whole life, because it ends with the thread that started it.
         let packing = spawn_blocking(move || -> Result<(), RunnerError> {
             let failed =
                 |error: &dyn std::fmt::Display| internal(format!("pack the snapshot: {error}"));
-            let layers = merged::layers(&image_root, &volume).map_err(|error| failed(&error))?;
-            let packing = parser.pack_tree(layers, false);
+            let trees = inner.trees_of(&snapshot, &packed_base)?;
+            let packing = inner.parser.pack_tree(trees, false);
             let (output, end) = packing.map_err(|error| failed(&error))?.split();
             // Whoever does not take it closes it, which ends the packer.
             let _ = begun.send(OwnedFd::from(output));
@@ -100,7 +97,7 @@ impl Inner {
     ) -> Result<(), RunnerError> {
         let older = self.snapshots.template_of(&image.id);
         let id = SnapshotId::random();
-        let from = memory_dir(&self.pool.path(&hold.snapshot.volume()));
+        let from = self.pool.disk(&hold.snapshot.volume());
         let new = SnapshotRecord {
             id: id.clone(),
             parent: None,
@@ -115,10 +112,8 @@ impl Inner {
         spawn_blocking(move || {
             let draft = Draft::new(&inner.pool, staging("draft", id.as_str()));
             inner.pool.create(draft.id()).map_err(from_pool)?;
-            let into = memory_dir(&inner.pool.path(draft.id()));
-            add_empty_changes(&inner.pool.path(draft.id()))
-                .and_then(|()| copy_memory(&from, &into))
-                .map_err(|error| from_pool(pool_io("copy memory to", &into, error)))?;
+            from.copy_memory(&inner.pool.disk(draft.id()))
+                .map_err(from_pool)?;
             let target = volume_of(&id);
             let published = Draft::new(&inner.pool, target.clone());
             inner

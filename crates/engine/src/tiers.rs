@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cove_isolation::{
     Adopted, Isolation, IsolationError, MachineRecord, Needs, OpenTier, Placed, TierHost, Warm,
 };
+use cove_model::SandboxSpec;
 use cove_runner::Finding;
 
 use crate::error::EngineError;
@@ -53,10 +54,32 @@ impl Tiers {
         })
     }
 
+    /// Refuses what the tier of a new sandbox cannot enforce; says which tier of this host can.
+    pub fn check(&self, spec: &SandboxSpec) -> Result<(), IsolationError> {
+        let Err(error) = able(self.named(&spec.isolation)?.as_ref(), spec) else {
+            return Ok(());
+        };
+        let others = self.all.iter().map(|tier| tier.as_ref());
+        let others = others.filter(|tier| able(*tier, spec).is_ok());
+        let names: Vec<&str> = others.map(|tier| tier.name()).collect();
+        Err(match error {
+            IsolationError::Unsupported(message) if !names.is_empty() => {
+                IsolationError::Unsupported(format!(
+                    "{message}; on this host it can be had with isolation {}",
+                    names.join(" or ")
+                ))
+            }
+            error => error,
+        })
+    }
+
     /// CPUs that sandboxes may use.
     pub fn cpus(&self) -> u32 {
-        let cpus = self.all.iter().map(|tier| tier.capabilities().cpus);
-        cpus.max().unwrap_or(0)
+        let cpus = self
+            .all
+            .iter()
+            .filter_map(|tier| tier.capabilities().cpus());
+        u32::try_from(cpus.max().unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
     pub fn placed(&self, record: &MachineRecord) -> Option<Placed> {
@@ -96,16 +119,27 @@ impl Tiers {
     }
 }
 
+fn able(tier: &dyn Isolation, spec: &SandboxSpec) -> Result<(), IsolationError> {
+    let capabilities = tier.capabilities();
+    if spec.no_new_privs && !capabilities.no_new_privs {
+        let message = format!("the tier '{}' cannot enforce no_new_privs", tier.name());
+        return Err(IsolationError::Unsupported(message));
+    }
+    capabilities.check(&spec.resources)
+}
+
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use cove_isolation::{Boot, Capabilities, Machine, Restore};
-    use cove_model::{NetworkPolicy, SandboxId};
+    use std::path::PathBuf;
+
+    use cove_isolation::{Boot, Capabilities, Limit, Limits, Machine, Restore, Root};
+    use cove_model::{NetworkPolicy, Resources, SandboxId};
 
     use super::*;
 
     /// Says who it is, makes nothing.
-    struct Named(&'static str, u32);
+    struct Named(&'static str, u64);
 
     fn nothing() -> IsolationError {
         IsolationError::Unsupported("this tier makes nothing".into())
@@ -119,14 +153,26 @@ mod tests {
 
         fn capabilities(&self) -> Capabilities {
             Capabilities {
-                cpus: self.1,
-                live_resize: false,
-                elastic_memory: false,
-                io_read_limit: false,
-                io_write_limit: false,
-                no_new_privs: false,
+                limits: Limits {
+                    cpu: Limit::Enforced {
+                        most: Some(self.1),
+                        live: true,
+                    },
+                    memory: Limit::LIVE,
+                    memory_max: Limit::LIVE,
+                    disk: Limit::LIVE,
+                    pids: Limit::LIVE,
+                    open_files: Limit::LIVE,
+                    io_read: Limit::LIVE,
+                    io_write: Limit::Refused("writing cannot be limited".into()),
+                },
+                no_new_privs: self.1 > 2,
                 memory: false,
             }
+        }
+
+        fn trees(&self, _: &Root) -> Result<Vec<PathBuf>, IsolationError> {
+            Err(nothing())
         }
 
         fn placed(&self, record: &MachineRecord) -> Option<Placed> {
@@ -214,6 +260,37 @@ mod tests {
         assert_eq!(names, ["small", "large"]);
         assert_eq!((tiers.warm().wanted, tiers.warm().ready), (4, 2));
         assert_eq!(tiers.cpus(), 8);
+    }
+
+    #[test]
+    fn a_limit_beyond_a_tier_is_refused_with_the_tier_that_has_it() {
+        let asked = |cpu, io_write_mb_s, no_new_privs| SandboxSpec {
+            isolation: "small".into(),
+            no_new_privs,
+            resources: Resources {
+                cpu,
+                io_write_mb_s,
+                ..Resources::default()
+            },
+            ..SandboxSpec::default()
+        };
+        let refusal = |spec| match two().check(&spec) {
+            Err(IsolationError::Unsupported(message)) => message,
+            other => panic!("{other:?}"),
+        };
+        two().check(&asked(2.0, None, false)).expect("it has two");
+        let said = refusal(asked(4.0, None, false));
+        assert!(
+            said.contains("4 CPUs") && said.ends_with("isolation large"),
+            "{said}"
+        );
+        let said = refusal(asked(1.0, None, true));
+        assert!(
+            said.contains("no_new_privs") && said.ends_with("isolation large"),
+            "{said}"
+        );
+        let said = refusal(asked(1.0, Some(5), false));
+        assert!(said.ends_with("writing cannot be limited"), "{said}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cove_isolation::{IsolationError, Root};
+use cove_pool::Disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -67,15 +68,25 @@ pub fn make_base(dir: &Path) -> io::Result<()> {
     fs::rename(&draft, dir)
 }
 
-/// Where in a volume the sandbox's changes are.
-fn upper(volume: &Path) -> PathBuf {
-    volume.join("upper")
+/// Where on a disk the sandbox's changes are, and where the overlay works.
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+
+/// The trees of which the file system of a disk over its image is made, the upper one first.
+pub fn trees(root: &Root) -> io::Result<Vec<PathBuf>> {
+    let upper = root.disk.dir().join(UPPER);
+    match upper.symlink_metadata() {
+        Ok(_) => Ok(vec![upper, root.image.clone()]),
+        // Nothing was ever changed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![root.image.clone()]),
+        Err(error) => Err(error),
+    }
 }
 
-/// Gives a volume that came from another the empty directory an overlay works in: what the kernel
-/// keeps there names the files of the volume it was copied from.
-pub fn renew_work(volume: &Path) -> io::Result<()> {
-    let work = volume.join("work");
+/// Gives a disk that came from another the empty directory an overlay works in: what the kernel keeps
+/// there names the files of the volume it was copied from, and is refused in a copy.
+fn renew_work(disk: &Disk) -> io::Result<()> {
+    let work = disk.dir().join(WORK);
     match fs::remove_dir_all(&work) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -83,22 +94,37 @@ pub fn renew_work(volume: &Path) -> io::Result<()> {
     fs::create_dir(work)
 }
 
-/// Gives a new volume its directories and the few files that carry the sandbox's own name, and that of
-/// the resolver when the host has one.
-pub fn prepare_volume(
-    volume: &Path,
-    hostname: &str,
-    resolver: Option<std::net::Ipv4Addr>,
-) -> io::Result<()> {
-    let upper = upper(volume);
+/// Makes the directory of changes; `false` when it is there already.
+fn make_upper(disk: &Disk) -> io::Result<bool> {
+    let upper = disk.dir().join(UPPER);
     match fs::create_dir(&upper) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
         Err(error) => return Err(error),
     }
     fs::set_permissions(&upper, fs::Permissions::from_mode(0o755))?;
-    fs::create_dir(volume.join("work"))?;
-    let etc = upper.join("etc");
+    Ok(true)
+}
+
+/// Makes a disk one that processes can be restored on. One that only holds their memory shows the image as
+/// it is, because nothing had been changed when they were captured.
+pub fn prepare_restore(disk: &Disk) -> io::Result<()> {
+    make_upper(disk)?;
+    renew_work(disk)
+}
+
+/// Gives a new disk its directories and the few files that carry the sandbox's own name, and that of
+/// the resolver when the host has one.
+pub fn prepare(
+    disk: &Disk,
+    hostname: &str,
+    resolver: Option<std::net::Ipv4Addr>,
+) -> io::Result<()> {
+    if !make_upper(disk)? {
+        return renew_work(disk);
+    }
+    fs::create_dir(disk.dir().join(WORK))?;
+    let etc = disk.dir().join(UPPER).join("etc");
     fs::create_dir(&etc)?;
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))?;
     let resolver = resolver.map(|address| {
@@ -138,14 +164,14 @@ pub fn mount(
         let layers = Layers {
             base: layer(base)?,
             image: layer(&root.image)?,
-            volume: layer(&root.volume)?,
+            volume: layer(root.disk.dir())?,
         };
         Ok(overlays.mount(layers, uid_base))
     };
     match mounted()? {
         // The volume is a copy of another, and the kernel notices.
         Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
-            renew_work(&root.volume).map_err(IsolationError::failed("prepare the volume"))?;
+            renew_work(&root.disk).map_err(IsolationError::failed("prepare the disk"))?;
             mounted()?
         }
         other => other,

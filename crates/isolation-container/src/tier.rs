@@ -17,8 +17,8 @@ use async_trait::async_trait;
 use cove_criu::Program;
 use cove_isolation::slots::{self, Slot};
 use cove_isolation::{
-    Adopted, Boot, Capabilities, Isolation, IsolationError, Machine, MachineRecord, MakeRoot,
-    Needs, OpenTier, Placed, Restore, Root, TierHost, Usage, Warm,
+    Adopted, Boot, Capabilities, Isolation, IsolationError, Limit, Limits, Machine, MachineRecord,
+    MakeRoot, Needs, OpenTier, Placed, Restore, Root, TierHost, Usage, Warm,
 };
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::Counters;
@@ -230,34 +230,45 @@ impl Shared {
         });
     }
 
-    fn check(&self, limits: &Resources) -> Result<(), IsolationError> {
-        let cpus = self.cpus.count();
-        if limits.visible_cpus() > cpus {
-            return Err(IsolationError::Unsupported(format!(
-                "{} CPUs were asked for and this host has {cpus}",
-                limits.cpu
-            )));
+    fn capabilities(&self) -> Capabilities {
+        let io = |possible: Result<(), &str>| match (self.host.pool_device, possible) {
+            (_, Err(reason)) => Limit::Refused(reason.into()),
+            (None, _) => {
+                Limit::Refused("I/O limits need a pool on a block device of its own".into())
+            }
+            (Some(_), Ok(())) => Limit::Enforced {
+                most: None,
+                live: false,
+            },
+        };
+        let writing = match self.cgroups.version() {
+            1 => Err(
+                "io_write_mb_s needs cgroup version 2: version 1 cannot tell who caused buffered writes",
+            ),
+            _ => Ok(()),
+        };
+        let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        Capabilities {
+            limits: Limits {
+                cpu: Limit::Enforced {
+                    most: Some(u64::from(self.cpus.count())),
+                    live: true,
+                },
+                memory: Limit::LIVE,
+                memory_max: Limit::LIVE,
+                // By the quota of its volume.
+                disk: Limit::LIVE,
+                pids: Limit::LIVE,
+                open_files: Limit::Enforced {
+                    most: open_files,
+                    live: false,
+                },
+                io_read: io(Ok(())),
+                io_write: io(writing),
+            },
+            no_new_privs: true,
+            memory: self.capturer.program().is_ok(),
         }
-        if limits.io_write_mb_s.is_some() && self.cgroups.version() == 1 {
-            return Err(IsolationError::Unsupported(
-                "io_write_mb_s needs cgroup version 2: version 1 cannot tell who caused buffered writes".into(),
-            ));
-        }
-        if (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
-            && self.host.pool_device.is_none()
-        {
-            return Err(IsolationError::Unsupported(
-                "I/O limits need a pool on a block device of its own".into(),
-            ));
-        }
-        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-        if let Some(most) = most.filter(|most| limits.open_files > *most) {
-            return Err(IsolationError::Unsupported(format!(
-                "open_files is {}, and this host allows its processes {most}; ask for less, or raise LimitNOFILE of the service",
-                limits.open_files
-            )));
-        }
-        Ok(())
     }
 
     /// Puts a seat's limits and network in force; nothing of the sandbox runs yet.
@@ -292,8 +303,8 @@ impl Shared {
         let root = make()?;
         let network = self.host.network.as_ref();
         let resolver = network.map(|network| network.addresses().gateway());
-        rootfs::prepare_volume(&root.volume, &plan.hostname, resolver)
-            .map_err(IsolationError::failed("prepare the volume"))?;
+        rootfs::prepare(&root.disk, &plan.hostname, resolver)
+            .map_err(IsolationError::failed("prepare the disk"))?;
         Ok(root)
     }
 
@@ -441,16 +452,11 @@ impl Isolation for ContainerTier {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let device = self.shared.host.pool_device.is_some();
-        Capabilities {
-            cpus: self.shared.cpus.count(),
-            live_resize: true,
-            elastic_memory: true,
-            io_read_limit: device,
-            io_write_limit: device && self.shared.cgroups.version() == 2,
-            no_new_privs: true,
-            memory: self.shared.capturer.program().is_ok(),
-        }
+        self.shared.capabilities()
+    }
+
+    fn trees(&self, root: &Root) -> Result<Vec<PathBuf>, IsolationError> {
+        rootfs::trees(root).map_err(IsolationError::failed("look at the disk"))
     }
 
     fn placed(&self, record: &MachineRecord) -> Option<Placed> {
@@ -488,7 +494,7 @@ impl Isolation for ContainerTier {
 
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
         let shared = Arc::clone(&self.shared);
-        shared.check(&boot.limits)?;
+        shared.capabilities().check(&boot.limits)?;
         let plan = Arc::new(Plan {
             id: boot.id,
             network: boot.network,

@@ -11,6 +11,7 @@ use cove_isolation::{Boot, Isolation, Machine, Root, TierHost};
 use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
+use cove_pool::Disk;
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_protocol::message::Start;
 
@@ -94,7 +95,12 @@ async fn boot(handing: Handing) {
         },
         no_new_privs: false,
         network: Default::default(),
-        root: Box::new(move || Ok(Root { image, volume })),
+        root: Box::new(move || {
+            Ok(Root {
+                image,
+                disk: Disk::at(volume),
+            })
+        }),
     };
     let machine: Arc<dyn Machine> = Arc::from(tier.boot(boot).await.unwrap());
     let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));

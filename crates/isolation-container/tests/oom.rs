@@ -13,6 +13,7 @@ use cove_isolation::{Boot, Isolation, Machine, Root, TierHost};
 use cove_isolation_container::{ContainerConfig, ContainerTier, OomOrder};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
+use cove_pool::Disk;
 use cove_protocol::client::{Connect, Guest, Stream};
 use cove_protocol::message::Start;
 
@@ -109,7 +110,12 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
         },
         no_new_privs: false,
         network: Default::default(),
-        root: Box::new(move || Ok(Root { image, volume })),
+        root: Box::new(move || {
+            Ok(Root {
+                image,
+                disk: Disk::at(volume),
+            })
+        }),
     };
     let machine: Arc<dyn Machine> = Arc::from(tier.boot(boot).await.unwrap());
     let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));

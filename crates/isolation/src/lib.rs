@@ -11,7 +11,7 @@ pub mod slots;
 mod tier;
 mod uids;
 
-pub use capabilities::Capabilities;
+pub use capabilities::{Capabilities, Limit, Limits};
 pub use error::IsolationError;
 pub use machine::{
     Afterwards, AtRest, Captured, Machine, MachineRecord, MemoryEvent, Needs, Usage,

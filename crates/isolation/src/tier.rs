@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::Network;
 use cove_parser::Parser;
+use cove_pool::Disk;
 use cove_runner::Finding;
 
 use crate::slots::Slots;
@@ -39,13 +40,13 @@ pub trait OpenTier: Send + Sync {
     fn open(&self, host: &TierHost) -> Result<Arc<dyn Isolation>, IsolationError>;
 }
 
-/// The disk a machine boots from.
+/// What a machine boots from.
 #[derive(Debug, Clone)]
 pub struct Root {
     /// The image, never written.
     pub image: PathBuf,
-    /// The sandbox's own volume; the tier keeps what it needs below it.
-    pub volume: PathBuf,
+    /// The sandbox's own disk; what lies on it and how is the tier's. It may be a copy of another.
+    pub disk: Disk,
 }
 
 /// Makes a root; may block.
@@ -97,6 +98,10 @@ pub struct Warm {
 pub trait Isolation: Send + Sync {
     fn name(&self) -> &'static str;
     fn capabilities(&self) -> Capabilities;
+
+    /// The directories that make up the file system of a disk over its image, the upper one first, for
+    /// whoever packs it. A tier whose disks are no trees refuses. Blocking.
+    fn trees(&self, root: &Root) -> Result<Vec<PathBuf>, IsolationError>;
 
     /// Where a recorded machine stands in the network; `None` when it has no place there.
     fn placed(&self, record: &MachineRecord) -> Option<Placed>;

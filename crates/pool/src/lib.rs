@@ -4,7 +4,8 @@
 //! `<data-dir>/pool/<kind>/<name>`. On btrfs a volume is a subvolume, so a snapshot is one atomic
 //! operation whose cost does not depend on size; where there is no btrfs, volumes are plain
 //! directories and a snapshot is a copy. The engine decides what a volume means; this crate only
-//! keeps them, measures them and makes sure that a crash leaves none of them half made.
+//! keeps them, measures them and makes sure that a crash leaves none of them half made. A volume that a
+//! machine boots from is a [`Disk`].
 //!
 //! Everything here blocks. Call it from a thread that may wait.
 //!
@@ -24,6 +25,7 @@ mod btrfs;
 mod config;
 mod count;
 mod directory;
+mod disk;
 mod error;
 mod loopdev;
 mod pool;
@@ -35,6 +37,7 @@ mod tree;
 mod volume;
 
 pub use config::{Backend, BackendChoice, PoolConfig};
+pub use disk::{Disk, DiskSource};
 pub use error::{Place, PoolError};
 pub use pool::{Headroom, Pool, SweepReport};
 pub use probe::{Finding, Status};

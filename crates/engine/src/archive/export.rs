@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use crate::engine::{Engine, Inner};
 use crate::error::internal;
 use crate::merged;
-use crate::snapshots::{SnapshotHold, memory_dir};
+use crate::snapshots::SnapshotHold;
 
 use super::write::{Section, Writer};
 use super::{CHUNK_MAX, Kind, Manifest};
@@ -51,7 +51,6 @@ impl Inner {
         output: impl Write,
     ) -> io::Result<()> {
         let record = &hold.snapshot.record;
-        let volume = self.pool.path(&hold.snapshot.volume());
         let mut writer = Writer::begin(output)?;
         let manifest = Manifest {
             sandbox: record.sandbox.clone(),
@@ -63,14 +62,17 @@ impl Inner {
             memory: record.memory.clone(),
         };
         writer.json(Kind::Manifest, &manifest)?;
-        let layers = merged::layers(&self.images.store.root(image), &volume)?;
-        let packing = self.parser.pack_tree(layers, true);
+        let trees = self
+            .trees_of(&hold.snapshot, image)
+            .map_err(io::Error::other)?;
+        let packing = self.parser.pack_tree(trees, true);
         copy(
             packing.map_err(io::Error::other)?,
             writer.section(Kind::Root)?,
         )?;
         if record.memory.is_some() {
-            let packing = self.parser.pack_memory(&memory_dir(&volume));
+            let memory = self.pool.disk(&hold.snapshot.volume()).memory();
+            let packing = self.parser.pack_memory(&memory);
             copy(
                 packing.map_err(io::Error::other)?,
                 writer.section(Kind::Memory)?,

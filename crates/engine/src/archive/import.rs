@@ -20,8 +20,8 @@ use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::images;
 use crate::record::MemoryRecord;
-use crate::snapshots::{Claim, SnapshotRecord, memory_dir, staging, volume_of};
-use crate::volumes::{Draft, add_empty_changes, make_private, pool_io};
+use crate::snapshots::{Claim, SnapshotRecord, staging, volume_of};
+use crate::volumes::Draft;
 
 use super::Kind;
 use super::read::{ReadError, Reader};
@@ -312,14 +312,12 @@ impl Inner {
         self.pool.create(draft.id()).map_err(from_pool)?;
         let mut kept = None;
         if let (Some(packed), Some(told)) = (memory, &manifest.memory) {
-            let dir = memory_dir(&self.pool.path(draft.id()));
-            add_empty_changes(&self.pool.path(draft.id()))
-                .and_then(|()| make_private(&dir))
-                .map_err(|error| from_pool(pool_io("make", &dir, error)))?;
+            let disk = self.pool.disk(draft.id());
+            disk.make_memory().map_err(from_pool)?;
             let most = told.bytes.saturating_add(MEMORY_SLACK);
             self.pool.check_room(most).map_err(from_pool)?;
             self.parser
-                .unpack_memory(packed, &dir, most)
+                .unpack_memory(packed, &disk.memory(), most)
                 .map_err(|error| unread("its memory", error))?;
             kept = Some(MemoryRecord {
                 bytes: told.bytes,

@@ -16,9 +16,9 @@ use crate::error::{from_isolation, from_pool, from_write, internal};
 use crate::pause::CAPTURE_SLACK_BYTES;
 use crate::record::{Durability, MemoryRecord, Record, Snapshotted};
 use crate::sandbox::Sandbox;
-use crate::volumes::{Draft, move_memory};
+use crate::volumes::Draft;
 
-use super::{Claim, Sizes, Snapshot, SnapshotRecord, memory_dir, staging, volume_of};
+use super::{Claim, Sizes, Snapshot, SnapshotRecord, staging, volume_of};
 
 /// What to take, and what becomes of the sandbox.
 #[derive(Debug, Clone, Copy)]
@@ -199,19 +199,16 @@ impl Inner {
         let volume = crate::sandbox::volume_of(&record.id);
         let memory = Draft::new(&self.pool, staging("memory", id.as_str()));
         let draft = Draft::new(&self.pool, staging("draft", id.as_str()));
-        let dir = memory_dir(&self.pool.path(memory.id()));
+        let disk = self.pool.disk(memory.id());
+        let dir = disk.memory();
         let used = machine.usage().await.map_err(from_isolation)?.memory_bytes;
         let (need, most) = (
             used.saturating_add(CAPTURE_SLACK_BYTES),
             capture_max(&record.limits),
         );
         let limited = self.disk_limits;
-        let (pool, memory_id, source, made) = (
-            self.pool.clone(),
-            memory.id().clone(),
-            volume.clone(),
-            dir.clone(),
-        );
+        let (pool, memory_id, source) = (self.pool.clone(), memory.id().clone(), volume.clone());
+        let made = disk.clone();
         let account = blocking(move || {
             pool.check_room(need)?;
             pool.create(&memory_id)?;
@@ -220,8 +217,7 @@ impl Inner {
                 let room = u64::try_from(pool.headroom()?.beyond_reserve).unwrap_or(0);
                 pool.set_limit(&memory_id, Some(room.min(most).max(need)))?;
             }
-            crate::volumes::make_private(&made)
-                .map_err(|error| crate::volumes::pool_io("make", &made, error))?;
+            made.make_memory()?;
             pool.sync(&source)?;
             pool.account(&memory_id)
         })
@@ -257,9 +253,7 @@ impl Inner {
         let captured: Captured = captured.map_err(from_isolation)?;
         let (pool, target) = (self.pool.clone(), volume_of(id));
         blocking(move || {
-            let into = memory_dir(&pool.path(draft.id()));
-            move_memory(&dir, &into)
-                .map_err(|error| crate::volumes::pool_io("move memory to", &into, error))?;
+            disk.move_memory(&pool.disk(draft.id()))?;
             pool.rename(draft.id(), &target)?;
             let published = Draft::new(&pool, target.clone());
             pool.set_read_only(&target)?;

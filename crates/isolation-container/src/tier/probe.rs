@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use cove_isolation::{Afterwards, Boot, Isolation, IsolationError, Machine, Restore, Root};
 use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_pool::Disk;
 
 use super::{ContainerTier, blocking};
 
@@ -69,7 +70,7 @@ impl ContainerTier {
         let boot = || {
             let root = Root {
                 image: scratch.0.join("image"),
-                volume: scratch.0.join("volume"),
+                disk: Disk::at(scratch.0.join("volume")),
             };
             Boot {
                 id: SandboxId::random(),

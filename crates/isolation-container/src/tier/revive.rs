@@ -28,7 +28,7 @@ impl ContainerTier {
         only_prove: bool,
     ) -> Result<Option<Container>, IsolationError> {
         let Restore { boot, memory } = restore;
-        self.shared.check(&boot.limits)?;
+        self.shared.capabilities().check(&boot.limits)?;
         self.shared.capturer.program()?;
         let shared = Arc::clone(&self.shared);
         let runtime = tokio::runtime::Handle::current();
@@ -132,7 +132,7 @@ impl Shared {
             .map_err(limit)?;
         group.set_pids(limits.pids + CRIU_PIDS).map_err(limit)?;
 
-        rootfs::renew_work(&root.volume).map_err(IsolationError::failed("prepare the volume"))?;
+        rootfs::prepare_restore(&root.disk).map_err(IsolationError::failed("prepare the disk"))?;
         let ids = self.maker.spawner.ids(slot.uid_base())?;
         let overlay = rootfs::mount(
             root,

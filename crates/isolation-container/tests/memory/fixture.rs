@@ -16,6 +16,7 @@ use cove_isolation::{
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
+use cove_pool::Disk;
 use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
 use cove_protocol::message::Start;
 use tempfile::TempDir;
@@ -197,7 +198,7 @@ impl Host {
     fn boot_of(&self, volume: &Path, hostname: &str, limits: Resources) -> Boot {
         let root = Root {
             image: image().to_owned(),
-            volume: volume.to_owned(),
+            disk: Disk::at(volume.to_owned()),
         };
         Boot {
             id: SandboxId::random(),

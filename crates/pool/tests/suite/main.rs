@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod disks;
 mod fidelity;
 mod fixture;
 mod limits;
