@@ -10,7 +10,8 @@ use cove_isolation::{IsolationError, Restore, Root};
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_spawner::shared;
 
-use super::{ContainerTier, CpuHold, Shared, blocking};
+use super::boot::CpuHold;
+use super::{ContainerTier, Shared, blocking};
 use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail, Senses};
 use crate::restore::{self, Plan};

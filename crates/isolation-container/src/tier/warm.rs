@@ -1,0 +1,78 @@
+//! Seats made ahead of need.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+
+use super::Shared;
+use crate::seat::Seat;
+
+/// How long a used seat waits to be replaced.
+const REFILL_PAUSE: Duration = Duration::from_millis(20);
+
+impl Shared {
+    pub(super) fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat whose child still waits, when there is one.
+    pub(super) fn take_ready(&self) -> Option<Seat> {
+        loop {
+            let seat = self.warm().pop_front()?;
+            if seat.is_alive() {
+                return Some(seat);
+            }
+            tracing::warn!("a parked child was killed; its seat is removed");
+            // Removing its group may take a moment.
+            spawn_blocking(move || drop(seat));
+        }
+    }
+
+    pub(super) fn refill(&self, _turn: MutexGuard<'_, ()>) {
+        let wanted = || !self.closed.load(Ordering::Acquire) && !self.cool.load(Ordering::Acquire);
+        while wanted() && self.warm().len() < self.config.warm {
+            let made = self
+                .maker
+                .make()
+                .and_then(|mut seat| seat.wait_parked().map(|()| seat));
+            match made {
+                Ok(seat) => self.warm().push_back(seat),
+                Err(error) => {
+                    // Boots make their own seats and report the reason; the next one tries again.
+                    tracing::warn!(%error, "a seat could not be prepared ahead");
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn refill_in_background(self: &Arc<Self>) {
+        if self.config.warm == 0 || self.cool.load(Ordering::Acquire) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            // The sandbox just booted is about to run its first command; making the next seat would
+            // take the CPU away from it.
+            tokio::time::sleep(REFILL_PAUSE).await;
+            let _ = spawn_blocking(move || {
+                if let Ok(turn) = shared.refill.try_lock() {
+                    shared.refill(turn);
+                }
+            })
+            .await;
+        });
+    }
+
+    /// Drops what waits, and the roots of deleted machines with it.
+    pub(super) fn let_go_of_seats(&self) {
+        // A seat under way comes to its end first; it would be missed otherwise.
+        let _turn = self.refill.lock().unwrap_or_else(PoisonError::into_inner);
+        let seats: Vec<Seat> = self.warm().drain(..).collect();
+        drop(seats);
+        self.retired.flush();
+    }
+}
