@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dependencies;
+mod needs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use cove_model::{Resources, SandboxSpec};
-use cove_runner::ImageSource;
 use cove_tests::{Host, Sandbox};
 
 /// Settings of the host that an escape would go for.
@@ -81,7 +80,7 @@ impl World {
         let tier = std::env::var("COVE_TIER").unwrap_or_else(|_| "container".into());
         let settings = settings();
         let host = Host::open(|_| {}).await;
-        host.add_image(ImageSource::Debian).await;
+        host.add_debian().await;
         host.add_busybox().await;
         let neighbour = host
             .sandbox(SandboxSpec {

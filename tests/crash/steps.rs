@@ -152,8 +152,8 @@ impl Scene {
     async fn open() -> Option<Self> {
         let world = World::start(PROGRAM).await;
         let tiers = world.client().host().await.unwrap().tiers;
-        if !tiers[0].capabilities.contains(&"memory".to_owned()) {
-            println!("skipped: this host has no CRIU that can capture memory");
+        let captures = tiers[0].capabilities.contains(&"memory".to_owned());
+        if !cove_tests::needs::has("criu", captures) {
             world.finish();
             return None;
         }

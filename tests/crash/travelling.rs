@@ -393,8 +393,8 @@ async fn kills_while_travelling_leave_the_old_state_or_the_new() {
 async fn kills_while_memory_goes_to_disk_and_back_do_no_harm_either() {
     let world = World::start(PROGRAM).await;
     let tiers = world.client().host().await.unwrap().tiers;
-    if !tiers[0].capabilities.contains(&"memory".to_owned()) {
-        println!("skipped: this host has no CRIU that can capture memory");
+    let captures = tiers[0].capabilities.contains(&"memory".to_owned());
+    if !cove_tests::needs::has("criu", captures) {
         world.finish();
         return;
     }

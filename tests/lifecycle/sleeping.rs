@@ -20,14 +20,14 @@ const TRANSFER_LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
 const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n >> /root/log; sleep 0.01; done";
 const CYCLES: u32 = 20;
 
-/// Skips, and says so, where processes cannot be captured.
+/// Nothing where memory cannot be captured and the tests were told to do without.
 async fn world() -> Option<World> {
     let world = World::start(PROGRAM).await;
     let tiers = world.client().host().await.unwrap().tiers;
-    if tiers[0].capabilities.contains(&"memory".to_owned()) {
+    let captures = tiers[0].capabilities.contains(&"memory".to_owned());
+    if cove_tests::needs::has("criu", captures) {
         return Some(world);
     }
-    println!("skipped: this host has no CRIU that can capture memory");
     world.finish();
     None
 }

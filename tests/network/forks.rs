@@ -82,8 +82,8 @@ async fn fifty_memory_forks_get_their_own_bytes_policy_and_log_lines() {
     let stage = Stage::new().await;
     let client = stage.engine.client();
     let tiers = client.host().await.expect("a host").tiers;
-    if !tiers[0].capabilities.contains(&"memory".to_owned()) {
-        println!("skipped: this host has no CRIU that can capture memory");
+    let captures = tiers[0].capabilities.contains(&"memory".to_owned());
+    if !cove_tests::needs::has("criu", captures) {
         return stage.finish();
     }
     let (parent, guest) = stage.sandbox(listed(&["1.2.3.4:7"])).await;

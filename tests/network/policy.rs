@@ -9,6 +9,24 @@ use crate::stage::*;
 use crate::world::*;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_longest_allow_list_holds_from_its_first_entry_to_its_last() {
+    let stage = Stage::new().await;
+    let most = cove_model::network::ALLOW_ENTRIES_MAX;
+    let mut entries: Vec<String> = (0..most - 1)
+        .map(|number| match number % 2 {
+            0 => format!("8.{}.{}.9:{}", number / 256, number % 256, 1000 + number),
+            _ => format!("*.name{number}.example"),
+        })
+        .collect();
+    entries.push("1.2.3.4:7".into());
+    let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+    let (_, guest) = stage.sandbox(listed(&entries)).await;
+    assert_eq!(ask(&guest, PUBLIC).await.unwrap(), format!("{HOST} hello"));
+    assert!(ask(&guest, OTHER_PUBLIC).await.is_err());
+    stage.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged() {
     let mut stage = Stage::new().await;
     let (id, guest) = stage.sandbox(listed(&["1.2.3.4:7"])).await;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine_host;
+pub mod needs;
 pub mod strace;
 
 use std::path::{Path, PathBuf};
@@ -117,6 +118,19 @@ impl Host {
                 .expect("the job is known");
         }
         assert_eq!(job.state, JobState::Done, "{job:?}");
+    }
+
+    /// The default image. `COVE_TEST_IMAGE` names a tar file of it for hosts that reach no mirror
+    /// (scripts/portable-tests).
+    pub async fn add_debian(&self) {
+        self.add_image(match std::env::var("COVE_TEST_IMAGE") {
+            Ok(path) => ImageSource::Local {
+                name: "debian".into(),
+                path,
+            },
+            Err(_) => ImageSource::Debian,
+        })
+        .await;
     }
 
     /// An image of one static program, under the name `busybox`.

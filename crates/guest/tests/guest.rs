@@ -15,6 +15,8 @@ mod files;
 mod harness;
 #[path = "guest/hostile.rs"]
 mod hostile;
+#[path = "../../../tests/src/needs.rs"]
+mod needs;
 #[path = "guest/pid_one.rs"]
 mod pid_one;
 #[path = "guest/ports.rs"]

@@ -15,45 +15,31 @@ const PYTHON: &str = "/usr/bin/python3";
 /// What the server inside imports.
 const MODULES: &str = "base64, hashlib, json, os, socket, ssl, sys, threading, encodings.idna, encodings.ascii, encodings.latin_1, encodings.utf_8, encodings.idna, site";
 
-/// Whoever tests without a browser says so with this variable, set to 1.
-const WITHOUT: &str = "COVE_WITHOUT_BROWSER";
-
 /// The browser of this host. `scripts/setup test` installs one wherever the distribution has it as a
 /// package.
 fn program() -> Option<&'static str> {
     static PROGRAM: LazyLock<Option<&'static str>> = LazyLock::new(|| {
-        let without = std::env::var_os(WITHOUT).is_some_and(|value| value == "1");
-        choose(&BROWSERS, without).expect("a browser")
+        let found = choose(&BROWSERS);
+        super::needs::has("browser", found.is_some());
+        found
     });
     *PROGRAM
 }
 
 /// The first that runs: a distribution may have a file of that name that only says where to get one.
-fn choose(browsers: &[&'static str], without: bool) -> Result<Option<&'static str>, String> {
-    if without {
-        eprintln!("skipped: {WITHOUT} is set");
-        return Ok(None);
-    }
+fn choose(browsers: &[&'static str]) -> Option<&'static str> {
     let runs = |path: &&&str| {
         let version = Command::new(path).arg("--version").output();
         version.is_ok_and(|output| output.status.success())
     };
-    match browsers.iter().find(runs) {
-        Some(found) => Ok(Some(found)),
-        None => Err(format!(
-            "none of {} runs; install Chromium (scripts/setup test does on Debian), or set {WITHOUT}=1 to test without a browser",
-            browsers.join(", ")
-        )),
-    }
+    browsers.iter().find(runs).copied()
 }
 
 #[test]
-fn a_missing_browser_is_a_failure_unless_it_is_meant() {
-    let missing = choose(&["/nonexistent/chromium", "/bin/false"], false);
-    assert!(missing.is_err_and(|said| said.contains(WITHOUT)));
-    assert_eq!(choose(&["/bin/true"], true), Ok(None));
-    let second = choose(&["/nonexistent/chromium", "/bin/true"], false);
-    assert_eq!(second, Ok(Some("/bin/true")));
+fn a_browser_counts_only_if_it_runs() {
+    assert_eq!(choose(&["/nonexistent/chromium", "/bin/false"]), None);
+    let second = choose(&["/nonexistent/chromium", "/bin/true"]);
+    assert_eq!(second, Some("/bin/true"));
 }
 
 struct Browser {

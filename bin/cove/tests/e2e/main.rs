@@ -20,6 +20,8 @@ mod harness;
 mod idle;
 mod logging;
 mod memory;
+#[path = "../../../../tests/src/needs.rs"]
+mod needs;
 mod pipes;
 mod ports;
 mod postgres;

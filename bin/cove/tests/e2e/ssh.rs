@@ -367,8 +367,7 @@ fn files_travel_by_scp_sftp_and_rsync_and_stay_inside() {
         "a user without the right: {output:?}"
     );
 
-    if !Path::new("/usr/bin/rsync").exists() {
-        eprintln!("skipped: this host has no rsync");
+    if !super::needs::has("rsync", Path::new("/usr/bin/rsync").exists()) {
         return;
     }
     give_program(&cove, "/usr/bin/rsync");

@@ -20,7 +20,7 @@ fn write(cove: &Cove, sandbox: &str, text: &str) {
     cove.ok(["exec", sandbox, "-c", &format!("echo {text} > /state")]);
 }
 
-/// Whether this host can capture memory; a test that needs it says so when it cannot.
+/// Whether this host captures memory. Where it does not, the test fails, unless it was opted out of.
 pub fn captures_memory(cove: &Cove) -> bool {
     let host = cove.json(["doctor"]);
     let tiers = host[0]["tiers"].as_array().cloned().unwrap_or_default();
@@ -31,10 +31,7 @@ pub fn captures_memory(cove: &Cove) -> bool {
             .iter()
             .any(|one| one == "memory")
     });
-    if !can {
-        eprintln!("skipped: this host cannot capture memory");
-    }
-    can
+    super::needs::has("criu", can)
 }
 
 #[test]

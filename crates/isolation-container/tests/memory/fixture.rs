@@ -21,6 +21,8 @@ use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
 use cove_protocol::message::Start;
 use tempfile::TempDir;
 
+use crate::needs;
+
 const MEMORY_MB: u64 = 512;
 /// Anything a test waits for; far above what even a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,8 +38,14 @@ fn number() -> u32 {
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| {
+        // Carried from the machine that built the tests (scripts/portable-tests).
+        if let Some(carried) = std::env::var_os("COVE_TEST_MEMORY_IMAGE") {
+            return carried.into();
+        }
         let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let image = built.join("memory-image-2");
+        // Another set of programs is another image.
+        let has = OPTIONAL.map(|name| on_path(name).map_or("", |_| name));
+        let image = built.join(format!("memory-image-3-{}", has.join("-")));
         if !image.exists() {
             let dir = tempfile::Builder::new()
                 .prefix("memory-image-")
@@ -51,6 +59,15 @@ fn image() -> &'static Path {
         }
         image
     })
+}
+
+/// Programs that tests opt out of by their names.
+const OPTIONAL: [&str; 2] = ["tmux", "node"];
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&path).map(|dir| dir.join(name));
+    found.find_map(|program| fs::canonicalize(program).ok())
 }
 
 fn fill(image: &Path) {
@@ -87,10 +104,11 @@ fn fill(image: &Path) {
     fs::copy("/bin/bash", image.join("bin/bash")).expect("the host has bash");
     let mut wanted = vec![python, PathBuf::from("/bin/bash")];
     wanted.extend(sqlite);
-    // Those that not every host has; tests that want one look for it.
-    for program in ["/usr/bin/tmux", "/usr/bin/node"] {
-        if fs::copy(program, image.join(program.trim_start_matches('/'))).is_ok() {
-            wanted.push(program.into());
+    for name in OPTIONAL {
+        if let Some(program) = on_path(name) {
+            let copied = fs::copy(&program, image.join("usr/bin").join(name));
+            copied.expect("a program can be copied");
+            wanted.push(program);
         }
     }
     for name in ["x/xterm", "s/screen", "t/tmux"] {
@@ -141,13 +159,10 @@ impl Connect for Direct {
     }
 }
 
-/// Whether the image has a program; says so when not.
-pub fn has(program: &str) -> bool {
-    let found = image().join(program).exists();
-    if !found {
-        println!("skipped: this host has no /{program} to put into the image");
-    }
-    found
+/// Whether the image has the files of a program that is called so. Where it has not, the test fails, unless it
+/// was opted out of.
+pub fn has(name: &str, files: &[&str]) -> bool {
+    needs::has(name, files.iter().all(|file| image().join(file).exists()))
 }
 
 pub struct Host {

@@ -185,7 +185,7 @@ server.listen(0, "127.0.0.1", () => fs.writeFileSync("/tmp/port", String(server.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_with_a_server_timers_and_threads_survives() {
-    if !has("usr/bin/node") {
+    if !has("node", &["usr/bin/node"]) {
         return;
     }
     let host = Host::open();

@@ -8,6 +8,8 @@ mod generations;
 mod identity;
 mod kernel;
 mod limits;
+#[path = "../../../../tests/src/needs.rs"]
+mod needs;
 mod outside;
 mod programs;
 mod refusals;

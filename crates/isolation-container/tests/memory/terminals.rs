@@ -125,7 +125,7 @@ async fn a_job_that_holds_its_own_terminal_survives_in_front_of_its_shell() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tmux_with_somebody_attached_survives() {
-    if !has("usr/bin/tmux") || !has("usr/lib/locale/C.utf8") {
+    if !has("tmux", &["usr/bin/tmux", "usr/lib/locale/C.utf8"]) {
         return;
     }
     let host = Host::open();

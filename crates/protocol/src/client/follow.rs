@@ -13,7 +13,7 @@ const RESUMES_MAX: u32 = 100;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum FollowEvent {
-    Started(Process),
+    Started(Box<Process>),
     Output {
         channel: Channel,
         /// Absolute offset of the first byte.
@@ -34,7 +34,7 @@ pub struct Follow {
     next: [u64; 2],
     wants_started: bool,
     /// `Started`, read before anybody asked for it.
-    started: Option<Process>,
+    started: Option<Box<Process>>,
     over: bool,
     /// How often in a row it was taken up again without hearing anything.
     resumes: u32,
@@ -82,7 +82,7 @@ impl Follow {
         match reply {
             ReplyKind::Started(process) if self.wants_started => {
                 self.wants_started = false;
-                Ok(Some(FollowEvent::Started(process)))
+                Ok(Some(FollowEvent::Started(Box::new(process))))
             }
             _ if self.wants_started => Err(GuestError::Unexpected("wanted started")),
             ReplyKind::Output(output) => self.output(output).map(Some),
@@ -157,7 +157,7 @@ impl Follow {
         let mut process = None;
         while let Some(event) = self.next().await? {
             match event {
-                FollowEvent::Started(started) => process = Some(started),
+                FollowEvent::Started(started) => process = Some(*started),
                 FollowEvent::Output { channel, data, .. } => {
                     let kept = &mut kept[channel as usize];
                     let room = EXEC_OUTPUT_MAX - kept.len();

@@ -160,7 +160,7 @@ pub fn output_event(event: FollowEvent) -> OutputEvent {
     use cove_protocol::message::Channel;
     match event {
         FollowEvent::Started(process) => OutputEvent::Started {
-            process: Box::new(convert::process(process)),
+            process: Box::new(convert::process(*process)),
         },
         FollowEvent::Output {
             channel,
