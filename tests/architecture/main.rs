@@ -16,10 +16,10 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("protocol", &["model"]),
     // Programs that run among strangers carry as little as they can.
     ("guest", &["protocol", "model"]),
-    ("spawner", &[]),
-    ("seccomp", &[]),
-    ("unpack", &["seccomp"]),
-    ("parser", &["model", "seccomp", "unpack"]),
+    ("confine", &[]),
+    ("spawner", &["confine"]),
+    ("unpack", &["confine"]),
+    ("parser", &["confine", "model"]),
     ("embedded", &[]),
     ("pool", &[]),
     ("criu", &["model"]),
@@ -27,15 +27,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // The interface of a tier, with what a host gives to all of its tiers.
     (
         "isolation",
-        &[
-            "model", "network", "parser", "pool", "runner", "seccomp", "unpack",
-        ],
+        &["confine", "model", "network", "parser", "pool", "runner"],
     ),
-    ("gateway", &["model", "runner", "seccomp"]),
-    ("fetcher", &["gateway", "model", "runner", "seccomp"]),
+    ("gateway", &["model", "runner", "confine"]),
+    ("fetcher", &["gateway", "model", "runner", "confine"]),
     (
         "image",
-        &["fetcher", "model", "parser", "pool", "seccomp", "unpack"],
+        &["fetcher", "model", "parser", "pool", "confine", "unpack"],
     ),
     (
         "isolation-container",
@@ -49,7 +47,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "pool",
             "protocol",
             "runner",
-            "seccomp",
+            "confine",
             "spawner",
             "unpack",
         ],
@@ -70,7 +68,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "pool",
             "protocol",
             "runner",
-            "seccomp",
+            "confine",
             "unpack",
         ],
     ),

@@ -1,14 +1,12 @@
 //! The privileged side: starts `cove-fetcher` for one pull, asks it, and checks what it answers. Holds
 //! the bytes of layers on their way and never looks into them.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use cove_confine::SealedProgram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -26,23 +24,6 @@ use crate::wire::{
 const WAITING_FRAMES: usize = 16;
 /// From the start of the program until it knows what the image consists of.
 const RESOLVE_MAX: Duration = Duration::from_secs(300);
-
-/// The program, in a sealed memory file: nobody can change it between writing and running.
-#[derive(Debug)]
-pub struct FetchProgram {
-    image: OwnedFd,
-}
-
-impl FetchProgram {
-    pub fn new(bytes: &[u8]) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut file = File::from(rustix::fs::memfd_create("cove-fetcher", flags)?);
-        file.write_all(bytes)?;
-        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        Ok(Self { image: file.into() })
-    }
-}
 
 /// What happens to one layer.
 #[derive(Debug)]
@@ -80,15 +61,14 @@ impl Fetch {
     /// Starts the program as `uid`, which must be root's to give and own nothing, and has it look up
     /// what the order asks for.
     pub async fn start(
-        program: &FetchProgram,
+        program: &SealedProgram,
         uid: u32,
         order: Order,
     ) -> Result<(Self, Manifest), RegistryError> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(helper)?;
         ours.set_nonblocking(true).map_err(helper)?;
-        let child = Command::new(format!("/proc/self/fd/{}", program.image.as_raw_fd()))
+        let child = Command::from(program.command())
             .arg(uid.to_string())
-            .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

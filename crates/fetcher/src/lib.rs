@@ -36,7 +36,9 @@ pub mod names;
 #[cfg(feature = "program")]
 pub mod work;
 
-pub use driver::{BlobEvent, Fetch, FetchProgram};
+/// The program that fetches images, as its parent holds it.
+pub use cove_confine::SealedProgram as FetchProgram;
+pub use driver::{BlobEvent, Fetch};
 pub use error::RegistryError;
 pub use reach::Reachable;
 pub use wire::{Configuration, Digest, Layer, Login, Manifest, Order};

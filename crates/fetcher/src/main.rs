@@ -25,13 +25,14 @@ fn main() -> ExitCode {
 
 fn run() -> io::Result<bool> {
     let uid = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    cove_confine::rights::close_other_descriptors()?;
     let uid: u32 = uid.ok_or_else(|| io::Error::other("one argument expected, a uid"))?;
     let mut parent = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?);
-    let guardian = match confine::enter(parent.as_fd())? {
+    let cell = match confine::enter(parent.as_fd(), uid)? {
         Stage::Over(well) => return Ok(well),
-        Stage::Inside(guardian) => guardian,
+        Stage::Inside(cell) => cell,
     };
-    confine::lock(guardian, uid)?;
+    confine::lock(cell)?;
     // From here on this is nobody. The order is the parent's; only certificates and names in it are files.
     let order = read_order(&mut parent)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -45,6 +45,7 @@ fn say(message: &str) {
 }
 
 fn parent() -> io::Result<UnixStream> {
+    cove_confine::rights::close_other_descriptors()?;
     // A copy, since standard input is not ours to close.
     let fd = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     Ok(UnixStream::from(fd))

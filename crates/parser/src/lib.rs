@@ -2,7 +2,7 @@
 //!
 //! The program of this crate, `cove-parser`, does one job and ends: it packs a file tree or captured
 //! memory, unpacks memory, reads a snapshot's manifest or signature, finds out from CRIU's log why it
-//! failed, or edits CRIU's images for a copy. It confines itself first, as [`cove_unpack::confine`]
+//! failed, or edits CRIU's images for a copy. It confines itself first, as [`cove_confine`]
 //! says: its root directory is what the job is about and nothing else, its ids own nothing on the
 //! host, it has no network and a short list of system calls.
 //!

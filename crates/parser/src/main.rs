@@ -8,45 +8,31 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
+use cove_confine::cell::{self, Identity, Network, Rights, Stage, Walls};
+use cove_confine::rights;
+use cove_confine::seccomp::{Otherwise, Threads, allow_only, calls};
 use cove_parser::order::{Ending, Failed, Job};
 use cove_parser::{answer, criu, driver, manifest, memory, tree};
-use cove_unpack::confine::{self, Rights, Stage};
-use rustix::process::{WaitOptions, waitpid};
+use rustix::thread::CapabilitySet;
 
-/// What reading the root and standard input, writing files and standard output, and the allocator need.
-/// Notably absent: anything that runs a program, makes a process or a socket, mounts, changes modes,
-/// owners or names, or opens a file by its handle.
-const CALLS: &[libc::c_long] = &[
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_pread64,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_openat,
-    libc::SYS_close,
-    libc::SYS_fcntl,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_readlinkat,
-    libc::SYS_flistxattr,
-    libc::SYS_fgetxattr,
-    libc::SYS_mmap,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_brk,
-    libc::SYS_getrandom,
-    libc::SYS_futex,
-    libc::SYS_sigaltstack,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
+/// Reading the root and standard input, writing files and standard output. Notably absent: anything that
+/// runs a program, makes a process or a socket, mounts, changes modes, owners or names, or opens a file by
+/// its handle.
+const CALLS: &[&[libc::c_long]] = &[
+    calls::BASE,
+    calls::FILES,
+    &[
+        libc::SYS_pread64,
+        libc::SYS_writev,
+        libc::SYS_readlinkat,
+        libc::SYS_flistxattr,
+        libc::SYS_fgetxattr,
+    ],
 ];
-/// Reads what its ids do not own, within its own root.
-const DAC_READ_SEARCH: u32 = 1 << 2;
+/// What a job holds in memory has bounds far below.
+const MAX_ADDRESS_SPACE: u64 = 1 << 30;
+/// One per level of a directory tree, and a few.
+const MAX_OPEN_FILES: u64 = 1024;
 
 fn main() -> ExitCode {
     match run() {
@@ -66,36 +52,43 @@ fn setup(why: impl ToString) -> Failed {
 }
 
 fn run() -> Result<ExitCode, Failed> {
+    rights::close_other_descriptors().map_err(setup)?;
     let argument = std::env::args().nth(1);
     let order = driver::order(&argument.unwrap_or_default()).map_err(setup)?;
-    let place = order.job.place();
-    match confine::enter(order.parent, order.uid_base, place).map_err(setup)? {
+    cell::die_with_parent(order.parent).map_err(setup)?;
+    let walls = Walls {
+        place: order.job.place(),
+        identity: match order.job {
+            Job::PackDirectory => Identity::User(order.uid_base),
+            _ => Identity::Range(order.uid_base),
+        },
+        network: Network::None,
+    };
+    match cell::enter(walls).map_err(setup)? {
         Stage::Outside { worker } => {
-            let ended = waitpid(Some(worker), WaitOptions::empty()).ok().flatten();
-            let status = ended.map(|(_, status)| status);
-            if let Some(signal) = status.and_then(|status| status.terminating_signal()) {
-                eprintln!("killed by signal {signal}");
-            }
-            let code = status.and_then(|status| status.exit_status());
-            Ok(code
-                .and_then(|code| u8::try_from(code).ok())
-                .map_or(ExitCode::FAILURE, ExitCode::from))
+            let code = cell::wait(worker);
+            Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
         }
         Stage::Inside(cell) => {
             let (file_bytes, capabilities) = match &order.job {
-                Job::UnpackMemory { most } => (*most, 0),
+                Job::UnpackMemory { most } => (*most, CapabilitySet::empty()),
+                // Reads what its ids do not own, within its own root.
                 Job::PackTree { .. }
                 | Job::PackDirectory
                 | Job::PackMemory { .. }
-                | Job::EditImages { .. } => (0, DAC_READ_SEARCH),
-                Job::ReadManifest | Job::ReadSignature | Job::ReadLog => (0, 0),
+                | Job::EditImages { .. } => (0, CapabilitySet::DAC_READ_SEARCH),
+                Job::ReadManifest | Job::ReadSignature | Job::ReadLog => {
+                    (0, CapabilitySet::empty())
+                }
             };
             let rights = Rights {
+                address_space: MAX_ADDRESS_SPACE,
+                open_files: MAX_OPEN_FILES,
                 file_bytes,
                 capabilities,
-                calls: CALLS,
             };
-            let root = confine::lock(cell, rights).map_err(setup)?;
+            let root = cell::lock(cell, rights).map_err(setup)?;
+            allow_only(CALLS, Otherwise::Kill, Threads::This).map_err(setup)?;
             work(&root, &order.job)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cove_unpack::confine::Place;
+use cove_confine::cell::Place;
 use serde::{Deserialize, Serialize};
 
 /// The program's one argument, as JSON.

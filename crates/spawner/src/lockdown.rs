@@ -3,44 +3,36 @@
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use cove_confine::{rights, seccomp};
 use rustix::io::Errno;
+use rustix::process::DumpableBehavior;
+use rustix::thread::CapabilitySet;
 
 use crate::clone::last_errno;
 
 /// What a sandbox keeps: enough for package managers, sudo, su and servers on low ports; nothing
 /// that reaches the kernel's configuration, other namespaces, raw packets or devices.
-const KEPT: [u32; 12] = [
-    0,  // chown
-    1,  // dac_override
-    3,  // fowner
-    4,  // fsetid
-    5,  // kill
-    6,  // setgid
-    7,  // setuid
-    8,  // setpcap
-    10, // net_bind_service
-    18, // sys_chroot
-    29, // audit_write
-    31, // setfcap
-];
-/// Above the newest capability the kernel knows, dropping answers EINVAL.
-const CAPABILITIES_MAX: u32 = 63;
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
 
 /// Takes uid and gid 0 of the new user namespace in all their forms.
-pub fn take_mapped_root() -> Result<(), Errno> {
-    // SAFETY: plain credential changes of this single-threaded process.
-    unsafe {
-        check(libc::syscall(
-            libc::SYS_setgroups,
-            0,
-            std::ptr::null::<u32>(),
-        ))?;
-        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
-        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
-        // Changing ids gave this process's files in /proc to the host's root, and the clock is set
-        // through one of them. Nobody else is in the namespace yet to make use of it.
-        check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0).into())
-    }
+pub fn take_mapped_root() -> std::io::Result<()> {
+    rights::become_user(0, 0)?;
+    // Changing ids gave this process's files in /proc to the host's root, and the clock is set
+    // through one of them. Nobody else is in the namespace yet to make use of it.
+    Ok(rustix::process::set_dumpable_behavior(
+        DumpableBehavior::Dumpable,
+    )?)
 }
 
 pub fn loopback_up() -> Result<(), Errno> {
@@ -100,66 +92,18 @@ pub fn forbid_core_dumps() -> Result<(), Errno> {
 }
 
 /// Takes away what no program inside may ever get back, setuid or not.
-pub fn bound_capabilities() -> Result<(), Errno> {
-    for capability in (0..=CAPABILITIES_MAX).filter(|c| !KEPT.contains(c)) {
-        // SAFETY: takes integers only.
-        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-        if dropped != 0 {
-            match last_errno() {
-                libc::EINVAL => break,
-                errno => return Err(Errno::from_raw_os_error(errno)),
-            }
-        }
-    }
-    Ok(())
+pub fn bound_capabilities() -> std::io::Result<()> {
+    rights::bound_capabilities(KEPT)
 }
 
 /// Gives up the rest of this process's own rights. Comes after the filter, whose installation needs
 /// CAP_SYS_ADMIN in the namespace as long as no_new_privs is off.
-pub fn drop_capabilities() -> Result<(), Errno> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Data {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let kept = KEPT
-        .iter()
-        .fold(0u32, |set, capability| set | 1 << capability);
-    let header = Header {
-        version: VERSION_3,
-        pid: 0,
-    };
-    let low = Data {
-        effective: kept,
-        permitted: kept,
-        inheritable: 0,
-    };
-    let high = Data {
-        effective: 0,
-        permitted: 0,
-        inheritable: 0,
-    };
-    let data = [low, high];
-    // SAFETY: header and data have the kernel's layout for version 3.
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })
+pub fn drop_capabilities() -> std::io::Result<()> {
+    rights::keep_capabilities(KEPT)
 }
 
-pub fn filter_syscalls(filter: &[libc::sock_filter]) -> Result<(), Errno> {
-    const SET_MODE_FILTER: u32 = 1;
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the program points into a slice that outlives the call.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) })
+pub fn filter_syscalls(filter: &[libc::sock_filter]) -> std::io::Result<()> {
+    seccomp::apply(filter, seccomp::Threads::This)
 }
 
 /// Becomes the guest, with standard streams on /dev/null and the listener as descriptor 3.

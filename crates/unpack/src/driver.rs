@@ -8,11 +8,11 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cove_confine::SealedProgram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Content, UnpackLimits};
-use crate::program::UnpackProgram;
 use crate::report::{Failure, MAX_LINE_BYTES, MAX_WARNINGS, Message, Warning};
 
 /// How often a stop request and the deadline are looked at.
@@ -38,7 +38,7 @@ pub struct Order {
 /// One archive into one directory.
 #[derive(Debug)]
 pub struct Job<'a> {
-    pub program: &'a UnpackProgram,
+    pub program: &'a SealedProgram,
     pub target: &'a Path,
     /// The archive: a file or the reading end of a pipe.
     pub input: OwnedFd,

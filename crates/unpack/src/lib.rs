@@ -1,7 +1,7 @@
 //! Unpacks a stranger's archive into a directory without trusting it.
 //!
 //! The archive's bytes are only ever looked at by the program of this crate, `cove-unpack`, which
-//! confines itself first ([`confine`]): its root directory is the target and nothing else, its
+//! confines itself first ([`cove_confine`]): its root directory is the target and nothing else, its
 //! uids are a range reserved for this, and a short list of system calls is all that is left to it.
 //! The library half is what both sides share: the limits, the report lines, and [`driver`], with
 //! which a privileged process starts the program and reads its report under limits. Without the
@@ -14,15 +14,14 @@
 pub mod apply;
 #[cfg(feature = "program")]
 pub mod archive;
-pub mod confine;
 pub mod driver;
 pub mod limits;
-mod program;
 pub mod report;
 #[cfg(feature = "program")]
 pub mod stream;
 
+/// The program that unpacks archives, as its parent holds it.
+pub use cove_confine::SealedProgram as UnpackProgram;
 pub use driver::{Job, Summary, UnpackError, unpack};
 pub use limits::{Content, UnpackLimits};
-pub use program::{SealedProgram, UnpackProgram};
 pub use report::{Failure, Warning};

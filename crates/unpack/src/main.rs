@@ -8,17 +8,51 @@ use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
+use cove_confine::cell::{self, Identity, Network, Place, Rights, Stage, Walls};
+use cove_confine::seccomp::{Otherwise, Threads, allow_only, calls};
+use cove_confine::{ConfineError, rights};
 use cove_unpack::apply::Target;
 use cove_unpack::archive::Archive;
-use cove_unpack::confine::{self, Place, Rights, Stage};
 use cove_unpack::driver::Order;
 use cove_unpack::report::{Failure, MAX_WARNINGS, Message, Warning};
 use cove_unpack::stream::Stream;
-use rustix::process::{WaitOptions, waitpid};
+use rustix::thread::CapabilitySet;
 
 /// A progress line after so many bytes or entries, whichever comes first.
 const PROGRESS_BYTES: u64 = 8 << 20;
 const PROGRESS_ENTRIES: u64 = 1000;
+
+/// A zstd window is at most 128 MiB; the rest is small.
+const MAX_ADDRESS_SPACE: u64 = 1 << 30;
+/// One per level of a directory tree being deleted, and a few.
+const MAX_OPEN_FILES: u64 = 1024;
+/// Over the files below its root: owners, modes and capabilities as the archive has them.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::SETFCAP);
+
+/// Reading standard input, writing files below the root. Notably absent: anything that runs a program, makes
+/// a process or a socket, mounts, or makes devices.
+const CALLS: &[&[libc::c_long]] = &[
+    calls::BASE,
+    calls::FILES,
+    &[
+        libc::SYS_pwrite64,
+        libc::SYS_openat2,
+        libc::SYS_ftruncate,
+        libc::SYS_mkdirat,
+        libc::SYS_symlinkat,
+        libc::SYS_linkat,
+        libc::SYS_unlinkat,
+        libc::SYS_fchown,
+        libc::SYS_fchownat,
+        libc::SYS_fchmod,
+        libc::SYS_utimensat,
+        libc::SYS_fsetxattr,
+    ],
+];
 
 fn main() -> ExitCode {
     match run() {
@@ -31,30 +65,42 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode, Failure> {
+    rights::close_other_descriptors().map_err(failed("other descriptors"))?;
     let usage = |reason: String| Failure::Usage { reason };
     let argument = std::env::args()
         .nth(1)
         .ok_or_else(|| usage("one argument expected".to_owned()))?;
     let order: Order = serde_json::from_str(&argument).map_err(|error| usage(error.to_string()))?;
-    match confine::enter(order.parent, order.uid_base, Place::WorkingDirectory)? {
-        Stage::Outside { worker } => {
-            let ended = waitpid(Some(worker), WaitOptions::empty()).ok().flatten();
-            let status = ended.map(|(_, status)| status);
-            if let Some(signal) = status.and_then(|status| status.terminating_signal()) {
-                eprintln!("killed by signal {signal}");
-            }
-            let success = status.and_then(|status| status.exit_status()) == Some(0);
-            Ok(if success {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            })
-        }
+    cell::die_with_parent(order.parent)?;
+    let walls = Walls {
+        place: Place::WorkingDirectory,
+        identity: Identity::Range(order.uid_base),
+        network: Network::None,
+    };
+    match cell::enter(walls)? {
+        Stage::Outside { worker } => Ok(match cell::wait(worker) {
+            Some(0) => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }),
         Stage::Inside(cell) => {
-            let root = confine::lock(cell, Rights::to_unpack(order.limits.file_bytes))?;
+            let rights = Rights {
+                address_space: MAX_ADDRESS_SPACE,
+                open_files: MAX_OPEN_FILES,
+                file_bytes: order.limits.file_bytes,
+                capabilities: KEPT,
+            };
+            let root = cell::lock(cell, rights)?;
+            allow_only(CALLS, Otherwise::Kill, Threads::This).map_err(failed("system calls"))?;
             work(root, &order)?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+fn failed(step: &'static str) -> impl Fn(std::io::Error) -> ConfineError {
+    move |error| ConfineError {
+        step,
+        reason: error.to_string(),
     }
 }
 

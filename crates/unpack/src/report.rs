@@ -4,6 +4,7 @@
 //! been taken over: lines are short, their number is bounded, and nothing in them is believed
 //! beyond what the parent could not check itself.
 
+use cove_confine::ConfineError;
 use serde::{Deserialize, Serialize};
 
 /// Longest line the program writes and the parent accepts.
@@ -135,6 +136,13 @@ impl std::fmt::Display for Limit {
             Self::ExtensionBytes => "the size of an extension header",
             Self::SparseSegments => "the number of sparse segments",
         })
+    }
+}
+
+impl From<ConfineError> for Failure {
+    fn from(ConfineError { step, reason }: ConfineError) -> Self {
+        let step = step.to_owned();
+        Self::Confine { step, reason }
     }
 }
 

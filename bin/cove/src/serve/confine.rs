@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use cove_seccomp::Rule::{Allow, AllowWhere, AllowWhereOrFail, AllowWithOrFail, Fail};
-use cove_seccomp::{Otherwise, Refused, Rule, Threads, install, note_refused};
+use cove_confine::seccomp::{
+    Otherwise, Refused, Rule, Test, Threads, Verdict, install, note_refused,
+};
 
 use super::ServeError;
 
@@ -39,70 +40,88 @@ const PRCTLS: &[u32] = &[
     libc::PR_SET_VMA as u32,
 ];
 
+const SOCKET: Verdict<'static> = Verdict::When(
+    0,
+    Test::OneOf(FAMILIES),
+    &Verdict::Allow,
+    &Verdict::Fail(libc::EAFNOSUPPORT),
+);
+const THREAD_FLAGS: u32 = (libc::CLONE_VM | libc::CLONE_THREAD) as u32;
+const THREADS: Verdict<'static> = Verdict::When(
+    0,
+    Test::Masked {
+        mask: THREAD_FLAGS,
+        value: THREAD_FLAGS,
+    },
+    &Verdict::Allow,
+    &Verdict::Fail(libc::EPERM),
+);
+
+const fn allow(number: libc::c_long) -> Rule<'static> {
+    Rule::allow(number)
+}
+
 #[rustfmt::skip]
 const RULES: &[Rule<'static>] = &[
-    // Most frequent first: the list is gone through in order.
-    Allow(libc::SYS_futex), Allow(libc::SYS_epoll_pwait), Allow(libc::SYS_epoll_ctl),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_epoll_wait),
-    Allow(libc::SYS_read), Allow(libc::SYS_write), Allow(libc::SYS_readv), Allow(libc::SYS_writev),
-    Allow(libc::SYS_recvfrom), Allow(libc::SYS_sendto), Allow(libc::SYS_recvmsg), Allow(libc::SYS_sendmsg),
-    Allow(libc::SYS_sendmmsg), Allow(libc::SYS_recvmmsg),
-    AllowWhereOrFail(libc::SYS_socket, 0, FAMILIES, libc::EAFNOSUPPORT),
-    AllowWhere(libc::SYS_socketpair, 0, FAMILIES),
-    Allow(libc::SYS_connect), Allow(libc::SYS_accept4), Allow(libc::SYS_bind), Allow(libc::SYS_shutdown),
-    Allow(libc::SYS_getsockname), Allow(libc::SYS_getpeername),
-    Allow(libc::SYS_getsockopt), Allow(libc::SYS_setsockopt),
-    Allow(libc::SYS_close), Allow(libc::SYS_dup), Allow(libc::SYS_dup3), Allow(libc::SYS_pipe2),
-    Allow(libc::SYS_fcntl), AllowWhere(libc::SYS_ioctl, 1, IOCTLS),
-    Allow(libc::SYS_eventfd2), Allow(libc::SYS_epoll_create1), Allow(libc::SYS_ppoll), Allow(libc::SYS_pselect6),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_poll),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_select),
-    Allow(libc::SYS_timerfd_create), Allow(libc::SYS_timerfd_settime),
+    allow(libc::SYS_futex), allow(libc::SYS_epoll_pwait), allow(libc::SYS_epoll_ctl),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_epoll_wait),
+    allow(libc::SYS_read), allow(libc::SYS_write), allow(libc::SYS_readv), allow(libc::SYS_writev),
+    allow(libc::SYS_recvfrom), allow(libc::SYS_sendto), allow(libc::SYS_recvmsg), allow(libc::SYS_sendmsg),
+    allow(libc::SYS_sendmmsg), allow(libc::SYS_recvmmsg),
+    Rule::new(libc::SYS_socket, SOCKET), Rule::allow_where(libc::SYS_socketpair, 0, FAMILIES),
+    allow(libc::SYS_connect), allow(libc::SYS_accept4), allow(libc::SYS_bind), allow(libc::SYS_shutdown),
+    allow(libc::SYS_getsockname), allow(libc::SYS_getpeername),
+    allow(libc::SYS_getsockopt), allow(libc::SYS_setsockopt),
+    allow(libc::SYS_close), allow(libc::SYS_dup), allow(libc::SYS_dup3), allow(libc::SYS_pipe2),
+    allow(libc::SYS_fcntl), Rule::allow_where(libc::SYS_ioctl, 1, IOCTLS),
+    allow(libc::SYS_eventfd2), allow(libc::SYS_epoll_create1), allow(libc::SYS_ppoll), allow(libc::SYS_pselect6),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_poll),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_select),
+    allow(libc::SYS_timerfd_create), allow(libc::SYS_timerfd_settime),
     // Files: the database and its journals, secrets of its own, certificates, resolv.conf.
-    Allow(libc::SYS_openat), Allow(libc::SYS_pread64), Allow(libc::SYS_pwrite64),
-    Allow(libc::SYS_preadv), Allow(libc::SYS_pwritev), Allow(libc::SYS_lseek),
-    Allow(libc::SYS_fstat), Allow(libc::SYS_newfstatat), Allow(libc::SYS_statx),
-    Allow(libc::SYS_statfs), Allow(libc::SYS_fstatfs), Allow(libc::SYS_faccessat), Allow(libc::SYS_faccessat2),
-    Allow(libc::SYS_getdents64), Allow(libc::SYS_readlinkat), Allow(libc::SYS_getcwd), Allow(libc::SYS_flock),
-    Allow(libc::SYS_fsync), Allow(libc::SYS_fdatasync), Allow(libc::SYS_sync_file_range),
-    Allow(libc::SYS_ftruncate), Allow(libc::SYS_fallocate), Allow(libc::SYS_fadvise64),
-    Allow(libc::SYS_unlinkat), Allow(libc::SYS_renameat2), Allow(libc::SYS_renameat), Allow(libc::SYS_mkdirat),
-    Allow(libc::SYS_fchmod), Allow(libc::SYS_utimensat), Allow(libc::SYS_umask),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_open),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_stat),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_lstat),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_access),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_readlink),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_unlink),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_rename),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_mkdir),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_rmdir),
+    allow(libc::SYS_openat), allow(libc::SYS_pread64), allow(libc::SYS_pwrite64),
+    allow(libc::SYS_preadv), allow(libc::SYS_pwritev), allow(libc::SYS_lseek),
+    allow(libc::SYS_fstat), allow(libc::SYS_newfstatat), allow(libc::SYS_statx),
+    allow(libc::SYS_statfs), allow(libc::SYS_fstatfs), allow(libc::SYS_faccessat), allow(libc::SYS_faccessat2),
+    allow(libc::SYS_getdents64), allow(libc::SYS_readlinkat), allow(libc::SYS_getcwd), allow(libc::SYS_flock),
+    allow(libc::SYS_fsync), allow(libc::SYS_fdatasync), allow(libc::SYS_sync_file_range),
+    allow(libc::SYS_ftruncate), allow(libc::SYS_fallocate), allow(libc::SYS_fadvise64),
+    allow(libc::SYS_unlinkat), allow(libc::SYS_renameat2), allow(libc::SYS_renameat), allow(libc::SYS_mkdirat),
+    allow(libc::SYS_fchmod), allow(libc::SYS_utimensat), allow(libc::SYS_umask),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_open),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_stat),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_lstat),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_access),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_readlink),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_unlink),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_rename),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_mkdir),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_rmdir),
     // Memory. Pages that are written and then run are for programs that compile; none here does.
-    Allow(libc::SYS_mmap), Allow(libc::SYS_munmap), Allow(libc::SYS_mremap), Allow(libc::SYS_mprotect),
-    Allow(libc::SYS_madvise), Allow(libc::SYS_brk), Allow(libc::SYS_membarrier), Allow(libc::SYS_mincore),
+    allow(libc::SYS_mmap), allow(libc::SYS_munmap), allow(libc::SYS_mremap), allow(libc::SYS_mprotect),
+    allow(libc::SYS_madvise), allow(libc::SYS_brk), allow(libc::SYS_membarrier), allow(libc::SYS_mincore),
     // Keys of SSH connections are kept out of swap.
-    Allow(libc::SYS_mlock), Allow(libc::SYS_mlock2), Allow(libc::SYS_munlock),
+    allow(libc::SYS_mlock), allow(libc::SYS_mlock2), allow(libc::SYS_munlock),
     // Time, randomness, and what it may know of itself.
-    Allow(libc::SYS_clock_gettime), Allow(libc::SYS_clock_getres), Allow(libc::SYS_clock_nanosleep),
-    Allow(libc::SYS_nanosleep), Allow(libc::SYS_gettimeofday), Allow(libc::SYS_getrandom),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_time),
-    Allow(libc::SYS_getpid), Allow(libc::SYS_getppid), Allow(libc::SYS_gettid), Allow(libc::SYS_uname),
-    Allow(libc::SYS_getuid), Allow(libc::SYS_geteuid), Allow(libc::SYS_getgid), Allow(libc::SYS_getegid),
-    Allow(libc::SYS_sysinfo), Allow(libc::SYS_getrusage), Allow(libc::SYS_prlimit64),
-    #[cfg(target_arch = "x86_64")] Allow(libc::SYS_getrlimit),
-    Allow(libc::SYS_sched_yield), Allow(libc::SYS_sched_getaffinity), Allow(libc::SYS_getcpu),
+    allow(libc::SYS_clock_gettime), allow(libc::SYS_clock_getres), allow(libc::SYS_clock_nanosleep),
+    allow(libc::SYS_nanosleep), allow(libc::SYS_gettimeofday), allow(libc::SYS_getrandom),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_time),
+    allow(libc::SYS_getpid), allow(libc::SYS_getppid), allow(libc::SYS_gettid), allow(libc::SYS_uname),
+    allow(libc::SYS_getuid), allow(libc::SYS_geteuid), allow(libc::SYS_getgid), allow(libc::SYS_getegid),
+    allow(libc::SYS_sysinfo), allow(libc::SYS_getrusage), allow(libc::SYS_prlimit64),
+    #[cfg(target_arch = "x86_64")] allow(libc::SYS_getrlimit),
+    allow(libc::SYS_sched_yield), allow(libc::SYS_sched_getaffinity), allow(libc::SYS_getcpu),
     // Threads, never processes: the kernel does not let a filter see what clone3 is asked for, and the C
     // library goes on with clone where that is not known. A refused clone is not noted: the C library starts
     // programs with all signals blocked, where the signal of a note would end the process.
-    AllowWithOrFail(libc::SYS_clone, 0, (libc::CLONE_VM | libc::CLONE_THREAD) as u32, libc::EPERM),
-    Fail(libc::SYS_clone3, libc::ENOSYS),
-    Allow(libc::SYS_set_robust_list), Allow(libc::SYS_set_tid_address), Allow(libc::SYS_rseq),
-    AllowWhere(libc::SYS_prctl, 0, PRCTLS),
+    Rule::new(libc::SYS_clone, THREADS), Rule::fail(libc::SYS_clone3, libc::ENOSYS),
+    allow(libc::SYS_set_robust_list), allow(libc::SYS_set_tid_address), allow(libc::SYS_rseq),
+    Rule::allow_where(libc::SYS_prctl, 0, PRCTLS),
     // Signals to itself, for an abort; a process without privileges reaches nobody else's.
-    Allow(libc::SYS_tgkill),
-    Allow(libc::SYS_rt_sigaction), Allow(libc::SYS_rt_sigprocmask), Allow(libc::SYS_rt_sigreturn),
-    Allow(libc::SYS_sigaltstack), Allow(libc::SYS_restart_syscall),
-    Allow(libc::SYS_exit), Allow(libc::SYS_exit_group),
+    allow(libc::SYS_tgkill),
+    allow(libc::SYS_rt_sigaction), allow(libc::SYS_rt_sigprocmask), allow(libc::SYS_rt_sigreturn),
+    allow(libc::SYS_sigaltstack), allow(libc::SYS_restart_syscall),
+    allow(libc::SYS_exit), allow(libc::SYS_exit_group),
 ];
 
 /// Calls that were refused, to be told in the log.

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use cove_confine::rights;
+use rustix::process::Resource;
 
 use super::ServeError;
 
 /// The user the control side runs as, where the system has it and no other server of the machine does.
 const USER: &str = "cove";
-/// Capabilities the kernel may know; those it does not are skipped.
-const CAPABILITIES: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Account {
@@ -44,43 +42,10 @@ fn find(passwd: &str) -> Option<Account> {
 /// Becomes `account` with no capability and no way back. Call before there is a second thread: what
 /// it changes is the calling thread's and inherited by those it starts.
 pub fn drop_to(account: Account) -> Result<(), ServeError> {
-    let failed =
-        |errno: rustix::io::Errno| ServeError::io("cannot give up privileges", errno.into());
-    let gid = Gid::from_raw(account.gid);
-    let uid = Uid::from_raw(account.uid);
-    for number in 0..CAPABILITIES {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-    }
-    rustix::thread::set_thread_groups(&[]).map_err(failed)?;
-    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed)?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    rustix::thread::set_capabilities(None, sets).map_err(failed)?;
-    rustix::thread::set_no_new_privs(true).map_err(failed)?;
-    // Neither others of the same account nor a dump on disk may read what is in memory.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)?;
-    let no_core = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    rustix::process::setrlimit(Resource::Core, no_core).map_err(failed)?;
-    let root = Uid::from_raw(0);
-    if rustix::thread::set_thread_res_uid(root, root, root).is_ok() {
-        return Err(ServeError::Start {
-            message: "privileges came back after they were given up".into(),
-            hint: None,
-        });
-    }
-    Ok(())
+    let failed = |source| ServeError::io("cannot give up privileges", source);
+    rights::become_nobody(account.uid, account.gid).map_err(failed)?;
+    // No dump on disk may hold what is in memory.
+    rights::limit_resources(&[(Resource::Core, Some(0))]).map_err(failed)
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use cove_confine::SealedProgram;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -125,10 +126,10 @@ fn launch(config: &GatewayConfig, mut start: Start) -> Result<Child, GatewayErro
     let sockets = bind(config, journal)?;
     let log = open_log(&directory.join("log")).map_err(failed("open the log"))?;
     let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket pair"))?;
-    let program = program(config.program).map_err(failed("write the program"))?;
-    let child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+    let program = SealedProgram::new(config.program).map_err(failed("write the program"))?;
+    let child = program
+        .command()
         .arg0("cove-gateway")
-        .env_clear()
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::from(log))
@@ -167,13 +168,6 @@ impl Drop for Guard {
             let _ = child.wait();
         }
     }
-}
-
-fn program(bytes: &[u8]) -> io::Result<File> {
-    let file = rustix::fs::memfd_create("cove-gateway", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(file);
-    file.write_all(bytes)?;
-    Ok(file)
 }
 
 fn bind(config: &GatewayConfig, journal: [File; FILES]) -> Result<Sockets, GatewayError> {

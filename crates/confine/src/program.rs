@@ -30,6 +30,3 @@ impl SealedProgram {
         command
     }
 }
-
-/// The one that unpacks archives.
-pub type UnpackProgram = SealedProgram;

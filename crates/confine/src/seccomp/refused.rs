@@ -14,7 +14,7 @@ static REFUSED: [AtomicU64; NUMBERS / BITS] = [const { AtomicU64::new(0) }; NUMB
 #[derive(Debug)]
 pub struct Refused(());
 
-/// Makes calls that a filter with [`crate::Otherwise::RefuseNoted`] refuses fail with EPERM, and notes
+/// Makes calls that a filter with [`super::Otherwise::RefuseNoted`] refuses fail with EPERM, and notes
 /// them. Call before the filter is installed.
 pub fn note_refused() -> io::Result<Refused> {
     // SAFETY: an action of zeroes is a valid one to fill in.
@@ -67,7 +67,7 @@ extern "C" fn on_refusal(
 
 #[cfg(test)]
 mod tests {
-    use crate::{Otherwise, Rule, Threads, install, note_refused};
+    use crate::seccomp::{Otherwise, Rule, Threads, install, note_refused};
 
     #[test]
     fn a_refused_call_fails_and_is_told() {
@@ -79,7 +79,7 @@ mod tests {
             // Everything this thread needs to go on to its end, and not the one it asks for.
             let allowed: Vec<_> = (0..512)
                 .filter(|number| *number != libc::SYS_getpriority)
-                .map(Rule::Allow)
+                .map(Rule::allow)
                 .collect();
             install(&allowed, Otherwise::RefuseNoted, Threads::This).unwrap();
             // SAFETY: asks for a number.
