@@ -13,13 +13,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{Content, UnpackLimits};
-use crate::report::{Failure, MAX_LINE_BYTES, MAX_WARNINGS, Message, Warning};
+use crate::report::frame::FRAME_BYTES_MAX;
+use crate::report::{Failure, MAX_WARNINGS, Message, Warning};
 
 /// How often a stop request and the deadline are looked at.
 const TICK: Duration = Duration::from_millis(50);
-/// Progress is far rarer than this; more lines than entries allowed means the program has gone wild.
-const MAX_LINES: u64 = 4_000_000;
-/// What is kept of text that is not a report line, for the error message.
+/// Progress is far rarer than this; more frames than entries allowed means the program has gone wild.
+const MAX_FRAMES: u64 = 4_000_000;
+/// What is kept of the program's standard error, for the error message.
 const MAX_NOISE_BYTES: usize = 1024;
 
 /// The program's one argument.
@@ -100,7 +101,8 @@ pub fn unpack(
     };
     let order = serde_json::to_string(&order).expect("the order is plain data");
     let (report, output) = io::pipe().map_err(UnpackError::Start)?;
-    let errors = output.try_clone().map_err(UnpackError::Start)?;
+    // Read once the program has ended; one that says more than a pipe holds waits there for its deadline.
+    let (noise, errors) = io::pipe().map_err(UnpackError::Start)?;
     let child = job
         .program
         .command()
@@ -114,9 +116,8 @@ pub fn unpack(
     let mut child = Running(child);
     let deadline = Instant::now() + Duration::from_secs(job.limits.seconds);
     let mut reader = Reader {
-        lines: 0,
+        frames: 0,
         warnings: 0,
-        noise: Vec::new(),
         result: None,
     };
     let read = read_report(report.into(), &mut reader, stop, deadline, event);
@@ -134,15 +135,23 @@ pub fn unpack(
         Some(Ok(summary)) if status.success() => Ok(summary),
         Some(Err(failure)) => Err(UnpackError::Refused(failure)),
         _ => {
-            let noise = String::from_utf8_lossy(&reader.noise).trim().to_owned();
-            let noise = if noise.is_empty() {
-                status.to_string()
-            } else {
-                noise
+            let noise = match said(noise.into()) {
+                noise if noise.is_empty() => status.to_string(),
+                noise => noise,
             };
             Err(UnpackError::Crashed { noise })
         }
     }
+}
+
+/// The beginning of what a program that is gone left in the pipe, escaped.
+fn said(pipe: OwnedFd) -> String {
+    let mut noise = [0; MAX_NOISE_BYTES];
+    // A process that was left behind may hold the other end; nobody waits for it.
+    let read =
+        rustix::io::ioctl_fionbio(&pipe, true).and_then(|()| rustix::io::read(&pipe, &mut noise));
+    let noise = &noise[..read.unwrap_or(0)];
+    noise.trim_ascii().escape_ascii().to_string()
 }
 
 /// Kills the program when dropped before its end.
@@ -168,7 +177,7 @@ fn read_report(
         tv_nsec: TICK.as_nanos() as i64,
     };
     let mut pending = Vec::new();
-    let mut chunk = [0; MAX_LINE_BYTES];
+    let mut chunk = [0; FRAME_BYTES_MAX];
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(UnpackError::Stopped);
@@ -184,43 +193,35 @@ fn read_report(
         }
         let count = rustix::io::read(&pipe, &mut chunk).map_err(read_error)?;
         if count == 0 {
-            if !pending.is_empty() {
-                reader.line(&pending, event)?;
-            }
-            return Ok(());
+            // Half a frame is what a program that crashed leaves, never one that has given its result.
+            return match pending.is_empty() || reader.result.is_none() {
+                true => Ok(()),
+                false => Err(UnpackError::BadReport),
+            };
         }
         pending.extend_from_slice(&chunk[..count]);
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            reader.line(&line[..end], event)?;
-        }
-        if pending.len() > MAX_LINE_BYTES {
-            return Err(UnpackError::BadReport);
+        // At most one frame that is not whole is left, so this stays below two of them.
+        while let Some((message, length)) =
+            Message::decode(&pending).map_err(|_| UnpackError::BadReport)?
+        {
+            pending.drain(..length);
+            reader.take(message, event)?;
         }
     }
 }
 
 struct Reader {
-    lines: u64,
+    frames: u64,
     warnings: u64,
-    noise: Vec<u8>,
     result: Option<Result<Summary, Failure>>,
 }
 
 impl Reader {
-    fn line(&mut self, line: &[u8], event: &mut dyn FnMut(Event)) -> Result<(), UnpackError> {
-        self.lines += 1;
-        if self.lines > MAX_LINES || line.len() > MAX_LINE_BYTES || self.result.is_some() {
+    fn take(&mut self, message: Message, event: &mut dyn FnMut(Event)) -> Result<(), UnpackError> {
+        self.frames += 1;
+        if self.frames > MAX_FRAMES || self.result.is_some() {
             return Err(UnpackError::BadReport);
         }
-        let message = match serde_json::from_slice(line) {
-            Ok(message) => message,
-            Err(_) => {
-                let room = MAX_NOISE_BYTES - self.noise.len().min(MAX_NOISE_BYTES);
-                self.noise.extend_from_slice(&line[..line.len().min(room)]);
-                return Ok(());
-            }
-        };
         match message {
             Message::Progress { bytes, entries } => event(Event::Progress { bytes, entries }),
             Message::Warning { warning } => {
@@ -233,18 +234,106 @@ impl Reader {
             Message::Done {
                 bytes,
                 entries,
-                diff_id,
+                digest,
                 warnings,
             } => {
                 self.result = Some(Ok(Summary {
                     bytes,
                     entries,
-                    diff_id,
+                    diff_id: digest.map(diff_id),
                     warnings,
                 }));
             }
             Message::Failed { failure } => self.result = Some(Err(failure)),
         }
         Ok(())
+    }
+}
+
+fn diff_id(digest: [u8; 32]) -> String {
+    let mut text = String::from("sha256:");
+    for byte in digest {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+    use std::io::Write;
+
+    use super::*;
+
+    /// What is made of a report that consists of these bytes.
+    fn read(bytes: &[u8]) -> (Result<(), UnpackError>, Reader) {
+        let (pipe, mut writer) = io::pipe().unwrap();
+        let bytes = bytes.to_owned();
+        let writing = std::thread::spawn(move || {
+            // A reader that has seen enough closes its end.
+            let _ = writer.write_all(&bytes);
+        });
+        let mut reader = Reader {
+            frames: 0,
+            warnings: 0,
+            result: None,
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let stop = AtomicBool::new(false);
+        let read = read_report(pipe.into(), &mut reader, &stop, deadline, &mut |_| ());
+        writing.join().unwrap();
+        (read, reader)
+    }
+
+    fn done() -> Vec<u8> {
+        let message = Message::Done {
+            bytes: 7,
+            entries: 1,
+            digest: Some([0xab; 32]),
+            warnings: 0,
+        };
+        message.encode()
+    }
+
+    #[test]
+    fn a_report_ends_with_its_result() {
+        let progress = Message::Progress {
+            bytes: 1,
+            entries: 1,
+        };
+        let report = [progress.encode(), done()].concat();
+        let (read_to_end, reader) = read(&report);
+        read_to_end.unwrap();
+        let summary = reader.result.unwrap().unwrap();
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        assert_eq!(summary.diff_id, Some(digest));
+        for more in [done(), progress.encode(), vec![0]] {
+            let (refused, _) = read(&[done(), more].concat());
+            assert!(matches!(refused, Err(UnpackError::BadReport)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_or_counts_as_a_crash() {
+        for nonsense in [&b"{\"type\":\"done\"}\n"[..], &[0xff; 5000]] {
+            let padded = [nonsense, &[b'x'; 100]].concat();
+            let (refused, _) = read(&padded);
+            assert!(matches!(refused, Err(UnpackError::BadReport)));
+        }
+        let whole = done();
+        let (ended, reader) = read(&whole[..whole.len() - 1]);
+        ended.unwrap();
+        assert!(reader.result.is_none());
+    }
+
+    #[test]
+    fn more_warnings_than_there_can_be_are_refused() {
+        let warning = Warning::TrailingData;
+        let frame = Message::Warning { warning }.encode();
+        let allowed = frame.repeat(MAX_WARNINGS as usize);
+        read(&allowed).0.unwrap();
+        let (refused, _) = read(&[allowed, frame].concat());
+        assert!(matches!(refused, Err(UnpackError::BadReport)));
     }
 }

@@ -3,12 +3,12 @@
 //! The archive's bytes are only ever looked at by the program of this crate, `cove-unpack`, which
 //! confines itself first ([`cove_confine`]): its root directory is the target and nothing else, its
 //! uids are a range reserved for this, and a short list of system calls is all that is left to it.
-//! The library half is what both sides share: the limits, the report lines, and [`driver`], with
+//! The library half is what both sides share: the limits, the report, and [`driver`], with
 //! which a privileged process starts the program and reads its report under limits. Without the
 //! feature `program` nothing else is left of the crate, and no decoder of archives with it.
 //!
 //! Data flow: compressed bytes on the program's standard input → [`stream`] (decompression, hash,
-//! total limit) → [`archive`] (tar entries) → [`apply`] (files) → [`report`] lines → the driver.
+//! total limit) → [`archive`] (tar entries) → [`apply`] (files) → [`report`] frames → the driver.
 
 #[cfg(feature = "program")]
 pub mod apply;

@@ -1,7 +1,7 @@
 //! `cove-unpack`: unpacks the archive on standard input into the working directory, confined.
 //!
 //! Called by [`cove_unpack::driver`] with one argument, the order as JSON. Reports on standard
-//! output, one JSON object a line; errors of its own go to standard error in plain words.
+//! output in frames ([`cove_unpack::report`]); errors of its own go to standard error in plain words.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -130,7 +130,7 @@ fn work(root: OwnedFd, order: &Order) -> Result<(), Failure> {
     send(&Message::Done {
         bytes: archive.stream().bytes(),
         entries: archive.entries(),
-        diff_id: archive.stream().diff_id(),
+        digest: archive.stream().digest(),
         warnings,
     });
     Ok(())
@@ -144,7 +144,7 @@ fn input() -> Box<dyn Read> {
 
 /// A parent that no longer reads will kill this process anyway, so a failed write changes nothing.
 fn send(message: &Message) {
-    let mut line = serde_json::to_vec(message).expect("messages are plain data");
-    line.push(b'\n');
-    let _ = std::io::stdout().write_all(&line);
+    let mut output = std::io::stdout();
+    let _ = output.write_all(&message.encode());
+    let _ = output.flush();
 }

@@ -1,21 +1,19 @@
-//! What the confined program tells its parent: one JSON object a line on standard output.
+//! What the confined program tells its parent, one [`frame`] after the other on standard output.
 //!
-//! The parent treats these lines as hostile, since a program that parses hostile bytes may have
-//! been taken over: lines are short, their number is bounded, and nothing in them is believed
+//! The parent treats these frames as hostile, since a program that parses hostile bytes may have
+//! been taken over: they are small, their number is bounded, and nothing in them is believed
 //! beyond what the parent could not check itself.
 
-use cove_confine::ConfineError;
-use serde::{Deserialize, Serialize};
+pub mod frame;
 
-/// Longest line the program writes and the parent accepts.
-pub const MAX_LINE_BYTES: usize = 8 << 10;
+use cove_confine::ConfineError;
+
 /// Warnings sent one by one; what comes after is only counted.
 pub const MAX_WARNINGS: u64 = 32;
 /// Longest archive path repeated in a message.
 const MAX_SHOWN_PATH: usize = 200;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     Progress {
         bytes: u64,
@@ -27,8 +25,8 @@ pub enum Message {
     Done {
         bytes: u64,
         entries: u64,
-        /// `sha256:…` of the uncompressed archive, when it was asked for.
-        diff_id: Option<String>,
+        /// SHA-256 of the uncompressed archive, when it was asked for.
+        digest: Option<[u8; 32]>,
         warnings: u64,
     },
     Failed {
@@ -37,8 +35,7 @@ pub enum Message {
 }
 
 /// Something in the archive that was left out or looked odd, while the rest is fine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
     SpecialFileSkipped { path: String },
     UnknownEntrySkipped { path: String, type_flag: u8 },
@@ -73,8 +70,7 @@ impl std::fmt::Display for Warning {
 }
 
 /// Why an archive was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     #[error("the compressed data is corrupt: {reason}")]
     Corrupt { reason: String },
@@ -111,8 +107,7 @@ pub enum Failure {
 }
 
 /// Which limit was hit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     TotalBytes,
     Entries,

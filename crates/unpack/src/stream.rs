@@ -128,13 +128,8 @@ impl Stream {
     }
 
     /// `sha256:…` of the uncompressed bytes read so far.
-    pub fn diff_id(&self) -> Option<String> {
-        use std::fmt::Write;
-        let mut text = String::from("sha256:");
-        for byte in self.hash.clone()?.finalize() {
-            write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        }
-        Some(text)
+    pub fn digest(&self) -> Option<[u8; 32]> {
+        Some(self.hash.clone()?.finalize().into())
     }
 
     fn enter_member(&mut self) -> Result<(), Failure> {
