@@ -91,7 +91,10 @@ impl ImageStore {
         let inner = &self.inner;
         let _one_at_a_time = inner.building.lock(recipe.name()).await;
         let host = blocking(|| Ok(sources::Host::read(std::path::Path::new("/"))?)).await?;
-        let cached = cache::obtain(&inner.config.host_cache, recipe, &host, &report).await?;
+        let cached = {
+            let (cache, ids) = (&inner.config.host_cache, inner.config.unpack_uid_base);
+            cache::obtain(cache, ids, recipe, &host, &report).await?
+        };
         let chain = ChainId::over(None, Content::Tree, &cached.digest);
         let _pin = inner.pin(std::slice::from_ref(&chain));
         let (pool, wanted) = (inner.pool.clone(), chain.clone());

@@ -3,7 +3,8 @@
 //! `<key>.tar` is the image and `<key>.json` its digest, written last: without it the tar does not
 //! count. `<key>.lock` is held while looking, building and opening. The build runs in its own pid
 //! and mount namespace, so that its end, also by being killed, takes every process and every mount
-//! of it along.
+//! of it along; mmdebstrap runs in a user namespace besides (`enter.sh`), as ids that own nothing on the host.
+//! debootstrap, the other tool, makes device nodes and needs the host's root for that.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -36,6 +37,10 @@ const MAX_BUILD: Duration = Duration::from_secs(3600);
 const LOCK_RETRY: Duration = Duration::from_millis(100);
 /// Where a build works, beside the image it makes.
 const BUILD_SUFFIX: &str = ".build";
+/// Where a build in a user namespace finds its directory. An empty directory: below others there may be a
+/// mirror or keys of the host, and /mnt is used by mmdebstrap.
+const INSIDE: &str = "/run/cove-build";
+const ENTER: &str = include_str!("enter.sh");
 const KEPT_OUTPUT_LINES: usize = 12;
 const MAX_OUTPUT_LINE_BYTES: usize = 300;
 /// The build's words are read a line at a time; none is longer.
@@ -56,6 +61,7 @@ struct Note {
 /// Opens the host's image, building it first where there is none.
 pub(super) async fn obtain(
     dir: &Path,
+    uid_base: u32,
     recipe: &Recipe,
     host: &Host,
     report: &Report,
@@ -73,7 +79,7 @@ pub(super) async fn obtain(
     if let Some(cached) = open(&tar, &note) {
         return Ok(cached);
     }
-    build(&key, recipe, host, (&tar, &note), report).await?;
+    build(&key, uid_base, recipe, host, (&tar, &note), report).await?;
     let (place, kept) = (dir.to_owned(), key.clone());
     blocking(move || {
         remove_others(&place, &stem, &kept);
@@ -147,6 +153,7 @@ fn open(tar: &Path, note: &Path) -> Option<Cached> {
 
 async fn build(
     key: &str,
+    uid_base: u32,
     recipe: &Recipe,
     host: &Host,
     (tar, note): (&Path, &Path),
@@ -156,7 +163,11 @@ async fn build(
     // A fixed name, so that what a crash left is found and removed by the next build.
     let work = Work(tar.with_file_name(format!("{key}{BUILD_SUFFIX}")));
     work.clear();
-    let script = recipe::build_script(tool, recipe, host, debian_arch(), &proxies().await, &work.0);
+    let place = match tool {
+        Tool::Mmdebstrap => Path::new(INSIDE),
+        Tool::Debootstrap => &work.0,
+    };
+    let script = recipe::build_script(tool, recipe, host, debian_arch(), &proxies().await, place);
     // Programs of the image that drop privileges while being set up must get through.
     let made = fs::DirBuilder::new().mode(0o755).create(&work.0);
     made.map_err(ImageError::file("creating", &work.0))?;
@@ -165,11 +176,12 @@ async fn build(
         ("customise.sh", script.customise),
         ("node.sh", script.node.unwrap_or("")),
         ("host.sources", &script.sources),
+        ("enter.sh", ENTER),
     ] {
         let path = work.0.join(name);
         fs::write(&path, text).map_err(ImageError::file("writing", path))?;
     }
-    run(tool, &work.0, report).await?;
+    run(tool, &work.0, uid_base, report).await?;
     report.send(Progress::Bootstrapping {
         stage: Stage::Packing,
         percent: 97,
@@ -235,10 +247,18 @@ impl Drop for Work {
     }
 }
 
-async fn run(tool: Tool, work: &Path, report: &Report) -> Result<(), ImageError> {
+async fn run(tool: Tool, work: &Path, uid_base: u32, report: &Report) -> Result<(), ImageError> {
     let failed = |output: String| BootstrapError::Failed {
         tool: tool.name(),
         output,
+    };
+    let (script, temporary) = match tool {
+        Tool::Mmdebstrap => {
+            std::os::unix::fs::chown(work, Some(uid_base), Some(uid_base))
+                .map_err(ImageError::file("giving away", work))?;
+            ("enter.sh", Path::new(INSIDE))
+        }
+        Tool::Debootstrap => ("build.sh", work),
     };
     let mut child = Command::new("unshare")
         .args([
@@ -250,15 +270,17 @@ async fn run(tool: Tool, work: &Path, report: &Report) -> Result<(), ImageError>
             "--kill-child",
             "--mount-proc",
         ])
-        .args(["sh", "-c", "exec sh \"$1\" 2>&1", "sh"])
-        .arg(work.join("build.sh"))
+        .args(["sh", "-c", "exec sh \"$@\" 2>&1", "sh"])
+        .arg(work.join(script))
+        .arg(work)
+        .arg(uid_base.to_string())
         .env_clear()
         .env(
             "PATH",
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         )
         .env("LC_ALL", "C.UTF-8")
-        .env("TMPDIR", work)
+        .env("TMPDIR", temporary)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -376,9 +398,23 @@ impl Meter {
 }
 
 /// Moves a finished build into the cache.
+/// What the build made, as root's own. The build belongs to others, who may have put anything there.
+fn made_file(made: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(made, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    if !found.is_file() || found.nlink() != 1 {
+        return Err(std::io::Error::other("the build left no plain file"));
+    }
+    let root = rustix::process::geteuid().as_raw();
+    std::os::unix::fs::fchown(&file, Some(root), Some(root))?;
+    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    Ok(file)
+}
+
 fn keep(made: &Path, tar: &Path, note: &Path) -> Result<(), ImageError> {
     let written = (|| {
-        let mut file = File::open(made)?;
+        let mut file = made_file(made)?;
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 20];
         let mut bytes = 0;
@@ -443,6 +479,66 @@ fn debian_arch() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TEST_UID_BASE: u32 = 1_900_000_000;
+
+    /// A build by this script, as mmdebstrap is run.
+    async fn build_by(script: &str, work: &Path) -> Result<(), ImageError> {
+        fs::write(work.join("enter.sh"), ENTER).unwrap();
+        fs::write(work.join("build.sh"), script).unwrap();
+        let report = Report::new(|_| {});
+        run(Tool::Mmdebstrap, work, TEST_UID_BASE, &report).await
+    }
+
+    #[tokio::test]
+    async fn a_build_is_root_of_its_own_directory_and_nobody_on_the_host() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (secret, work) = (dir.path().join("secret"), dir.path().join("work"));
+        fs::write(&secret, "of the host").unwrap();
+        rustix::fs::chmod(&secret, Mode::RUSR | Mode::WUSR).unwrap();
+        fs::create_dir(&work).unwrap();
+        let script = format!(
+            "set -eu\nid -u > uid\nchown 1000 uid\nmkdir t; unshare --mount mount -t tmpfs none t\n\
+             if cat {0}; then echo read > leak; fi\n\
+             if touch {0} /etc/cove-build-was-here; then echo written > leak; fi\n\
+             if mknod device b 7 0; then echo made > leak; fi\n\
+             echo done > image.tar\n",
+            secret.display()
+        );
+        build_by(&script, &work).await.unwrap();
+        assert_eq!(fs::read_to_string(work.join("uid")).unwrap(), "0\n");
+        let owner = fs::metadata(work.join("uid")).unwrap().uid();
+        assert_eq!(owner, TEST_UID_BASE + 1000);
+        assert!(!work.join("leak").exists());
+        let made = work.join("image.tar");
+        drop(made_file(&made).unwrap());
+        assert_eq!(fs::metadata(&made).unwrap().uid(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_build_that_fails_says_why() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let failed = build_by("echo no mirror; exit 3", dir.path()).await;
+        let told = format!("{:?}", failed.unwrap_err());
+        assert!(told.contains("no mirror"), "{told}");
+    }
+
+    #[test]
+    fn what_a_build_left_is_taken_as_a_plain_file_of_its_own_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, made) = (dir.path().join("secret"), dir.path().join("image.tar"));
+        fs::write(&secret, "of the host").unwrap();
+        std::os::unix::fs::symlink(&secret, &made).unwrap();
+        assert!(made_file(&made).is_err());
+        fs::remove_file(&made).unwrap();
+        fs::hard_link(&secret, &made).unwrap();
+        assert!(made_file(&made).is_err());
+        fs::remove_file(&made).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (place, kind) = (rustix::fs::CWD, rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(place, &made, kind, mode, 0).unwrap();
+        assert!(made_file(&made).is_err());
+    }
 
     #[test]
     fn only_older_images_of_the_same_recipe_go_and_none_that_is_in_use() {

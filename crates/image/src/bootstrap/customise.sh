@@ -50,7 +50,9 @@ printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > "$roo
 : > "$root/etc/machine-id"
 rm -f "$root/etc/resolv.conf" "$root/var/lib/dbus/machine-id"
 find "$root/var/lib/apt/lists" "$root/var/cache/apt" -type f -delete
-rm -rf "$root"/var/log/* "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old \
-    "$root"/tmp/* "$root"/var/tmp/*
+rm -rf "$root"/var/log/* "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old "$root"/var/tmp/*
+# But for apt's settings that mmdebstrap keeps there and removes itself: without them its last call of apt
+# means the host's own lists.
+find "$root/tmp" -mindepth 1 ! -name 'mmdebstrap.apt.conf.*' -delete
 # 32 MB that only help to debug the compiler itself.
 rm -f "$root"/usr/bin/*-lto-dump-* "$root"/usr/bin/lto-dump*

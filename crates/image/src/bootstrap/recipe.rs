@@ -217,7 +217,7 @@ pub(super) fn build_script(
             }
             format!(
                 "set -eu\n\
-                 mmdebstrap --mode=root --variant=minbase --format=tar --verbose \
+                 mmdebstrap --mode=unshare --variant=minbase --format=tar --verbose \
                  --architectures={arch} --include={packages} --skip=output/dev{options} \
                  --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n\
                  mkdir {work_text}/dev\n\
