@@ -90,6 +90,7 @@ impl Stage {
             resolvers: vec![(fabric::PUBLIC, 53).into()],
             resolv_conf: "/nonexistent".into(),
             presets: Presets {
+                tenant_ranges: Vec::new(),
                 file: None,
                 packages: PackageHosts {
                     ask_tools: None,

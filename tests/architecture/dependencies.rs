@@ -189,7 +189,7 @@ fn what_runs_as_root_links_nothing_that_reads_tls_http_or_archives() {
     for package in ["cove-image", "cove-engine", "cove-isolation-container"] {
         let names = linked_into(package);
         assert!(
-            names.iter().any(|name| name == "cove-unpack") && names.len() > 50,
+            names.iter().any(|name| name == "cove-confine") && names.len() > 50,
             "{names:?}"
         );
         for name in names {
@@ -202,6 +202,40 @@ fn what_runs_as_root_links_nothing_that_reads_tls_http_or_archives() {
         assert!(linked_into(program).iter().any(|name| name == has));
         assert!(NOT_IN_THE_RUNNER.contains(&has));
     }
+}
+
+/// The programs' own halves of these crates are features: what is linked into root's process has none of them,
+/// so that it holds neither the gateway's readers of packets nor the decoders of archives.
+#[test]
+fn what_runs_as_root_holds_the_handles_of_confined_programs_alone() {
+    let programs = ["cove-fetcher", "cove-gateway", "cove-parser", "cove-unpack"];
+    let features = |package: &str, more: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--locked", "--package", package])
+            .args(["--edges=normal,features", "--prefix=none"])
+            .args(more)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let linked = features("cove-engine", &[]);
+    for program in programs {
+        assert!(linked.contains(&format!("{program} v")), "{linked}");
+        let with = format!("{program} feature \"program\"");
+        assert!(
+            !linked.contains(&with),
+            "the engine links the program half of {program}"
+        );
+    }
+    // The name is that of today: the fetcher's program has the gateway's resolver.
+    let fetcher = features("cove-fetcher", &[]);
+    assert!(
+        fetcher.contains("cove-gateway feature \"program\""),
+        "{fetcher}"
+    );
 }
 
 /// The privileged process runs no program that reads what guests or strangers made.

@@ -29,8 +29,8 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         "isolation",
         &["confine", "model", "network", "parser", "pool", "runner"],
     ),
-    ("gateway", &["model", "runner", "confine"]),
-    ("fetcher", &["gateway", "model", "runner", "confine"]),
+    ("gateway", &["confine", "model"]),
+    ("fetcher", &["confine", "gateway", "model"]),
     (
         "image",
         &["fetcher", "model", "parser", "pool", "confine", "unpack"],

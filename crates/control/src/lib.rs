@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use cove_model::OrgId;
-use cove_runner::RunnerApi;
+use cove_runner::{RunnerApi, SandboxOwner};
 use cove_store::Store;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -192,6 +192,14 @@ impl Control {
     fn home(&self) -> Result<&OrgId, ControlError> {
         self.0.home.get().ok_or_else(|| {
             ControlError::internal("the control plane is not prepared yet").retry_after(1)
+        })
+    }
+
+    /// Whose a sandbox is, as the host is told.
+    fn owner_of(&self, org: &OrgId) -> Result<SandboxOwner, ControlError> {
+        Ok(SandboxOwner {
+            org: org.to_string(),
+            home: org == self.home()?,
         })
     }
 

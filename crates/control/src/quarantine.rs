@@ -9,7 +9,9 @@
 use std::collections::HashSet;
 
 use cove_model::{OrgId, SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::{Finding, Level, Reinstate, RunnerError, SandboxView, SnapshotView};
+use cove_runner::{
+    Finding, Level, Reinstate, RunnerError, SandboxOwner, SandboxView, SnapshotView,
+};
 use cove_store::{
     Created, Desired, HostFacts, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord,
     SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
@@ -240,7 +242,11 @@ impl Control {
             Some(row) => self.reinstate(&row).await,
             None => {
                 let view = match view.set_aside {
-                    true => self.runner().reinstate(described(&view, &org)).await?,
+                    true => {
+                        self.runner()
+                            .reinstate(described(&view, self.owner_of(&org)?))
+                            .await?
+                    }
                     false => view,
                 };
                 self.insert_adopted(&view, org).await?;
@@ -260,7 +266,7 @@ impl Control {
         })?;
         let request = Reinstate {
             id: row.id.clone(),
-            owner: Some(row.org.to_string()),
+            owner: Some(self.owner_of(&row.org)?),
             spec: row.spec.clone(),
             image,
             parent: row.head.clone(),
@@ -447,10 +453,10 @@ fn made(created: Created) -> Result<(), ControlError> {
 }
 
 /// By what the host itself says; its own record counts where that can be read.
-fn described(view: &SandboxView, org: &OrgId) -> Reinstate {
+fn described(view: &SandboxView, owner: SandboxOwner) -> Reinstate {
     Reinstate {
         id: view.id.clone(),
-        owner: Some(org.to_string()),
+        owner: Some(owner),
         spec: view.spec.clone(),
         image: view.image.clone(),
         parent: None,

@@ -274,7 +274,8 @@ impl Inner {
         let limits: Resources = request.spec.resources.clone();
         Ok(Record {
             id: request.id,
-            owner: request.owner,
+            home: request.owner.as_ref().is_none_or(|owner| owner.home),
+            owner: request.owner.map(|owner| owner.org),
             state: State::Stopped,
             reason: Some("its record was damaged and was made anew".into()),
             limits,

@@ -2,9 +2,8 @@
 //! may have taken it over. Quotas of organisations are its business; these are the operator's settings and
 //! the host's own limits.
 
-use std::net::{Ipv4Addr, UdpSocket};
-
-use cove_model::network::{Cidr, Entry, Reach, Target};
+use cove_gateway::host::is_operators;
+use cove_model::network::{Cidr, Entry, Target};
 use cove_model::{NetworkPolicy, Resources};
 use cove_runner::RunnerError;
 
@@ -14,8 +13,6 @@ use crate::engine::Inner;
 const PIDS_PART: u64 = 8;
 /// Where there is no telling how many the host has.
 const PIDS_USUAL: u64 = 32_768;
-/// Any will do: nothing is sent there.
-const ANY_PORT: u16 = 443;
 
 impl Inner {
     /// Refuses a policy that opens a network of the operator's that the settings do not open to anybody.
@@ -57,19 +54,6 @@ fn host_pids() -> u64 {
     text.trim().parse().unwrap_or(PIDS_USUAL)
 }
 
-/// Whether listing a block opens something that is not the internet's: what is never opened is no matter.
-fn is_operators(block: Cidr) -> bool {
-    within(block, Reach::private_blocks()) || (block.prefix() == 32 && is_this_host(block.base()))
-}
-
 fn within(block: Cidr, ranges: &[Cidr]) -> bool {
     ranges.iter().any(|range| block.lies_within(*range))
-}
-
-/// The kernel sends from an address of ours to reach it exactly when it is ours; nothing is sent.
-fn is_this_host(address: Ipv4Addr) -> bool {
-    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect((address, ANY_PORT)).map(|()| socket))
-        .and_then(|socket| socket.local_addr());
-    asked.is_ok_and(|from| from.ip() == address)
 }

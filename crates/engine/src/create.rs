@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use cove_gateway::host::Audience;
 use cove_image::{Image, ImageHold};
 use cove_isolation::{Boot, Isolation, IsolationError, Machine, Restore, Root};
 use cove_model::lifecycle::Step;
@@ -37,7 +38,13 @@ impl Engine {
                 id: id.to_string(),
             });
         }
-        self.inner.check_presets(&spec.network).await?;
+        let home = owner.as_ref().is_none_or(|owner| owner.home);
+        let owner = owner.map(|owner| owner.org);
+        let audience = match home {
+            true => Audience::Operator,
+            false => Audience::Tenants,
+        };
+        self.inner.check_presets(&spec.network, audience).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();
         let inherited_bytes = match &origin.snapshot {
@@ -53,11 +60,12 @@ impl Engine {
             .promise_disk(spec.resources.disk_mb << 20)?;
         let run = self.inner.books.promise_run(&spec.resources)?;
         if let (Some(owner), Some(keeper)) = (&owner, self.inner.gatekeeper.get()) {
-            keeper.owners().note(&id, owner);
+            keeper.owners().note(&id, owner, audience);
         }
         let record = Record {
             id: id.clone(),
             owner,
+            home,
             state: State::Creating,
             reason: None,
             limits: spec.resources.clone(),

@@ -490,6 +490,9 @@ fn open_network(
         addresses: config.network_range,
     })?;
     let (keeper, ports) = Gatekeeper::open(&network, config, instance)?;
+    for finding in keeper.preset_findings() {
+        tracing::warn!(fix = finding.fix, "{}", finding.message);
+    }
     *denials = Denials::open(instance)
         .inspect_err(|error| tracing::warn!(%error, "refused packets are not logged"))
         .ok();

@@ -9,13 +9,16 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cove_gateway::host::{Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets};
+use cove_gateway::host::{
+    Audience, Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets,
+};
 use cove_isolation::accounts;
+use cove_isolation::finding::warning;
 use cove_model::network::Cidr;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::{Denial, Denials, Gate, Network, Ports};
 use cove_runner::{
-    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, RunnerError,
+    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Finding, RunnerError,
 };
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -96,6 +99,7 @@ impl Gatekeeper {
             presets: Presets {
                 file: engine.network_presets.clone(),
                 packages,
+                tenant_ranges: engine.tenant_private_ranges.clone(),
             },
             reserved: vec![Cidr::new(range, prefix)],
             limits: Default::default(),
@@ -167,6 +171,29 @@ impl Gatekeeper {
                 }
             }
         });
+    }
+
+    /// What the operator should know about the presets of this host.
+    pub fn preset_findings(&self) -> Vec<Finding> {
+        let closed = match self.config.presets.closed_to_tenants() {
+            Ok(closed) => closed,
+            Err(error) => {
+                let hint = "correct the file that the setting network_presets names";
+                return vec![warning("presets", chain(&error), hint.into())];
+            }
+        };
+        let findings = closed.into_iter().map(|(name, block)| {
+            warning(
+                "presets",
+                format!(
+                    "preset '{name}' holds the private address {block}; only the home organisation can use it"
+                ),
+                format!(
+                    "to open it to all organisations, write [{name} tenants] in the presets file"
+                ),
+            )
+        });
+        findings.collect()
     }
 
     /// Whose the sandboxes are.
@@ -253,7 +280,9 @@ impl Engine {
         };
         for record in records {
             if let Some(owner) = &record.owner {
-                gatekeeper.owners().note(&record.id, owner);
+                gatekeeper
+                    .owners()
+                    .note(&record.id, owner, record.audience());
             }
         }
         let placed: Vec<_> = records
@@ -373,11 +402,19 @@ fn listen(inner: &Weak<Inner>, denials: &Denials) {
 
 impl Inner {
     /// Refuses presets that this host does not have, before anything is made.
-    pub(crate) async fn check_presets(&self, policy: &NetworkPolicy) -> Result<(), RunnerError> {
+    pub(crate) async fn check_presets(
+        &self,
+        policy: &NetworkPolicy,
+        audience: Audience,
+    ) -> Result<(), RunnerError> {
         let Some(gatekeeper) = self.gatekeeper.get() else {
             return Ok(());
         };
-        let expanded = gatekeeper.config.presets.expand_async(policy).await;
+        let expanded = gatekeeper
+            .config
+            .presets
+            .expand_async(policy, audience)
+            .await;
         expanded.map(drop).map_err(|error| RunnerError::Invalid {
             message: chain(&error),
         })

@@ -21,7 +21,8 @@ impl Engine {
     ) -> Result<SandboxView, RunnerError> {
         let sandbox = self.inner.find(id)?;
         self.inner.check_network(&policy)?;
-        self.inner.check_presets(&policy).await?;
+        let audience = sandbox.record().audience();
+        self.inner.check_presets(&policy, audience).await?;
         let task = tokio::spawn(async move {
             let _operation = sandbox.operation.lock().await;
             let old = sandbox.record().spec.network;
@@ -197,6 +198,9 @@ pub(crate) fn findings(inner: &Inner) -> Vec<Finding> {
             network.addresses()
         ),
     )];
+    if let Some(keeper) = inner.gatekeeper.get() {
+        found.extend(keeper.preset_findings());
+    }
     found.push(if cove_network::forwards() {
         good("forwarding", "net.ipv4.ip_forward is on".into())
     } else {

@@ -9,6 +9,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use cove_gateway::host::Audience;
 use cove_isolation::{MachineRecord, Needs};
 use cove_model::{ImageId, Resources, SandboxId, SandboxSpec, SnapshotId, State};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,10 @@ pub struct Record {
     /// The organisation whose it is; absent in records from before that was told.
     #[serde(default)]
     pub owner: Option<String>,
+    /// Whether that is the operator's own organisation; in records from before that was told it is not
+    /// taken to be.
+    #[serde(default)]
+    pub home: bool,
     pub state: State,
     pub reason: Option<String>,
     pub spec: SandboxSpec,
@@ -77,6 +82,14 @@ pub struct Record {
 }
 
 impl Record {
+    /// For whom presets of its policy are filled in.
+    pub fn audience(&self) -> Audience {
+        match &self.owner {
+            Some(_) if !self.home => Audience::Tenants,
+            _ => Audience::Operator,
+        }
+    }
+
     /// Bytes of memory that lie in its volume beside its disk.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, |memory| memory.bytes)

@@ -1,26 +1,31 @@
 //! What the engine and the gateway process say to each other.
 //!
 //! The process is started with one [`Start`] over its standard input, descriptors attached, and
-//! answers with one [`Started`]. Afterwards each call is one connection to the control socket: a
+//! answers with one [`Reply`]. Afterwards each call is one connection to the control socket: a
 //! frame there, a frame back. A [`Call::Watch`] stays open, so that each side learns of the other's
-//! end. Frames are a length of four bytes, then JSON.
+//! end. Frames are a length of four bytes, then JSON for what the process is told, which root writes, and
+//! the fixed forms of [`reply`] for what it answers, which root reads.
+
+pub mod reply;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use cove_model::SandboxId;
+use cove_model::egress::{EgressEntry, EgressQuery};
 use cove_model::network::Cidr;
-use cove_runner::{EgressBatch, EgressEntry, EgressQuery};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use self::reply::{BadReply, REPLY_BYTES_MAX};
+pub use self::reply::{Hello, Reply};
 use crate::journal::Kept;
 use crate::limits::Limits;
 use crate::policy::Policy;
 
 /// Raised when a message changes its meaning. A gateway of another version is replaced.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Room for every policy of a full host in one table.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -44,12 +49,6 @@ pub struct Start {
     /// What the sockets are bound to; told back on [`Call::Hello`].
     pub dns: SocketAddrV4,
     pub proxy: SocketAddrV4,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Started {
-    Serving,
-    Failed { message: String },
 }
 
 /// A sandbox at its address.
@@ -90,40 +89,16 @@ pub enum Call {
     Stop,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Reply {
-    Done,
-    Hello(Hello),
-    Egress(EgressBatch),
-    /// The log of that sandbox is not here.
-    Unknown,
-    Refused {
-        message: String,
-    },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    pub version: u32,
-    pub instance: String,
-    pub build: String,
-    pub pid: u32,
-    pub sandboxes: usize,
-    pub connections: usize,
-    pub dns: SocketAddrV4,
-    pub proxy: SocketAddrV4,
-}
-
 pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    let mut frame = vec![0; 4];
-    serde_json::to_writer(&mut frame, message)?;
-    let length = frame.len() - 4;
-    if length > FRAME_BYTES_MAX {
+    frame(&serde_json::to_vec(message)?)
+}
+
+fn frame(body: &[u8]) -> io::Result<Vec<u8>> {
+    if body.len() > FRAME_BYTES_MAX {
         return Err(io::Error::other("the message is too long"));
     }
-    let length = u32::try_from(length).map_err(io::Error::other)?;
-    frame[..4].copy_from_slice(&length.to_be_bytes());
-    Ok(frame)
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    Ok([&length.to_be_bytes(), body].concat())
 }
 
 pub async fn write<T: Serialize>(
@@ -134,25 +109,61 @@ pub async fn write<T: Serialize>(
 }
 
 pub async fn read<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
-    let length = length(stream.read_u32().await?)?;
+    let body = body(stream, FRAME_BYTES_MAX).await?;
+    Ok(serde_json::from_slice(&body)?)
+}
+
+pub async fn write_reply(stream: &mut (impl AsyncWrite + Unpin), reply: &Reply) -> io::Result<()> {
+    stream.write_all(&frame(&reply.encode())?).await
+}
+
+pub async fn read_reply(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Reply> {
+    let body = body(stream, REPLY_BYTES_MAX).await?;
+    Reply::decode(&body).map_err(invalid)
+}
+
+async fn body(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<Vec<u8>> {
+    let length = within(stream.read_u32().await?, most)?;
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
-    Ok(serde_json::from_slice(&body)?)
+    Ok(body)
 }
 
 /// [`read`] for where there is no runtime yet.
 pub fn read_blocking<T: DeserializeOwned>(stream: &mut impl io::Read) -> io::Result<T> {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header)?;
-    let mut body = vec![0; length(u32::from_be_bytes(header))?];
-    stream.read_exact(&mut body)?;
+    let body = body_blocking(stream, FRAME_BYTES_MAX)?;
     Ok(serde_json::from_slice(&body)?)
 }
 
-fn length(announced: u32) -> io::Result<usize> {
-    let length = usize::try_from(announced).map_err(io::Error::other)?;
-    if length > FRAME_BYTES_MAX {
-        return Err(io::Error::other("the message is too long"));
+/// [`write_reply`] likewise.
+pub fn write_reply_blocking(stream: &mut impl io::Write, reply: &Reply) -> io::Result<()> {
+    stream.write_all(&frame(&reply.encode())?)
+}
+
+/// [`read_reply`] likewise.
+pub fn read_reply_blocking(stream: &mut impl io::Read) -> io::Result<Reply> {
+    let body = body_blocking(stream, REPLY_BYTES_MAX)?;
+    Reply::decode(&body).map_err(invalid)
+}
+
+fn body_blocking(stream: &mut impl io::Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header)?;
+    let mut body = vec![0; within(u32::from_be_bytes(header), most)?];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
+fn invalid(error: BadReply) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn within(announced: u32, most: usize) -> io::Result<usize> {
+    match usize::try_from(announced) {
+        Ok(length) if length <= most => Ok(length),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the message is too long",
+        )),
     }
-    Ok(length)
 }

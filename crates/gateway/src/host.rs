@@ -19,9 +19,9 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cove_model::egress::{EgressBatch, EgressEntry, EgressQuery};
 use cove_model::network::Cidr;
 use cove_model::{NetworkPolicy, SandboxId};
-use cove_runner::{EgressBatch, EgressEntry, EgressQuery};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -40,7 +40,7 @@ mod scripted;
 mod watch;
 
 pub use packages::PackageHosts;
-pub use presets::{PresetError, Presets};
+pub use presets::{Audience, PresetError, Presets, is_operators};
 
 /// How long an ordinary call may take; it takes well under a millisecond.
 const CALL: Duration = Duration::from_secs(5);
@@ -77,23 +77,26 @@ pub struct GatewayConfig {
 
 /// Whose each sandbox is. The engine notes it before it places a sandbox.
 #[derive(Debug, Clone, Default)]
-pub struct Owners(Arc<Mutex<BTreeMap<SandboxId, String>>>);
+pub struct Owners(Arc<Mutex<BTreeMap<SandboxId, (String, Audience)>>>);
 
 impl Owners {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<SandboxId, String>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<SandboxId, (String, Audience)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn note(&self, sandbox: &SandboxId, owner: &str) {
-        self.all().insert(sandbox.clone(), owner.to_owned());
+    pub fn note(&self, sandbox: &SandboxId, owner: &str, audience: Audience) {
+        let owner = (owner.to_owned(), audience);
+        self.all().insert(sandbox.clone(), owner);
     }
 
     pub fn forget(&self, sandbox: &SandboxId) {
         self.all().remove(sandbox);
     }
 
-    fn of(&self, sandbox: &SandboxId) -> String {
-        self.all().get(sandbox).cloned().unwrap_or_default()
+    /// One that nobody noted is the operator's, who uses the engine without organisations.
+    fn of(&self, sandbox: &SandboxId) -> (String, Audience) {
+        let nobody = || (String::new(), Audience::Operator);
+        self.all().get(sandbox).cloned().unwrap_or_else(nobody)
     }
 }
 
@@ -150,13 +153,15 @@ impl Gateway {
         let mut table = BTreeMap::new();
         for (address, sandbox, policy) in placed {
             // One list that cannot be read any more must not leave all others without a gateway.
-            let policy = config.presets.expand_async(&policy).await.unwrap_or_else(|error| {
+            let (owner, audience) = config.owners.of(&sandbox);
+            let expanded = config.presets.expand_async(&policy, audience).await;
+            let policy = expanded.unwrap_or_else(|error| {
                 tracing::error!(%error, %sandbox, "a policy cannot be put in force; the sandbox reaches nothing");
                 Policy::default()
             });
             let placed = Placed {
                 address,
-                owner: config.owners.of(&sandbox),
+                owner,
                 sandbox,
                 policy,
             };
@@ -174,11 +179,6 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// A policy with its presets filled in: what [`Gateway::set_policy`] will put in force.
-    pub async fn expand(&self, policy: &NetworkPolicy) -> Result<Policy, GatewayError> {
-        Ok(self.0.config.presets.expand_async(policy).await?)
-    }
-
     /// In force when this returns; connections that it forbids are being cut.
     pub async fn set_policy(
         &self,
@@ -186,25 +186,20 @@ impl Gateway {
         sandbox: &SandboxId,
         policy: &NetworkPolicy,
     ) -> Result<(), GatewayError> {
-        let policy = self.expand(policy).await?;
-        self.place(address, sandbox, policy).await
-    }
-
-    /// [`Gateway::set_policy`] with what [`Gateway::expand`] gave.
-    pub async fn place(
-        &self,
-        address: Ipv4Addr,
-        sandbox: &SandboxId,
-        policy: Policy,
-    ) -> Result<(), GatewayError> {
+        let (owner, audience) = self.0.config.owners.of(sandbox);
+        let policy = self.0.config.presets.expand_async(policy, audience).await?;
         let placed = Placed {
             address,
-            owner: self.0.config.owners.of(sandbox),
+            owner,
             sandbox: sandbox.clone(),
             policy,
         };
+        self.place(placed).await
+    }
+
+    async fn place(&self, placed: Placed) -> Result<(), GatewayError> {
         let change = |table: &mut Table| {
-            table.insert(address, placed.clone());
+            table.insert(placed.address, placed.clone());
         };
         self.0.change(change, Call::Place(placed.clone())).await
     }
@@ -217,11 +212,12 @@ impl Gateway {
         sandbox: &SandboxId,
         policy: &NetworkPolicy,
     ) -> Result<(), GatewayError> {
+        let (owner, audience) = self.0.config.owners.of(sandbox);
         let placed = Placed {
             address,
-            owner: self.0.config.owners.of(sandbox),
+            owner,
             sandbox: sandbox.clone(),
-            policy: self.0.config.presets.expand(policy)?,
+            policy: self.0.config.presets.expand(policy, audience)?,
         };
         let _telling = self.0.telling.blocking_lock();
         self.0.table().insert(address, placed.clone());
@@ -340,7 +336,7 @@ impl Inner {
                 call,
             };
             control::write(&mut stream, &request).await?;
-            control::read(&mut stream).await
+            control::read_reply(&mut stream).await
         };
         let asked = timeout(limit, asked).await;
         asked
@@ -375,7 +371,7 @@ impl Inner {
             call,
         };
         stream.write_all(&control::encode(&request)?)?;
-        control::read_blocking(&mut stream)
+        control::read_reply_blocking(&mut stream)
     }
 
     async fn connect(&self) -> io::Result<UnixStream> {
@@ -417,7 +413,11 @@ impl Inner {
         let deadline = Instant::now() + HELLO;
         loop {
             let found = self.hello().await;
-            let again = found.is_err() && Instant::now() < deadline && self.is_alive();
+            // One whose answers make no sense is of another version, and asking again changes nothing.
+            let senseless = matches!(&found, Err(GatewayError::Silent(error))
+                if error.kind() == io::ErrorKind::InvalidData);
+            let again =
+                found.is_err() && !senseless && Instant::now() < deadline && self.is_alive();
             if !again {
                 return found;
             }

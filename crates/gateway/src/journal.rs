@@ -17,11 +17,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_model::SandboxId;
-use cove_runner::EgressEntry;
+use cove_model::egress::EgressEntry;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::Bucket;
 use crate::log::Log;
+use crate::record::{self, LINE_BYTES_MAX, SEPARATOR};
 
 /// The files that are filled in turn.
 pub const FILES: usize = 2;
@@ -36,27 +37,63 @@ const WAITING_MAX: usize = 4096;
 /// Lines of one sandbox in a second, and at once.
 const LINES_PER_SECOND: u32 = 20;
 const LINES_AT_ONCE: u32 = 500;
-/// No line is longer: texts in an entry are cut.
-const LINE_BYTES_MAX: u64 = 4096;
 /// How long the end of the process waits for the disk.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// One line of a file.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// One line of a file: the sandbox, what there is to say besides, and a [`record`].
+#[derive(Debug)]
 struct Line {
     sandbox: SandboxId,
-    #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<EgressEntry>,
     /// The number this entry had before its connection was over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     replaces: Option<u64>,
     /// Some before this one were left out.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     gap: bool,
     /// The sandbox was deleted, and its log with it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     forgotten: bool,
+}
+
+const GAP: &str = "gap";
+const FORGOTTEN: &str = "forgotten";
+
+impl Line {
+    fn encode(&self) -> String {
+        let mark = match (self.forgotten, self.gap) {
+            (true, _) => FORGOTTEN,
+            (false, true) => GAP,
+            (false, false) => "",
+        };
+        let replaces = self.replaces.map(|number| number.to_string());
+        let entry = self.entry.as_ref().map(record::encode);
+        format!(
+            "{}{SEPARATOR}{mark}{SEPARATOR}{}{SEPARATOR}{}\n",
+            self.sandbox,
+            replaces.unwrap_or_default(),
+            entry.unwrap_or_default()
+        )
+    }
+
+    fn decode(line: &[u8]) -> Option<Self> {
+        let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+        let mut fields = line.splitn(4, SEPARATOR);
+        let (sandbox, mark) = (fields.next()?.parse().ok()?, fields.next()?);
+        if !["", GAP, FORGOTTEN].contains(&mark) {
+            return None;
+        }
+        Some(Self {
+            sandbox,
+            gap: mark == GAP,
+            forgotten: mark == FORGOTTEN,
+            replaces: match fields.next()? {
+                "" => None,
+                number => Some(number.parse().ok()?),
+            },
+            entry: match fields.next()? {
+                "" => None,
+                entry => Some(record::decode(entry)?),
+            },
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -125,12 +162,9 @@ fn write(mut files: [File; FILES], messages: &Receiver<Message>, bytes_max: u64)
             }
             Message::Line(line) => line,
         };
-        let Ok(mut text) = serde_json::to_vec(&line) else {
-            continue;
-        };
-        text.push(b'\n');
+        let text = line.encode();
         let size = text.len() as u64;
-        if size > LINE_BYTES_MAX {
+        if text.len() > LINE_BYTES_MAX {
             continue;
         }
         if bytes + size > bytes_max {
@@ -141,7 +175,7 @@ fn write(mut files: [File; FILES], messages: &Receiver<Message>, bytes_max: u64)
             bytes = 0;
         }
         // A full disk loses lines, which shows only when the process is replaced.
-        if files[at].write_all(&text).is_ok() {
+        if files[at].write_all(text.as_bytes()).is_ok() {
             bytes += size;
         }
     }
@@ -228,12 +262,12 @@ pub fn read(files: &[File; FILES]) -> Vec<Kept> {
         let mut text = Vec::new();
         loop {
             text.clear();
-            let limited = &mut (&mut lines).take(LINE_BYTES_MAX);
+            let limited = &mut (&mut lines).take(LINE_BYTES_MAX as u64);
             match limited.read_until(b'\n', &mut text) {
                 Ok(read) if read > 0 => {}
                 Ok(_) | Err(_) => break,
             }
-            let Ok(line) = serde_json::from_slice::<Line>(&text) else {
+            let Some(line) = Line::decode(&text) else {
                 continue;
             };
             match &line.entry {
@@ -275,14 +309,14 @@ fn kept(sandbox: SandboxId, mut lines: BTreeMap<u64, Line>) -> Kept {
 }
 
 /// What there is room for in the first file, and its text.
-pub fn merged(kept: Vec<Kept>) -> serde_json::Result<(Vec<Kept>, Vec<u8>)> {
+pub fn merged(kept: Vec<Kept>) -> (Vec<Kept>, Vec<u8>) {
     merged_within(kept, MERGED_BYTES_MAX)
 }
 
-fn merged_within(mut kept: Vec<Kept>, bytes_max: u64) -> serde_json::Result<(Vec<Kept>, Vec<u8>)> {
-    let text = text_of(&kept)?;
+fn merged_within(mut kept: Vec<Kept>, bytes_max: u64) -> (Vec<Kept>, Vec<u8>) {
+    let text = text_of(&kept);
     if text.len() as u64 <= bytes_max {
-        return Ok((kept, text));
+        return (kept, text);
     }
     // The oldest go, whosever they are: numbers begin with the clock.
     let numbers = kept.iter().flat_map(|log| &log.entries);
@@ -302,12 +336,12 @@ fn merged_within(mut kept: Vec<Kept>, bytes_max: u64) -> serde_json::Result<(Vec
         log.complete_from = log.complete_from.max(first);
     }
     kept.retain(|log| !log.entries.is_empty());
-    let text = text_of(&kept)?;
-    Ok((kept, text))
+    let text = text_of(&kept);
+    (kept, text)
 }
 
 /// The text that [`read`] makes the same of.
-fn text_of(kept: &[Kept]) -> serde_json::Result<Vec<u8>> {
+fn text_of(kept: &[Kept]) -> Vec<u8> {
     let mut text = Vec::new();
     for log in kept {
         let mut later = log.entries.iter().skip(1).map(|entry| entry.sequence);
@@ -322,18 +356,17 @@ fn text_of(kept: &[Kept]) -> serde_json::Result<Vec<u8>> {
                 gap: Some(entry.sequence) == after_gap,
                 forgotten: false,
             };
-            serde_json::to_writer(&mut text, &line)?;
-            text.push(b'\n');
+            text.extend_from_slice(line.encode().as_bytes());
         }
     }
-    Ok(text)
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, SeekFrom};
 
-    use cove_runner::{EgressProtocol, EgressVerdict};
+    use cove_model::egress::{EgressProtocol, EgressVerdict};
     use time::OffsetDateTime;
 
     use super::*;
@@ -401,9 +434,7 @@ mod tests {
         assert_eq!(names(of(&two)), ["c"]);
         // Written anew it says the same, and numbers go on growing.
         let mut fresh = self::files();
-        fresh[0]
-            .write_all(&text_of(&kept).expect("text"))
-            .expect("room");
+        fresh[0].write_all(&text_of(&kept)).expect("room");
         assert_eq!(read(&again(&fresh)), kept);
         let restored = Log::restored(of(&one), None);
         assert!(restored.record(draft("e", EgressVerdict::Denied)) > of(&one).entries[1].sequence);
@@ -471,10 +502,10 @@ mod tests {
         };
         // By turns, and one sandbox with nothing new.
         let kept = vec![log(&[101, 103, 105]), log(&[100]), log(&[102, 104, 106])];
-        let whole = text_of(&kept).expect("text").len() as u64;
-        let (all, _) = merged_within(kept.clone(), whole).expect("text");
+        let whole = text_of(&kept).len() as u64;
+        let (all, _) = merged_within(kept.clone(), whole);
         assert_eq!(all, kept);
-        let (newest, text) = merged_within(kept.clone(), whole / 2).expect("text");
+        let (newest, text) = merged_within(kept.clone(), whole / 2);
         assert!(text.len() as u64 <= whole / 2);
         let numbers: Vec<Vec<u64>> = newest
             .iter()
@@ -513,11 +544,14 @@ mod tests {
     fn lines_that_make_no_sense_are_skipped() {
         let mut files = files();
         let id = SandboxId::random();
-        let entry = format!(
-            r#"{{"sandbox":"{id}","entry":{{"sequence":5,"at":"2026-01-01T00:00:00Z","protocol":"dns","name":"a","address":null,"port":null,"verdict":"denied","rule":"r","sent_bytes":0,"received_bytes":0}}}}"#
+        let entry = format!("{id}\t\t\t5\t1767225600000000000\tdns\tdenied\t=a\t\t\t0\t0\tr");
+        // As an earlier version wrote it.
+        let json = format!(r#"{{"sandbox":"{id}","entry":{{"sequence":5,"name":"a"}}}}"#);
+        let long = "z".repeat(3 * LINE_BYTES_MAX);
+        let marked = entry.replacen("\t\t", "\tmark\t", 1);
+        let text = format!(
+            "nonsense\n\n\t\t\t\n{json}\n\u{0}\n{long}\n{marked}\n{entry}\t\n{entry}\n{id}\t\t"
         );
-        let long = "z".repeat(3 * LINE_BYTES_MAX as usize);
-        let text = format!("nonsense\n\n{{}}\n\u{0}\n{long}\n[1]\n{entry}\n{{\"sandbox\":\"");
         files[1].write_all(text.as_bytes()).expect("room");
         let kept = read(&again(&files));
         assert_eq!(kept.len(), 1);

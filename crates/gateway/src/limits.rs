@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+/// As many as the C library looks at, and some.
+pub const UPSTREAMS_MAX: usize = 4;
+
 /// Limits an operator may change; the rest are constants beside the code they bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cove_runner::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
+use cove_model::egress::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use cove_gateway::control::{self, Start, Started, VERSION};
+use cove_gateway::control::{self, Reply, Start, VERSION};
 use cove_gateway::journal::FILES;
 use cove_gateway::serve::{Sockets, serve};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -32,8 +32,7 @@ fn main() -> std::process::ExitCode {
             let message = error.to_string();
             say(&message);
             // The parent may have gone; then nobody is interested.
-            let _ = control::encode(&Started::Failed { message })
-                .and_then(|frame| parent.write_all(&frame));
+            let _ = control::write_reply_blocking(&mut parent, &Reply::Refused { message });
             std::process::ExitCode::FAILURE
         }
     }
@@ -67,7 +66,7 @@ fn run(parent: &mut UnixStream) -> io::Result<()> {
     confine::filter()?;
     runtime.block_on(serve(start, sockets, || {
         // A parent that has gone meanwhile is followed by one that adopts us.
-        let _ = control::encode(&Started::Serving).and_then(|frame| parent.write_all(&frame));
+        let _ = control::write_reply_blocking(parent, &Reply::Done);
         let _ = parent.shutdown(std::net::Shutdown::Both);
     }))?;
     // Connections that are still carried end with us.

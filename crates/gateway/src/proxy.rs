@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cove_model::egress::{EgressProtocol, EgressVerdict};
 use cove_model::network::Name;
-use cove_runner::{EgressProtocol, EgressVerdict};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;

@@ -173,7 +173,7 @@ impl Gateway {
         let reply = match request.call {
             Call::Hello => Reply::Hello(self.hello()),
             Call::Stop if request.instance == self.instance => {
-                control::write(&mut stream, &Reply::Done).await?;
+                control::write_reply(&mut stream, &Reply::Done).await?;
                 self.stop.notify_one();
                 return Ok(());
             }
@@ -186,7 +186,7 @@ impl Gateway {
             Call::Watch => return self.watch(stream).await,
             call => self.perform(call).await,
         };
-        control::write(&mut stream, &reply).await
+        control::write_reply(&mut stream, &reply).await
     }
 
     fn hello(&self) -> Hello {
@@ -195,8 +195,8 @@ impl Gateway {
             instance: self.instance.clone(),
             build: self.build.clone(),
             pid: std::process::id(),
-            sandboxes: self.world.sandboxes(),
-            connections: self.world.connections(),
+            sandboxes: self.world.sandboxes() as u64,
+            connections: self.world.connections() as u64,
             dns: self.dns,
             proxy: self.proxy,
         }
@@ -205,7 +205,7 @@ impl Gateway {
     async fn watch(&self, mut stream: UnixStream) -> io::Result<()> {
         self.watched.fetch_add(1, Ordering::Relaxed);
         let ended = async {
-            control::write(&mut stream, &Reply::Done).await?;
+            control::write_reply(&mut stream, &Reply::Done).await?;
             // The engine sends nothing more; what comes is its end.
             stream.read_u8().await.map(drop)
         };

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use cove_model::SandboxId;
+use cove_model::egress::EgressEntry;
 use cove_model::network::{Cidr, Name};
-use cove_runner::EgressEntry;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::control::Placed;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod egress;
 pub mod event;
 pub mod id;
 pub mod lifecycle;

@@ -1,5 +1,8 @@
 //! The nouns of the runner's interface.
 
+pub use cove_model::egress::{
+    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict,
+};
 use cove_model::{
     BootTime, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State,
 };
@@ -10,13 +13,21 @@ use time::OffsetDateTime;
 pub struct CreateRequest {
     pub id: SandboxId,
     /// The organisation whose sandbox it is, by which what the host shares is divided. Without one it
-    /// counts for itself.
+    /// counts for itself, and as the operator's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
+    pub owner: Option<SandboxOwner>,
     pub spec: SandboxSpec,
     /// The state to begin from instead of the image's; `spec.image` is then not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<FromSnapshot>,
+}
+
+/// Whose a sandbox is, as the control side says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxOwner {
+    pub org: String,
+    /// It is the operator's own organisation, whose policies may open the operator's networks.
+    pub home: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -95,63 +106,6 @@ pub struct Imported {
     pub memory_refused: Option<String>,
 }
 
-/// Which decisions of the network policy to show.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EgressQuery {
-    pub sandbox: SandboxId,
-    /// Entries after this sequence number.
-    pub after: u64,
-    pub limit: u32,
-    /// How long to wait for the first entry when there is none yet.
-    pub wait_ms: u64,
-    pub verdict: Option<EgressVerdict>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EgressBatch {
-    pub entries: Vec<EgressEntry>,
-    /// Pass as `after` next time.
-    pub next: u64,
-    /// Entries after `after` that were dropped before they could be read.
-    pub lost: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EgressVerdict {
-    Allowed,
-    Denied,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EgressProtocol {
-    Dns,
-    Tcp,
-    Udp,
-    Icmp,
-    Other,
-}
-
-/// One decision of a sandbox's network policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EgressEntry {
-    pub sequence: u64,
-    #[serde(with = "time::serde::rfc3339")]
-    pub at: OffsetDateTime,
-    pub protocol: EgressProtocol,
-    /// The name asked for or spoken to, where there is one.
-    pub name: Option<String>,
-    pub address: Option<std::net::IpAddr>,
-    pub port: Option<u16>,
-    pub verdict: EgressVerdict,
-    /// The entry of the policy that decided, or why nothing allowed it.
-    pub rule: String,
-    /// Bytes carried, once a connection is over.
-    pub sent_bytes: u64,
-    pub received_bytes: u64,
-}
-
 /// A sandbox as its host knows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxView {
@@ -182,7 +136,7 @@ pub struct Reinstate {
     pub id: SandboxId,
     /// The organisation whose it is.
     #[serde(default)]
-    pub owner: Option<String>,
+    pub owner: Option<SandboxOwner>,
     pub spec: SandboxSpec,
     pub image: ImageId,
     pub parent: Option<SnapshotId>,

@@ -2,7 +2,7 @@
 //! and nothing that the operator's settings close.
 
 use cove_runner::wire::Client;
-use cove_runner::{CreateRequest, RunnerApi, RunnerError};
+use cove_runner::{CreateRequest, RunnerApi, RunnerError, SandboxOwner};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -78,6 +78,49 @@ fn the_runner_closes_what_the_settings_close_whoever_asks() {
         assert!(unknown.is_err(), "{unknown:?}");
         runner.delete(&made.id).await.unwrap();
         assert_eq!(runner.list().await.unwrap(), []);
+    });
+}
+
+#[test]
+fn presets_with_private_addresses_are_the_home_organisations_unless_they_are_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("presets");
+    std::fs::write(&file, "[ours]\ndb.example\n10.77.0.0/16:5432\n").unwrap();
+    let cove = Cove::start_with(&["--network-presets", file.to_str().unwrap()]);
+    let doctor = cove.run(["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("[ours tenants]"), "{doctor}");
+    assert!(cove.log().contains("[ours tenants]"), "{}", cove.log());
+    let (home, tenant) = as_control(&cove, |runner| async move {
+        let policy =
+            serde_json::json!({"network": {"mode": "allowlist", "allow": ["preset:ours"]}});
+        let of = |home: bool, change: &serde_json::Value| CreateRequest {
+            owner: Some(SandboxOwner {
+                org: "org_somebody".into(),
+                home,
+            }),
+            ..request(change.clone())
+        };
+        let home = runner.create(of(true, &policy)).await.unwrap();
+        let refused = runner.create(of(false, &policy)).await.unwrap_err();
+        assert!(refused.to_string().contains("10.77.0.0/16"), "{refused}");
+        let tenant = runner.create(of(false, &serde_json::json!({}))).await;
+        let tenant = tenant.unwrap();
+        let wanted = home.spec.network.clone();
+        let refused = runner.set_network(&tenant.id, wanted).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("[ours tenants]"), "{refused}");
+        let shown = runner.get(&tenant.id).await.unwrap();
+        assert_eq!(shown.spec, tenant.spec, "nothing was changed");
+        (home, tenant)
+    });
+    std::fs::write(&file, "[ours tenants]\n10.77.0.0/16:5432\n").unwrap();
+    as_control(&cove, move |runner| async move {
+        let wanted = home.spec.network.clone();
+        runner.set_network(&tenant.id, wanted).await.unwrap();
+        for id in [&home.id, &tenant.id] {
+            runner.delete(id).await.unwrap();
+        }
     });
 }
 

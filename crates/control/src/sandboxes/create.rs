@@ -229,7 +229,7 @@ impl Control {
         from: Option<FromSnapshot>,
     ) -> Result<SandboxRecord, ControlError> {
         let request = CreateRequest {
-            owner: Some(record.org.to_string()),
+            owner: Some(self.owner_of(&record.org)?),
             id: record.id.clone(),
             spec: SandboxSpec {
                 image,

@@ -53,6 +53,7 @@ impl Blocked {
             presets: Presets {
                 file: None,
                 packages: PackageHosts::default(),
+                tenant_ranges: Vec::new(),
             },
             reserved: Vec::new(),
             limits: Default::default(),
@@ -75,7 +76,7 @@ impl Blocked {
         }
     }
 
-    async fn sandboxes(&self) -> usize {
+    async fn sandboxes(&self) -> u64 {
         let gateway = self.keeper.running().expect("it runs");
         gateway.hello().await.unwrap().sandboxes
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_model::NetworkMode;
-use cove_runner::{EgressProtocol, EgressVerdict};
+use cove_model::egress::{EgressProtocol, EgressVerdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;

@@ -11,13 +11,12 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::wire::{self, Upstream, WireName};
+use crate::limits::UPSTREAMS_MAX;
 
 /// How long one resolver may take for one try.
 const TRY: Duration = Duration::from_millis(1500);
 /// Each resolver is asked that many times, in turn.
 const ROUNDS: usize = 2;
-/// As many as the C library looks at, and some.
-pub const UPSTREAMS_MAX: usize = 4;
 /// How long a question waits for others to be answered before it is given up.
 pub const SLOT_WAIT: Duration = Duration::from_secs(2);
 /// Packets that are not our answer before a try is given up.

@@ -25,7 +25,7 @@ pub fn open(directory: &Path) -> io::Result<([File; FILES], Vec<Kept>)> {
             return Ok(([nowhere()?, nowhere()?], Vec::new()));
         }
     };
-    let (kept, text) = merged(read(&files))?;
+    let (kept, text) = merged(read(&files));
     if let Err(error) = clear_up(directory, &mut files, &text) {
         // As they are they say the same, and the process bounds them.
         tracing::warn!(%error, "the files of the egress log cannot be cleared up, and stay as they are");
@@ -90,12 +90,10 @@ mod tests {
     use std::path::PathBuf;
 
     use cove_model::SandboxId;
-    use cove_runner::EgressVerdict;
     use rustix::mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
         fsopen,
     };
-    use serde_json::json;
 
     use super::*;
     use crate::journal::FILE_BYTES_MAX;
@@ -111,17 +109,12 @@ mod tests {
             while text.len() as u64 <= FILE_BYTES_MAX - 200 * 1024 {
                 let sandbox = SandboxId::random();
                 for number in 0..40 {
-                    let verdict = [EgressVerdict::Allowed, EgressVerdict::Denied][number % 2];
-                    let line = json!({
-                        "sandbox": sandbox,
-                        "entry": {
-                            "sequence": sequence, "at": "2026-01-01T00:00:00Z", "protocol": "dns",
-                            "name": "n".repeat(1500), "address": null, "port": null,
-                            "verdict": verdict, "rule": "r".repeat(1500),
-                            "sent_bytes": 0, "received_bytes": 0,
-                        },
-                    });
-                    text.extend_from_slice(format!("{line}\n").as_bytes());
+                    let verdict = ["allowed", "denied"][number % 2];
+                    let (name, rule) = ("n".repeat(1500), "r".repeat(1500));
+                    let line = format!(
+                        "{sandbox}\t\t\t{sequence}\t0\tdns\t{verdict}\t={name}\t\t\t0\t0\t{rule}\n"
+                    );
+                    text.extend_from_slice(line.as_bytes());
                     sequence += 1;
                     lines += 1;
                 }
@@ -154,15 +147,8 @@ mod tests {
     }
 
     fn line() -> String {
-        let line = json!({
-            "sandbox": SandboxId::random(),
-            "entry": {
-                "sequence": 5, "at": "2026-01-01T00:00:00Z", "protocol": "dns", "name": "a",
-                "address": null, "port": null, "verdict": "denied", "rule": "r",
-                "sent_bytes": 0, "received_bytes": 0,
-            },
-        });
-        format!("{line}\n")
+        let sandbox = SandboxId::random();
+        format!("{sandbox}\t\t\t5\t0\tdns\tdenied\t=a\t\t\t0\t0\tr\n")
     }
 
     /// A filesystem of its own that is mounted nowhere and ends with its descriptor.

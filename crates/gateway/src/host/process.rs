@@ -19,8 +19,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{CALL, GatewayConfig, GatewayError, Inner, Life, journal};
-use crate::control::{self, Call, Start, Started, VERSION};
+use super::{CALL, GatewayConfig, GatewayError, Inner, Life, expect_done, journal};
+use crate::control::{self, Call, Reply, Start, VERSION};
 use crate::journal::FILES;
 
 /// How long the process may take to serve; it takes a few milliseconds.
@@ -138,9 +138,7 @@ fn launch(config: &GatewayConfig, mut start: Start) -> Result<Child, GatewayErro
     let mut child = Guard(Some(child));
     let pid = child.0.as_ref().map_or(0, Child::id);
     let started = hand_over(ours, &sockets, &start).map_err(failed("hand over the sockets"))?;
-    if let Started::Failed { message } = started {
-        return Err(GatewayError::Refused { message });
-    }
+    expect_done(started)?;
     note(&directory.join("process"), pid).map_err(failed("note the process"))?;
     Ok(child.0.take().expect("it is taken once"))
 }
@@ -213,7 +211,7 @@ fn bind_control(directory: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Result<Started> {
+fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Result<Reply> {
     let fds: [BorrowedFd<'_>; 4 + FILES] = [
         sockets.packets.as_fd(),
         sockets.streams.as_fd(),
@@ -232,7 +230,7 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Re
     stream.set_read_timeout(Some(START))?;
     stream.set_write_timeout(Some(START))?;
     stream.write_all(&control::encode(start)?)?;
-    control::read_blocking(&mut stream)
+    control::read_reply_blocking(&mut stream)
 }
 
 /// The process with the time it started, so that a number that was used again is not taken for it.

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use crate::dns::upstream::UPSTREAMS_MAX;
+use crate::limits::UPSTREAMS_MAX;
 
 const DNS_PORT: u16 = 53;
 /// Far above any real one.

@@ -38,6 +38,7 @@ fn gateway(directory: PathBuf) -> Gateway {
             presets: Presets {
                 file: None,
                 packages: PackageHosts::default(),
+                tenant_ranges: Vec::new(),
             },
             reserved: Vec::new(),
             limits: Limits::default(),
@@ -64,8 +65,7 @@ fn hello() -> Reply {
 }
 
 fn answer(stream: &mut UnixStream, reply: &Reply) {
-    use std::io::Write;
-    stream.write_all(&control::encode(reply).unwrap()).unwrap();
+    control::write_reply_blocking(stream, reply).unwrap();
 }
 
 fn placed(sandbox: &SandboxId, mode: NetworkMode) -> Placed {
@@ -145,10 +145,7 @@ async fn a_policy_change_is_not_undone_by_a_table_copied_before_it() {
         .await
         .unwrap();
     let narrow = placed(&id, NetworkMode::None);
-    gateway
-        .place(HOME, &id, narrow.policy.clone())
-        .await
-        .unwrap();
+    gateway.place(narrow.clone()).await.unwrap();
     pushing.await.unwrap();
     assert_eq!(slow.knows.lock().unwrap().get(&HOME), Some(&narrow));
 }

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::{CALL, Fresh, Inner, expect_done};
-use crate::control::{self, Call, Reply, Request, VERSION};
+use crate::control::{self, Call, Request, VERSION};
 
 /// How often resolvers and age are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ async fn attach(inner: &Inner) -> io::Result<UnixStream> {
         call: Call::Watch,
     };
     control::write(&mut stream, &request).await?;
-    let reply: Reply = timeout(CALL, control::read(&mut stream)).await??;
+    let reply = timeout(CALL, control::read_reply(&mut stream)).await??;
     expect_done(reply).map_err(io::Error::other)?;
     Ok(stream)
 }

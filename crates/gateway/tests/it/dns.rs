@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use cove_gateway::dns::wire::{self, NO_ERROR, NO_SUCH_NAME, REFUSED};
 use cove_gateway::limits::Limits;
+use cove_model::egress::EgressVerdict;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
-use cove_runner::EgressVerdict;
 
 use crate::client::{
     ask, ask_bytes, connect, connect_from, exchange, hello, is_cut, is_denied, odd_query, query,

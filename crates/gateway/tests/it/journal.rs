@@ -3,7 +3,7 @@
 use cove_gateway::dns::wire;
 use cove_gateway::host::Gateway;
 use cove_model::SandboxId;
-use cove_runner::{EgressBatch, EgressQuery, EgressVerdict};
+use cove_model::egress::{EgressBatch, EgressQuery, EgressVerdict};
 
 use crate::client::{ask, ask_bytes, connect, exchange, hello, query};
 use crate::world::{GATEWAY, GOOD, NEIGHBOUR, SANDBOX, World, allowing, wait_for};
@@ -73,7 +73,7 @@ fn a_killed_process_loses_no_log_and_numbers_go_on() {
         log.find(|entry| entry.received_bytes > 0)
     });
     let seen = read(&world, &world.id, 0);
-    written(&world, &format!("\"sequence\":{}", seen.next));
+    written(&world, &format!("\t{}\t", seen.next));
     kill(&world);
     let after = read(&world, &world.id, 0);
     assert_eq!(after.entries, seen.entries);
@@ -127,7 +127,7 @@ fn a_journal_that_cannot_be_cleared_up_keeps_no_process_from_serving() {
     let world = World::new(&["good.example"]);
     world.inside(|| ask("evil.example"));
     let denied = world.logged("evil.example", EgressVerdict::Denied);
-    written(&world, &format!("\"sequence\":{}", denied.sequence));
+    written(&world, &format!("\t{}\t", denied.sequence));
     // Where the next text is written first there is something that is no file.
     let fresh = world.config.directory.join("egress.new");
     std::fs::create_dir(&fresh).unwrap();

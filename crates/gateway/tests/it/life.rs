@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use cove_gateway::dns::wire::{self, NO_ERROR, REFUSED};
 use cove_gateway::host::Gateway;
 use cove_model::SandboxId;
-use cove_runner::{EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
+use cove_model::egress::{EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 
 use crate::client::{ask, ask_bytes, connect, exchange, hello, is_cut, query};
 use crate::world::{GATEWAY, GOOD, NEIGHBOUR, SANDBOX, World, allowing, wait_for};

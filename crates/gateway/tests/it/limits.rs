@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use cove_gateway::host::Gateway;
 use cove_gateway::limits::Limits;
 use cove_model::SandboxId;
-use cove_runner::{EgressEntry, EgressQuery};
+use cove_model::egress::{EgressEntry, EgressQuery};
 
 use crate::client::{connect, connect_from, exchange, hello, is_cut, query};
 use crate::world::{GATEWAY, GOOD, IDLE, NEIGHBOUR, SANDBOX, STRANGER, World, allowing, wait_for};
@@ -197,7 +197,10 @@ fn log_of(world: &World, sandbox: SandboxId) -> Vec<EgressEntry> {
 fn place(world: &World, at: Ipv4Addr, owner: Option<&str>) -> SandboxId {
     let id = SandboxId::random();
     if let Some(owner) = owner {
-        world.config.owners.note(&id, owner);
+        world
+            .config
+            .owners
+            .note(&id, owner, cove_gateway::host::Audience::Tenants);
     }
     let placed = id.clone();
     world.on_host(async move |gateway: Gateway| {
@@ -277,7 +280,7 @@ fn three_thousand_idle_connections_fit_into_a_hundred_megabytes() {
     });
     let hello =
         world.on_host(async |gateway: cove_gateway::host::Gateway| gateway.hello().await.unwrap());
-    assert_eq!(hello.connections, CONNECTIONS);
+    assert_eq!(hello.connections, CONNECTIONS as u64);
     let status = std::fs::read_to_string(format!("/proc/{}/status", hello.pid)).unwrap();
     let resident = status
         .lines()

@@ -1,6 +1,6 @@
 //! Connections to other ports.
 
-use cove_runner::EgressVerdict;
+use cove_model::egress::EgressVerdict;
 
 use crate::client::{ask, connect, exchange, get, hello, is_denied};
 use crate::world::{DATABASE, EVIL, GOOD, HOST, PRIVATE, World};

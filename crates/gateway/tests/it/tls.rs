@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use cove_runner::EgressVerdict;
+use cove_model::egress::EgressVerdict;
 
 use crate::client::{
     connect, connect_from, exchange, extension, hello, hello_of, is_cut, is_denied, server_name,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use cove_gateway::dns::wire::REFUSED;
-use cove_runner::EgressVerdict;
+use cove_model::egress::EgressVerdict;
 
 use crate::client::{connect, exchange, get, is_cut};
 use crate::world::{EVIL, GOOD, World};

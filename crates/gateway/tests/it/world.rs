@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use cove_gateway::dns::wire::{self, Answer, Record};
 use cove_gateway::host::{Gateway, GatewayConfig, PackageHosts, Presets};
 use cove_gateway::limits::Limits;
+use cove_model::egress::{EgressEntry, EgressQuery, EgressVerdict};
 use cove_model::network::Name;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
-use cove_runner::{EgressEntry, EgressQuery, EgressVerdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -156,6 +156,7 @@ impl World {
             resolvers: vec![(RESOLVER, 53).into()],
             resolv_conf: PathBuf::from("/nonexistent"),
             presets: Presets {
+                tenant_ranges: Vec::new(),
                 file: None,
                 packages: PackageHosts {
                     root: PathBuf::from("/nonexistent"),

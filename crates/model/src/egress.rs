@@ -1,0 +1,65 @@
+//! What was decided about connections of a sandbox, as its egress log keeps and shows it.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+use crate::SandboxId;
+
+/// Which decisions of the network policy to show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressQuery {
+    pub sandbox: SandboxId,
+    /// Entries after this sequence number.
+    pub after: u64,
+    pub limit: u32,
+    /// How long to wait for the first entry when there is none yet.
+    pub wait_ms: u64,
+    pub verdict: Option<EgressVerdict>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressBatch {
+    pub entries: Vec<EgressEntry>,
+    /// Pass as `after` next time.
+    pub next: u64,
+    /// Entries after `after` that were dropped before they could be read.
+    pub lost: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressVerdict {
+    Allowed,
+    Denied,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressProtocol {
+    Dns,
+    Tcp,
+    Udp,
+    Icmp,
+    Other,
+}
+
+/// One decision of a sandbox's network policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EgressEntry {
+    pub sequence: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    pub protocol: EgressProtocol,
+    /// The name asked for or spoken to, where there is one.
+    pub name: Option<String>,
+    pub address: Option<IpAddr>,
+    pub port: Option<u16>,
+    pub verdict: EgressVerdict,
+    /// The entry of the policy that decided, or why nothing allowed it.
+    pub rule: String,
+    /// Bytes carried, once a connection is over.
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
