@@ -101,7 +101,7 @@ fn print(findings: &[Finding]) -> Result<(), CliError> {
 fn lock(data_dir: &std::path::Path) -> Result<Option<std::fs::File>, CliError> {
     if !data_dir.is_dir() {
         return Err(CliError::usage(format!(
-            "{} is not there",
+            "{} does not exist: nothing to sweep or repair",
             data_dir.display()
         )));
     }

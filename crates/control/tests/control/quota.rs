@@ -230,7 +230,7 @@ async fn a_listing_that_its_organisation_has_no_room_for_is_refused_and_others_g
     plane.create(&other, named("box")).await.unwrap();
     let mut held = control.budget().account(&greedy).charge();
     while held.grow(64 * 1024) {}
-    let refused = list(&greedy).await.err().expect("there is no room");
+    let refused = list(&greedy).await.expect_err("there is no room");
     assert_eq!(ControlError::from(refused).code, ErrorCode::LimitReached);
     assert_eq!(list(&other).await.unwrap().len(), PROCESSES);
     drop(held);

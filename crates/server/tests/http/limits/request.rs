@@ -333,10 +333,9 @@ fn no_limit_of_the_schema_is_a_literal() {
                 let after = text.split(name).nth(1).map(str::trim_start);
                 after.is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit()))
             };
-            if text.contains("length(") || text.contains("range(") {
-                if literal("max =") {
-                    wrong.push(format!("{}:{}: {text}", path.display(), line + 1));
-                }
+            let bounded = text.contains("length(") || text.contains("range(");
+            if bounded && literal("max =") {
+                wrong.push(format!("{}:{}: {text}", path.display(), line + 1));
             }
         }
     }
