@@ -116,9 +116,10 @@ impl Body {
             Err(rustix::io::Errno::SRCH) => {}
             other => other?,
         }
-        // On version 1 a stopped process dies only once it may go on.
+        // On version 1 a stopped process dies only once it may go on. On version 2 it dies at once, and the
+        // group may be removed before this looks at it again.
         match frozen() {
-            true => self.group.thaw(),
+            true => self.group.thaw().or_else(gone_is_well),
             false => Ok(()),
         }
     }
@@ -268,6 +269,14 @@ impl Drop for Stillness {
         {
             tracing::warn!(%error, "a machine that was frozen before its capture goes on");
         }
+    }
+}
+
+/// The group was removed, which happens only when none of its processes is left.
+fn gone_is_well(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
     }
 }
 
