@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
@@ -16,14 +16,13 @@ pub use cove_dialect::Peer;
 use cove_dialect::{RequestId, Seen, Tab};
 use cove_limits::{HEADERS_MAX, HEADERS_MAX_BYTES, URI_MAX};
 use futures_util::FutureExt;
-use http_body_util::BodyExt;
-use tokio::time::timeout;
 
 use crate::admitted;
 use crate::failure::{Failure, Told};
 use crate::metrics::Asked;
 use crate::paid;
 use crate::state::App;
+use crate::unread::Unread;
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -31,9 +30,6 @@ const ID_CHARS: usize = 20;
 /// Characters of a path and of a method in the log.
 const PATH_SHOWN: usize = 256;
 const METHOD_SHOWN: usize = 16;
-/// How much of a refused body is taken in before the refusal, and for how long.
-const DISCARD_MAX: usize = 4 * 1024 * 1024;
-const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 pub fn new_request_id() -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -56,6 +52,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let tab = Tab::default();
     request.extensions_mut().insert(tab.clone());
     let in_flight = app.metrics.begin();
+    let unread = Unread::watch(&mut request);
 
     let mut response = match bounded(&request) {
         Err(failure) => failure.into_response(),
@@ -83,6 +80,9 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let asked = asked.unwrap_or(Asked::Nothing);
     if let Some(told) = response.extensions_mut().remove::<Told>() {
         response = told_response(response, told, &id, &method);
+    }
+    if let Some(unread) = unread {
+        unread.discard(&mut response).await;
     }
     let value = HeaderValue::from_str(&id).expect("ids are letters and digits");
     response.headers_mut().insert(REQUEST_ID, value);
@@ -178,10 +178,7 @@ pub async fn route(
     next: Next,
 ) -> Response {
     let mut response = match fits(route, request.headers()) {
-        Err(failure) => {
-            discard(request.into_body()).await;
-            failure.into_response()
-        }
+        Err(failure) => failure.into_response(),
         Ok(()) => {
             request.extensions_mut().insert(route);
             next.run(request).await
@@ -191,23 +188,6 @@ pub async fn route(
         .extensions_mut()
         .insert(Asked::Operation(route.operation));
     response
-}
-
-/// Takes in a part of a body nobody wants: a caller that is still sending when the connection closes
-/// sees a broken pipe instead of the answer.
-async fn discard(mut body: Body) {
-    let read = async {
-        let mut left = DISCARD_MAX;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, bytes::Bytes::len);
-            match left.checked_sub(length) {
-                Some(rest) => left = rest,
-                None => return,
-            }
-        }
-    };
-    // Whether it came to its end or not, the answer is the same.
-    let _ = timeout(DISCARD_TIME, read).await;
 }
 
 /// Checks what can be told from the headers.
@@ -261,6 +241,7 @@ mod tests {
     use axum::routing::get;
     use cove_control::testing::MemoryRunner;
     use cove_control::{Control, ControlConfig, SystemClock};
+    use http_body_util::BodyExt;
     use tower_service::Service;
 
     use super::*;

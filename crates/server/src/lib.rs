@@ -28,6 +28,7 @@ mod state;
 mod streaming;
 mod strict;
 mod tls;
+mod unread;
 
 pub use addresses::sharing as connection_sharing;
 pub use config::{LogLosses, ServerConfig, SshPlace, TlsPem};

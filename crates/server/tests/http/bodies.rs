@@ -1,11 +1,16 @@
 //! Requests that are not as they should be, each refused in the contract's form and without effect.
 
+use std::time::Duration;
+
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, SandboxState, StopSandbox};
 use cove_client::Outgoing;
 use http::{HeaderName, Method, header};
 use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::harness::{Server, refused, shell};
+use super::previews::read_head;
 use super::walk::error_of;
 
 async fn post(
@@ -284,4 +289,38 @@ async fn a_host_without_room_says_what_is_short_and_when_to_come_back() {
     );
     assert!(detail.message.contains("memory"), "{}", detail.message);
     assert!(retry_after_s.is_some());
+}
+
+/// Python's clients send the headers and the body apart, and use the connection again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_of_use_after_a_refusal_that_came_before_the_body() {
+    let server = Server::bare().await;
+    for path in ["/v1/sandboxes", "/v1/nowhere", "/daytona/secret"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        for _ in 0..3 {
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            stream.write_all(b"{}").await.unwrap();
+            let answer = read_head(&mut stream).await;
+            assert!(
+                answer.starts_with("http/1.1 4") || answer.starts_with("http/1.1 5"),
+                "{path}: {answer}"
+            );
+            assert!(!answer.contains("connection: close"), "{path}: {answer}");
+            let length = answer.split("content-length: ").nth(1).unwrap();
+            let length = length.split("\r\n").next().unwrap().parse().unwrap();
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.unwrap();
+        }
+    }
+    // A body that does not come is not waited for, and the answer says that the connection ends.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_head(&mut stream).await;
+    assert!(answer.contains("connection: close"), "{answer}");
 }
