@@ -296,8 +296,11 @@ async fn a_disk_filled_from_outside_refuses_work_and_the_pool_stays_writable() {
     }
     client.check().await.unwrap();
     assert_eq!(disk_room(&world).await.level, Level::Error);
-    // Deleting works with nothing left.
-    client.delete(&spare).await.unwrap();
+    // Deleting works with nothing left, at the latest when the engine has given up more of its own reserve.
+    eventually("a sandbox can be deleted", || async {
+        client.delete(&spare).await.ok()
+    })
+    .await;
 
     drop(taken);
     eventually("work goes on by itself", || async {
