@@ -112,6 +112,17 @@ fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// An error and what caused it, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(cause) = below {
+        text.push_str(&format!(": {cause}"));
+        below = cause.source();
+    }
+    text
+}
+
 /// Prints the error, its causes and what to do; returns the exit code.
 pub fn print(error: &CliError) -> u8 {
     let code = error.exit_code();

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
 use super::{ServeError, confine, privileges, secrets};
+use crate::report::chain;
 
 /// Between two tries to reach the database, which may come up after us or be away for a while: doubled
 /// each time, from and to these.
@@ -271,16 +272,6 @@ where
 /// Whether a database may be there again by itself.
 fn passes(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(_) | StoreError::ReadOnly)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(cause) = below {
-        text.push_str(&format!(": {cause}"));
-        below = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use cove_runner::RunnerError;
 use super::lock;
 use crate::args::Global;
 use crate::output;
-use crate::report::CliError;
+use crate::report::{CliError, chain};
 
 pub async fn run(global: &Global) -> Result<u8, CliError> {
     let mut settings = crate::serve::settings(global)?;
@@ -64,14 +64,4 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
         )
     })?;
     Ok(u8::from(lost))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(cause) = below {
-        text.push_str(&format!(": {cause}"));
-        below = cause.source();
-    }
-    text
 }
