@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cove_api::file::{ReadFile, WriteFile};
 use cove_api::process::{OutputEvent, OutputQuery, StartProcess};
-use cove_api::sandbox::{CreateSandbox, ListSandboxes, Network, Reach, ResourcesRequest};
+use cove_api::sandbox::{CreateSandbox, ListSandboxes, Network, Reach, ResourcesRequest, Sandbox};
 use cove_api::snapshot::TakeSnapshot;
 use cove_client::{Client, ClientConfig, ClientError, Outgoing};
 use rustix::process::Signal;
@@ -356,18 +356,38 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
+/// Every sandbox there is, once none of them is on its way out: a create that failed because a part was just
+/// killed is shown as `deleting` until the host has answered again.
+async fn settled(finder: &Finder) -> Vec<Sandbox> {
+    let started = Instant::now();
+    loop {
+        let all = insist(finder, async |client| {
+            client
+                .list_sandboxes(&ListSandboxes {
+                    limit: Some(1000),
+                    ..ListSandboxes::default()
+                })
+                .await
+        })
+        .await
+        .unwrap()
+        .items;
+        if all
+            .iter()
+            .all(|sandbox| sandbox.state.as_str() != "deleting")
+        {
+            return all;
+        }
+        assert!(
+            started.elapsed() < DEADLINE,
+            "some are never deleted: {all:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
-    let all = insist(finder, async |client| {
-        client
-            .list_sandboxes(&ListSandboxes {
-                limit: Some(1000),
-                ..ListSandboxes::default()
-            })
-            .await
-    })
-    .await
-    .unwrap()
-    .items;
+    let all = settled(finder).await;
     let mut creates = 0;
     for result in &results {
         creates += result.creates;
