@@ -40,11 +40,23 @@ impl SmallDisk {
             .args(["-q", "-m", "0", "-O", "^has_journal", "-E", "nodiscard"])
             .arg(&file));
         std::fs::create_dir(disk.path()).unwrap();
-        // The loop device goes with the mount.
-        run(Command::new("mount")
-            .args(["-o", "loop,discard"])
+        let made = Command::new("losetup")
+            .args(["-f", "--show"])
             .arg(&file)
+            .output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        // Where the file below can do it: otherwise version 2 of cgroups charges the cache of this device to
+        // the sandbox that writes, on top of the sandbox's own.
+        let _ = Command::new("losetup")
+            .args(["--direct-io=on", &device])
+            .output();
+        run(Command::new("mount")
+            .args(["-o", "discard", &device])
             .arg(disk.path()));
+        // From here on the device goes with the mount.
+        run(Command::new("losetup").args(["-d", &device]));
         std::fs::create_dir(disk.world()).unwrap();
         disk
     }
@@ -219,6 +231,28 @@ async fn one_that_fills_the_host_is_told_so_and_everybody_else_works_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deleted_files_are_the_hosts_again_after_a_while() {
+    const WRITTEN: u64 = 96 << 20;
+    let world = World::start(PROGRAM).await;
+    let id = world.create().await.id;
+    let guest = world.guest(&id);
+    let image = world.setup.data_dir().join("pool.img");
+    let backed = || {
+        let file = std::fs::metadata(&image).unwrap();
+        std::os::unix::fs::MetadataExt::blocks(&file) * 512
+    };
+    let write = "dd if=/dev/urandom of=/root/big bs=1M count=96 && sync";
+    succeed(&guest, write).await;
+    let full = backed();
+    succeed(&guest, "rm /root/big && sync").await;
+    eventually("the blocks are the host's again", || async {
+        (backed() < full - WRITTEN / 2).then_some(())
+    })
+    .await;
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn space_cannot_be_reserved_behind_the_hosts_back() {
     let world = World::start(PROGRAM).await;
     let id = world.create().await.id;
@@ -296,11 +330,9 @@ async fn a_disk_filled_from_outside_refuses_work_and_the_pool_stays_writable() {
     }
     client.check().await.unwrap();
     assert_eq!(disk_room(&world).await.level, Level::Error);
-    // Deleting works with nothing left, at the latest when the engine has given up more of its own reserve.
-    eventually("a sandbox can be deleted", || async {
-        client.delete(&spare).await.ok()
-    })
-    .await;
+    // Deleting works with nothing left.
+    taken.more();
+    client.delete(&spare).await.unwrap();
 
     drop(taken);
     eventually("work goes on by itself", || async {

@@ -74,7 +74,13 @@ impl Engine {
             if sandbox.state() == State::Gone {
                 return Ok(());
             }
-            sandbox.advance(Step::Delete, None, Durability::Written, |_| {})?;
+            let begin = || sandbox.advance(Step::Delete, None, Durability::Written, |_| {});
+            let begun = match begin() {
+                // A full disk must not keep anybody from making room on it.
+                Err(RunnerError::NoCapacity { .. }) if engine.inner.free_for_deletion() => begin(),
+                begun => begun,
+            };
+            begun?;
             if let Some(machine) = sandbox.machine() {
                 machine.discard();
             }
@@ -90,6 +96,11 @@ impl Engine {
 }
 
 impl Inner {
+    /// Tells whether there is room now to write down that something is deleted.
+    fn free_for_deletion(&self) -> bool {
+        crate::reserve::give_up_for_deletion(&self.config.data_dir)
+    }
+
     pub(crate) async fn remove_traces(
         self: &Arc<Self>,
         sandbox: &Arc<Sandbox>,

@@ -35,9 +35,12 @@ const SLACK_MAX: u64 = 16 << 20;
 /// They are let go when this part of the reserve is free beyond it, or the given amount.
 const RELEASE_DIVISOR: u64 = 4;
 const RELEASE_MAX: u64 = 1 << 30;
-/// Deleted data is handed back to the host when there is this much of it, and not more often than this.
+/// Deleted data is returned to the host when there is this much of it, and not more often than this while
+/// sandboxes are held.
 const TRIM_LEAST: u64 = 16 << 20;
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
+/// How often deleted data is returned while there is room.
+const TRIM_EVERY: Duration = Duration::from_secs(15);
 /// How often what the pool needs is set aside ahead of use.
 const SECURE_EVERY: Duration = Duration::from_secs(1);
 /// Writers that take all of the CPU must not keep the guard from its look.
@@ -46,7 +49,7 @@ const NICENESS: i32 = -20;
 /// The running guard.
 #[derive(Default)]
 pub struct Guard {
-    thread: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    threads: Mutex<Vec<(Sender<()>, JoinHandle<()>)>>,
     /// The room when sandboxes were last held; `None` while they are not.
     short: Mutex<Option<Headroom>>,
 }
@@ -57,24 +60,28 @@ impl Guard {
         if !inner.disk_limits {
             return;
         }
+        Self::spawn(inner, "cove-guard", run);
+        Self::spawn(inner, "cove-trim", trim_by_and_by);
+    }
+
+    fn spawn(inner: &Arc<Inner>, name: &str, run: fn(&Weak<Inner>, &Receiver<()>)) {
         let (stop, stopped) = channel();
         let (weak, runtime) = (Arc::downgrade(inner), tokio::runtime::Handle::current());
         let begun = std::thread::Builder::new()
-            .name("cove-guard".into())
+            .name(name.into())
             .spawn(move || {
                 let _entered = runtime.enter();
                 run(&weak, &stopped);
             });
         match begun {
-            Ok(thread) => *lock(&inner.guard.thread) = Some((stop, thread)),
-            Err(error) => tracing::error!(%error, "the disk is not guarded"),
+            Ok(thread) => lock(&inner.guard.threads).push((stop, thread)),
+            Err(error) => tracing::error!(%error, name, "the disk is not guarded"),
         }
     }
 
-    /// Ends the thread and waits for it; what is held stays held until the next engine looks.
+    /// Ends the threads and waits for them; what is held stays held until the next engine looks.
     pub async fn stop(&self) {
-        let running = lock(&self.thread).take();
-        if let Some((stop, thread)) = running {
+        for (stop, thread) in std::mem::take(&mut *lock(&self.threads)) {
             drop(stop);
             let _ = spawn_blocking(move || thread.join()).await;
         }
@@ -108,6 +115,28 @@ fn run(inner: &Weak<Inner>, stopped: &Receiver<()>) {
         if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return;
         }
+    }
+}
+
+/// Returns deleted data to the host while there is room; while there is none the guard does it itself.
+/// A thread of its own, because a trim takes as long as the disk does.
+fn trim_by_and_by(inner: &Weak<Inner>, stopped: &Receiver<()>) {
+    // What stayed after the last trim cannot be returned, being less than a block of the host here and there.
+    let mut stayed = 0;
+    while stopped.recv_timeout(TRIM_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.guard.short().is_some() || inner.pool.check_writable().is_err() {
+            continue;
+        }
+        let idle = || inner.pool.headroom().map_or(0, |room| room.idle_bytes);
+        if idle() < TRIM_LEAST.saturating_add(stayed) {
+            continue;
+        }
+        if let Err(error) = inner.pool.give_back() {
+            let error = crate::error::chain(&error);
+            tracing::warn!(error, "cannot return deleted data to the host");
+        }
+        stayed = idle();
     }
 }
 
@@ -284,7 +313,7 @@ impl Watch {
         self.secured = Some(Instant::now());
     }
 
-    /// What sandboxes delete comes back to the host only after a while by itself. Tells whether it has now.
+    /// Returns what sandboxes deleted to the host now instead of after a while. Tells whether it was done.
     fn trim(&mut self, inner: &Inner) -> bool {
         let lately = self
             .trimmed
@@ -293,8 +322,9 @@ impl Watch {
             return false;
         }
         let begun = cpu_time();
-        if let Err(error) = inner.pool.give_back() {
-            tracing::warn!(%error, "deleted data was not given back to the host");
+        if let Err(error) = inner.pool.give_back_all() {
+            let error = crate::error::chain(&error);
+            tracing::warn!(error, "cannot return deleted data to the host");
         }
         self.trimming += cpu_time().saturating_sub(begun);
         self.trimmed = Some(Instant::now());

@@ -2,8 +2,9 @@
 //!
 //! With nothing left on the disk a server can neither open its database nor write down that something was
 //! deleted, so that nobody could make room through it. Half of the file is given up when the disk fills while
-//! the engine runs. Programs outside may take that as well, so the rest waits for starts, and each start on a
-//! full disk gives up half of what is left. The file is made whole again when there is room.
+//! the engine runs. Programs outside may take that as well, so the rest waits for starts and for deletions that
+//! find no room: each start on a full disk gives up half of what is left, each such deletion a little. The file
+//! is made whole again when there is room.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -15,6 +16,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 const RESERVE_BYTES: u64 = 64 << 20;
 /// Of these, what is not given up while the engine runs.
 const FOR_STARTS_BYTES: u64 = RESERVE_BYTES / 2;
+/// What one deletion that found no room takes of the file.
+const DELETION_BYTES: u64 = 1 << 20;
 /// With less than this free a running engine gives its part up.
 const LOW_BYTES: u64 = 32 << 20;
 /// With less than this free a start takes its part.
@@ -35,12 +38,12 @@ fn kept(dir: &Path) -> u64 {
     fs::metadata(path(dir)).map_or(0, |file| file.len())
 }
 
-fn shrink(dir: &Path, bytes: u64) {
+fn shrink(dir: &Path, bytes: u64) -> bool {
     let shrunk = OpenOptions::new()
         .write(true)
         .open(path(dir))
         .and_then(|file| file.set_len(bytes));
-    match shrunk {
+    match &shrunk {
         Ok(()) => {
             tracing::warn!(
                 kept = bytes,
@@ -51,6 +54,7 @@ fn shrink(dir: &Path, bytes: u64) {
             tracing::warn!(%error, "the server's reserve of disk space cannot be given up")
         }
     }
+    shrunk.is_ok()
 }
 
 /// Gives up a part of the reserve in an engine's data directory where its disk is full. For a start, before
@@ -60,6 +64,12 @@ pub fn make_room(dir: &Path) {
     if kept > 0 && free(dir).is_some_and(|free| free < START_BYTES) {
         shrink(dir, kept / 2);
     }
+}
+
+/// Gives up what writing down one deletion takes. Tells whether there was something to give up.
+pub(crate) fn give_up_for_deletion(dir: &Path) -> bool {
+    let kept = kept(dir);
+    kept > 0 && shrink(dir, kept.saturating_sub(DELETION_BYTES))
 }
 
 /// Gives a part up or makes it whole again, as the disk is now. Fails where it cannot be made.

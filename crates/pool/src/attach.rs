@@ -33,9 +33,10 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(10);
 /// How much of mkfs's complaints goes into the error.
 const MAX_MKFS_OUTPUT: usize = 2000;
 
-/// Deleted data goes back to the host file in the background; nothing in a pool needs access times,
-/// and nothing in it is to be run, opened as a device or trusted with set-id bits from the host side.
-const MOUNT_OPTIONS: &std::ffi::CStr = c"discard=async";
+/// The kernel's own discards would also punch holes into the chunks that hold metadata. On a host disk that
+/// someone else filled meanwhile, the next write into such a hole fails and the filesystem turns read-only. So
+/// only [`crate::Pool::give_back`] returns deleted data to the host, and it leaves those chunks out.
+const MOUNT_OPTIONS: &std::ffi::CStr = c"nodiscard";
 
 /// Looked at in this order; the environment is not consulted.
 const MKFS_PLACES: [&str; 4] = [
@@ -138,6 +139,8 @@ fn mount_again(layout: &Layout) -> Result<bool, PoolError> {
     Ok(!is_read_only(&root)?)
 }
 
+/// Nothing in a pool needs access times, and nothing in it is to be run, opened as a device or trusted with
+/// set-id bits from the host side.
 fn mount_device(device: &LoopDevice, root: &Path, more: MountFlags) -> Result<(), PoolError> {
     let flags =
         MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME | more;

@@ -251,7 +251,7 @@ async fn an_archive_larger_than_the_room_is_given_up_before_the_reserve_is_touch
     );
     let cleared = async {
         while world.pool.headroom().unwrap().beyond_reserve < 100 << 20 {
-            world.pool.give_back().unwrap();
+            world.pool.give_back_all().unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

@@ -4,8 +4,8 @@
 //! host has none left, data that cannot be written is an error for its writer alone, but when the kernel
 //! cannot write what the filesystem itself consists of it turns the filesystem read-only for everybody. So
 //! every chunk that does not hold data is allocated whole, always, and the newest chunk of data as long as
-//! that takes no more than a part of the reserve. The kernel's own discards take a little of it away now and
-//! then, so it is made whole again every second; [`Pool::give_back`] leaves these chunks out.
+//! that takes no more than a part of the reserve. New chunks come as the filesystem grows, so this is repeated
+//! every second. [`Pool::give_back`] leaves these chunks out, and the kernel is told to discard nothing itself.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -66,14 +66,13 @@ impl Pool {
         chunks(file.as_fd()).context("read the chunks of", root)
     }
 
-    /// Gives what was deleted in a loop-backed pool back to the host now; by itself that takes minutes.
+    /// Returns the blocks of deleted data to the host.
     pub fn give_back(&self) -> Result<(), PoolError> {
         if self.inner.backend != Backend::BtrfsLoop {
             return Ok(());
         }
         let root = &self.inner.root;
         let file = File::open(root).context("open", root)?;
-        sys::sync_and_clean(file.as_fd()).context("sync", root)?;
         let kept = self.kept_chunks()?;
         for chunk in self.chunks()? {
             if chunk.is_data && !kept.contains(&chunk) {
@@ -81,5 +80,15 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// The same, including what is deleted already but not cleaned up yet; waits until that is done.
+    pub fn give_back_all(&self) -> Result<(), PoolError> {
+        if self.inner.backend == Backend::BtrfsLoop {
+            let root = &self.inner.root;
+            let file = File::open(root).context("open", root)?;
+            sys::sync_and_clean(file.as_fd()).context("sync", root)?;
+        }
+        self.give_back()
     }
 }
