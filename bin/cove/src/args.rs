@@ -236,7 +236,7 @@ pub enum Command {
         /// Remove what nobody owns any more
         #[arg(long)]
         sweep: bool,
-        /// Mount a storage pool anew that turned read-only; ends and restarts all sandboxes
+        /// Mount a storage pool anew that turned read-only; stops the server and restarts all sandboxes
         #[arg(long, conflicts_with = "sweep")]
         repair_pool: bool,
     },

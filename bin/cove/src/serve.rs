@@ -40,6 +40,7 @@ use crate::args::Global;
 use crate::report::CliError;
 pub use reload::{reset_root_key, running};
 pub use settings::{SETTINGS, Settings};
+pub use supervisor::LOCK_FILE;
 
 /// Exit code of a child that must not be restarted: what is wrong will not go away by itself.
 pub const FATAL: u8 = 78;

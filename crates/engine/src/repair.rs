@@ -3,13 +3,16 @@
 
 use cove_model::{SandboxId, State};
 use cove_runner::{RunnerApi, RunnerError};
+use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use crate::engine::Engine;
-use crate::error::EngineError;
+use crate::error::{EngineError, internal};
+use crate::files::{Durability, Files};
 
-/// A sandbox whose processes were ended for a repair.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A sandbox whose processes were ended for a repair. It is written down until the sandbox runs again, so that
+/// a repair that was cut short can be gone on with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupted {
     pub id: SandboxId,
     pub state: State,
@@ -24,22 +27,34 @@ impl Engine {
             .map_err(crate::error::from_pool)
     }
 
-    /// Ends the processes of every sandbox, whatever they do. Tells whose memory is lost.
-    pub async fn interrupt_all(&self) -> Result<Vec<Interrupted>, RunnerError> {
-        let mut interrupted = Vec::new();
+    fn interruptions(&self) -> Result<Files, RunnerError> {
+        let dir = self.inner.config.data_dir.join("interrupted");
+        Files::open(dir).map_err(internal)
+    }
+
+    /// Ends the processes of every sandbox, whatever they do.
+    pub async fn interrupt_all(&self) -> Result<(), RunnerError> {
+        let files = self.interruptions()?;
         for sandbox in self.inner.all() {
             let _operation = sandbox.operation.lock().await;
             let state = sandbox.state();
             if sandbox.machine().is_none() {
                 continue;
             }
+            let id = sandbox.id.clone();
+            let interrupted = Interrupted { id, state };
+            files
+                .write(sandbox.id.as_str(), &interrupted, Durability::Flushed)
+                .map_err(internal)?;
             sandbox.end_machine().await?;
-            interrupted.push(Interrupted {
-                id: sandbox.id.clone(),
-                state,
-            });
         }
-        Ok(interrupted)
+        Ok(())
+    }
+
+    /// Those whose processes were ended by this repair, or by one before it that was cut short.
+    pub fn interrupted(&self) -> Result<Vec<Interrupted>, RunnerError> {
+        let found = self.interruptions()?.load().map_err(internal)?;
+        Ok(found.intact.into_iter().map(|(_, it)| it).collect())
     }
 
     /// Lets go of the host and unmounts the pool. The next engine over the same data mounts it again.
@@ -58,8 +73,14 @@ impl Engine {
             .map_err(EngineError::Pool)
     }
 
-    /// Starts one again after a repair.
-    pub async fn start_again(&self, id: &SandboxId) -> Result<(), RunnerError> {
-        self.start(id).await.map(drop)
+    /// Starts one again after a repair. One that was deleted or started by somebody else meanwhile is left alone.
+    pub async fn start_again(&self, interrupted: &Interrupted) -> Result<(), RunnerError> {
+        let id = &interrupted.id;
+        match self.get(id).await {
+            Ok(view) if view.state == State::Stopped => self.start(id).await.map(drop)?,
+            Ok(_) | Err(RunnerError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.interruptions()?.remove(id.as_str()).map_err(internal)
     }
 }

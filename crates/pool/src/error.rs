@@ -103,7 +103,7 @@ impl PoolError {
             }
             PoolError::ForeignMount { .. } => "unmount it, or use another data directory",
             PoolError::WentReadOnly { .. } => {
-                "read the kernel log, free disk space, stop the server, run `cove doctor --repair-pool`"
+                "read the kernel log, free disk space, run `cove doctor --repair-pool`"
             }
             PoolError::NotRoot { .. } => "run as root, or choose the directory backend",
             PoolError::NoBtrfs => "load the btrfs module, or choose the directory backend",

@@ -109,7 +109,7 @@ fn lock(data_dir: &std::path::Path) -> Result<Option<std::fs::File>, CliError> {
         .create(true)
         .truncate(false)
         .write(true)
-        .open(data_dir.join("server.lock"))
+        .open(data_dir.join(crate::serve::LOCK_FILE))
         .map_err(|source| CliError::io("cannot lock the data directory", source))?;
     Ok(lock.try_lock().is_ok().then_some(lock))
 }

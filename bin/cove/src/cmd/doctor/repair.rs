@@ -1,49 +1,56 @@
-//! `cove doctor --repair-pool`: ends the sandboxes, mounts the storage pool anew and starts them again.
+//! `cove doctor --repair-pool`: stops the server and the sandboxes, mounts the storage pool anew and starts the
+//! sandboxes again.
 
-use cove_engine::{Engine, EngineError, Interrupted};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cove_engine::{Engine, EngineError};
 use cove_runner::RunnerError;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::lock;
 use crate::args::Global;
 use crate::output;
 use crate::report::{CliError, chain};
 
+/// How long a server may take to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+const STOP_LOOK: Duration = Duration::from_millis(50);
+
 pub async fn run(global: &Global) -> Result<u8, CliError> {
     let mut settings = crate::serve::settings(global)?;
     settings.warm = 0;
-    let _lock = lock(&settings.data_dir)?.ok_or_else(|| {
-        CliError::hinted(
-            "a server runs over this data directory",
-            "stop it first: systemctl stop cove; afterwards: systemctl start cove",
-        )
-    })?;
+    let (_lock, stopped) = take_over(&settings.data_dir).await?;
     let config = settings.engine();
     let failed =
         |error: EngineError| CliError::usage(format!("cannot repair the pool: {}", chain(&error)));
     let told = |error: RunnerError| CliError::usage(format!("cannot repair the pool: {error}"));
-    let engine = Engine::open(config.clone(), settings.tiers())
+    let mut engine = Engine::open(config.clone(), settings.tiers())
         .await
         .map_err(failed)?;
-    if engine.check_pool().is_ok() {
-        engine.close().await;
-        output::line("the storage pool can be written to")?;
-        return Ok(0);
+    let was_writable = engine.check_pool().is_ok();
+    if !was_writable {
+        engine.interrupt_all().await.map_err(told)?;
+        engine.detach().await.map_err(failed)?;
+        engine = Engine::open(config, settings.tiers())
+            .await
+            .map_err(failed)?;
     }
-    let interrupted = engine.interrupt_all().await.map_err(told)?;
-    engine.detach().await.map_err(failed)?;
-    let engine = Engine::open(config, settings.tiers())
-        .await
-        .map_err(failed)?;
     let writable = engine.check_pool();
     if writable.is_ok() {
-        output::line("the storage pool is mounted again and can be written to")?;
+        output::line(match was_writable {
+            true => "the storage pool can be written to",
+            false => "the storage pool is mounted again and can be written to",
+        })?;
     }
     let mut lost = false;
-    for Interrupted { id, state } in interrupted {
+    for interrupted in engine.interrupted().map_err(told)? {
         let started = match &writable {
-            Ok(()) => engine.start_again(&id).await,
+            Ok(()) => engine.start_again(&interrupted).await,
             Err(error) => Err(error.clone()),
         };
+        let (id, state) = (&interrupted.id, interrupted.state);
         match started {
             Ok(()) => output::line(&format!(
                 "{id}: was {state}; its memory is lost, its disk is kept, it runs again"
@@ -57,6 +64,11 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
         }
     }
     engine.close().await;
+    if stopped {
+        output::line(
+            "the server was stopped; systemd starts cove.service again, any other must be started by hand",
+        )?;
+    }
     writable.map_err(|error| {
         CliError::hinted(
             format!("the storage pool is still read-only: {error}"),
@@ -64,4 +76,36 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
         )
     })?;
     Ok(u8::from(lost))
+}
+
+/// The lock of the data directory, from a server that runs over it if there is one. Tells whether there was.
+async fn take_over(data_dir: &Path) -> Result<(fs::File, bool), CliError> {
+    let started = Instant::now();
+    let mut asked = None;
+    loop {
+        if let Some(lock) = lock(data_dir)? {
+            return Ok((lock, asked.is_some()));
+        }
+        // Whoever holds the lock says who it is; systemd may start another one meanwhile.
+        let holder = crate::serve::running(data_dir)?;
+        if let Some(pid) = holder
+            && asked != holder
+        {
+            output::line(&format!(
+                "stopping the server, process {}",
+                pid.as_raw_nonzero()
+            ))?;
+            // It may have ended since: then the lock is free.
+            let _ = pidfd_open(pid, PidfdFlags::empty())
+                .and_then(|process| pidfd_send_signal(process, Signal::TERM));
+            asked = holder;
+        }
+        if started.elapsed() > STOP_PATIENCE {
+            return Err(CliError::hinted(
+                "a server runs over this data directory and does not end",
+                "end it first, then repeat this command",
+            ));
+        }
+        tokio::time::sleep(STOP_LOOK).await;
+    }
 }
