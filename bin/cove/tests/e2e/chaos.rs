@@ -228,7 +228,10 @@ async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>
                         .await
                 })
                 .await;
-                written.unwrap_or_else(|error| panic!("write {path}: {error:?}"));
+                if let Err(error) = written {
+                    let now = insist(&finder, async |client| client.sandbox(&held.id).await).await;
+                    panic!("write {path}: {error:?}; the sandbox is {now:?}");
+                }
                 held.files.push((path, content));
             }
         }

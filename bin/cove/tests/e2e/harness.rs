@@ -368,6 +368,13 @@ pub fn signal(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
+fn print_reversed<'a>(title: &str, lines: impl Iterator<Item = &'a str>) {
+    eprintln!("{title}");
+    for line in lines.collect::<Vec<_>>().iter().rev() {
+        eprintln!("  {line}");
+    }
+}
+
 /// How the log tells of a system call that the control side is not allowed.
 const REFUSED_CALL: &str = "was refused a system call";
 
@@ -375,11 +382,10 @@ impl Drop for Cove {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.log();
-            let tail: Vec<_> = log.lines().rev().take(30).collect();
-            eprintln!("the server's log ends with");
-            for line in tail.iter().rev() {
-                eprintln!("  {line}");
-            }
+            // What went wrong is often long before the end, and requests fill the lines in between.
+            let troubles = log.lines().rev().filter(|line| !line.contains(" INFO "));
+            print_reversed("the server's last troubles", troubles.take(100));
+            print_reversed("the server's log ends with", log.lines().rev().take(30));
         }
         if let Some(mut child) = self.server.take() {
             signal(child.id().cast_signed(), rustix::process::Signal::TERM);
