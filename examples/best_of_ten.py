@@ -37,7 +37,7 @@ IDEAS = [
 def attempt(fork: Sandbox, idea: str) -> float | None:
     """Seconds of CPU the idea takes, or nothing when it is wrong."""
     fork.files.write("/srv/program.py", PROGRAM.replace("BODY", idea))
-    result = fork.run(["python3", "/srv/program.py"], timeout=60)
+    result = fork.run(["python3", "/srv/program.py"], timeout=60, check=False)
     return float(result.stdout) if result.ok else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -29,7 +29,12 @@ def server(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
         protocol_version = "HTTP/1.1"
 
         def _any(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
+            if self.headers.get("transfer-encoding") == "chunked":
+                while int(self.rfile.readline(), 16):
+                    self.rfile.readline()
+                self.rfile.readline()
+            else:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
             asked.append((self.command, self.path, self.headers.get("idempotency-key")))
             answer(self, len(asked))
 
@@ -49,8 +54,10 @@ def server(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
             thread.join()
 
 
-def reply(handler: BaseHTTPRequestHandler, status: int, body: Any, **headers: str) -> None:
-    data = json.dumps(body).encode()
+def reply(
+    handler: BaseHTTPRequestHandler, status: int, body: Any, text: Optional[str] = None, **headers: str
+) -> None:
+    data = (json.dumps(body) if text is None else text).encode()
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)

@@ -64,7 +64,9 @@ def test_results_tell_how_a_command_ended(box: Sandbox) -> None:
     assert not failed and failed.exit_code == 7 and failed.stderr == "no\n"
     with pytest.raises(cove.CommandFailed, match="exited with 7"):
         box.run("exit 7", check=True)
-    assert box.run("sleep 60", timeout=0.2).timed_out
+    assert box.run("sleep 60", timeout=0.2, check=False).timed_out
+    with pytest.raises(TimeoutError, match="sleep 60"):
+        box.run("sleep 60", timeout=0.2)
     assert box.run(["cat"], input=b"\xff\x00").stdout_bytes == b"\xff\x00"
     assert box.run("kill -9 $$").signal == 9
     with pytest.raises(cove.InvalidRequestError) as told:

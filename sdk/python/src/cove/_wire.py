@@ -69,6 +69,11 @@ class Call:
             headers.setdefault("content-type", "application/octet-stream")
         return headers
 
+    @property
+    def resendable(self) -> bool:
+        """Whether the body is still there for a second try: what comes piece by piece is not."""
+        return self.content is None or isinstance(self.content, bytes)
+
     def once(self) -> Call:
         """The same with a key of its own, so that the server acts on it once however often it comes."""
         self.headers["idempotency-key"] = os.urandom(16).hex()
@@ -189,7 +194,7 @@ class Transcript:
             self._truncated = True
         return Output(stream, payload, self._decoders[stream].decode(payload), offset, dropped)
 
-    def result(self) -> Result:
+    def result(self, command: Optional[str]) -> Result:
         end = self.exit
         if end is None:
             raise errors.ProtocolError("the output ended before the command did")
@@ -205,7 +210,13 @@ class Transcript:
             truncated=self._truncated,
             memory_limit_bytes=end.get("memory_limit_bytes"),
             memory_peak_bytes=end.get("memory_peak_bytes"),
+            command=command,
         )
+
+
+def shown(command: Union[str, Sequence[str]]) -> str:
+    """A command for people to read."""
+    return command if isinstance(command, str) else " ".join(str(part) for part in command)
 
 
 def milliseconds(seconds: Optional[float]) -> Optional[int]:

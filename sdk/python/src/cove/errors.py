@@ -42,39 +42,68 @@ class WaitTimeout(CoveError, builtins.TimeoutError):
     """What was waited for did not come in its time."""
 
 
+#: Characters of output, and of the command, in the message of a :class:`CommandFailed`.
+_TAIL_MAX = 2000
+_COMMAND_MAX = 300
+
+
 class CommandFailed(CoveError):
-    """A command ended with another exit code than 0, and success was asked for.
+    """A command failed, and success was asked for.
 
     ``result`` is all that is known about it.
+
+    >>> import cove
+    >>> with cove.Sandbox() as box:
+    ...     try:
+    ...         box.run("ls /none", check=True)
+    ...     except cove.CommandFailed as error:
+    ...         print(error)
+    command `ls /none` exited with 2:
+    ls: cannot access '/none': No such file or directory
     """
 
     def __init__(self, result: Result) -> None:
         self.result = result
+        command = result.command
+        if command is None:
+            what = "the command"
+        else:
+            what = f"command `{command[:_COMMAND_MAX]}{'…' if len(command) > _COMMAND_MAX else ''}`"
         if result.oom:
-            how = "was killed for memory"
+            how = "was killed because it ran out of memory"
         elif result.timed_out:
-            how = "ran out of time"
+            how = "was killed because its timeout passed"
         else:
             how = f"exited with {result.exit_code}"
-        tail = (result.stderr or result.stdout).strip()[-2000:]
-        super().__init__(f"the command {how}" + (f":\n{tail}" if tail else ""))
+            if result.signal is not None:
+                how += f" (signal {result.signal})"
+        tail = (result.stderr.strip() or result.stdout.strip())[-_TAIL_MAX:]
+        super().__init__(f"{what} {how}" + (f":\n{tail}" if tail else ""))
+
+
+class CommandTimedOut(CommandFailed, builtins.TimeoutError):
+    """A command's ``timeout`` passed. Pass ``check=False`` to get the result instead."""
 
 
 class CodeFailed(CoveError):
-    """Code threw something or ran out of time, and success was asked for.
+    """Code threw, or its ``timeout`` passed.
 
     ``result`` is all that is known about it.
     """
 
     def __init__(self, result: CodeResult) -> None:
         self.result = result
-        if result.error is not None:
+        if result.timed_out:
+            how = "the code was interrupted because its timeout passed"
+        elif result.error is not None:
             how = str(result.error)
-        elif result.timed_out:
-            how = "the code ran out of time"
         else:
             how = f"the code exited with {result.exit_code}"
         super().__init__(how)
+
+
+class CodeTimedOut(CodeFailed, builtins.TimeoutError):
+    """The code's ``timeout`` passed. Pass ``check=False`` to get the result instead."""
 
 
 class ForkFailed(CoveError):

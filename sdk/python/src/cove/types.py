@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, Optional, TypeVar, Union
 
-from .errors import CodeFailed, CommandFailed, ProtocolError
+from .errors import CodeFailed, CodeTimedOut, CommandFailed, CommandTimedOut, ProtocolError
 
 T = TypeVar("T")
 
@@ -157,6 +157,8 @@ class Result:
     truncated: bool = False
     memory_limit_bytes: Optional[int] = None
     memory_peak_bytes: Optional[int] = None
+    #: What was run.
+    command: Optional[str] = None
 
     @property
     def stdout(self) -> str:
@@ -173,9 +175,14 @@ class Result:
 
     def check(self) -> Result:
         """Itself, or :class:`~cove.CommandFailed` when it did not end well."""
+        if self.timed_out:
+            raise CommandTimedOut(self)
         if not self.ok:
             raise CommandFailed(self)
         return self
+
+    def _checked(self, check: Optional[bool]) -> Result:
+        return self.check() if check or (check is None and self.timed_out) else self
 
     def __bool__(self) -> bool:
         return self.ok
@@ -433,9 +440,14 @@ class CodeResult:
 
     def check(self) -> CodeResult:
         """Itself, or :class:`~cove.CodeFailed` when it did not end well."""
+        if self.timed_out:
+            raise CodeTimedOut(self)
         if not self.ok:
             raise CodeFailed(self)
         return self
+
+    def _checked(self, check: Optional[bool]) -> CodeResult:
+        return self.check() if check or (check is None and self.timed_out) else self
 
     def __bool__(self) -> bool:
         return self.ok

@@ -38,7 +38,7 @@ class AsyncCode:
         *,
         language: Optional[Language] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
@@ -53,7 +53,9 @@ class AsyncCode:
         '/tmp\\n'
 
         The callbacks hear output and results as they come. After ``timeout`` seconds the code is
-        interrupted; its variables stay. With ``check`` anything thrown is :class:`~cove.CodeFailed`.
+        interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
+        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
+        :class:`~cove.CodeFailed`.
         """
         return await self._run(
             code,
@@ -98,7 +100,7 @@ class AsyncCode:
         language: Optional[Language],
         context: Optional[str],
         timeout: Optional[float],
-        check: bool,
+        check: Optional[bool],
         on_stdout: Optional[Told],
         on_stderr: Optional[Told],
         on_result: Optional[Shown],
@@ -142,7 +144,7 @@ class AsyncCode:
             truncated=bool(end.get("truncated")),
             duration=int(end.get("duration_ms", 0)) / 1000,
         )
-        return result.check() if check else result
+        return result._checked(check)
 
 
 class AsyncCodeContext:
@@ -179,7 +181,7 @@ class AsyncCodeContext:
         *,
         language: Optional[Language] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,

@@ -19,6 +19,8 @@ from .._wire import (
     present,
     query,
     sandbox_path,
+    segment,
+    shown,
     whole_seconds,
 )
 from ..types import (
@@ -64,8 +66,9 @@ class AsyncSandbox:
 
     Everything has a default; ``AsyncSandbox()`` is a Debian with one CPU and 1 GiB. ``memory`` and
     ``disk`` are MiB or text like ``"2G"``. ``network`` is ``"none"`` (the default), ``"open"``, or a list
-    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``stop_after`` and
-    ``delete_after`` put an idle one away after so many seconds, ``max_lifetime`` ends it in any case.
+    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``freeze_after``,
+    ``pause_after``, ``stop_after`` and ``delete_after`` say after how many idle seconds it is frozen in
+    memory, put on disk, stopped or deleted; at the age of ``max_lifetime`` it is deleted in any case.
 
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
@@ -95,6 +98,8 @@ class AsyncSandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        freeze_after: Optional[float] = None,
+        pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
@@ -117,6 +122,8 @@ class AsyncSandbox:
             network=network,
             isolation=isolation,
             lifecycle={
+                "freeze_after_s": freeze_after,
+                "pause_after_s": pause_after,
                 "stop_after_s": stop_after,
                 "delete_after_s": delete_after,
                 "max_lifetime_s": max_lifetime,
@@ -257,7 +264,7 @@ class AsyncSandbox:
         user: Optional[str] = None,
         input: Union[str, bytes, None] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
     ) -> Result:
@@ -272,10 +279,11 @@ class AsyncSandbox:
         (3, 'out\\n', 'err\\n')
         'SHOUT'
 
-        ``on_stdout`` and ``on_stderr`` are called with text as it comes. With ``check`` anything but
-        exit code 0 is :class:`~cove.CommandFailed`. After ``timeout`` seconds the command and its
-        children are ended, and the result says ``timed_out``. A broken connection or a restart of the
-        server does not end the command: its output is taken up again where it was.
+        ``on_stdout`` and ``on_stderr`` are called with text as it comes. After ``timeout`` seconds the
+        command and its children are killed, and this raises :class:`~cove.CommandTimedOut`; with
+        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything but exit code 0
+        is :class:`~cove.CommandFailed`. A broken connection or a restart of the server does not end the
+        command: its output is resumed where it was.
         """
         stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
         async for out in stream:
@@ -325,7 +333,7 @@ class AsyncSandbox:
         """
         body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
         body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
-        return AsyncProcess(self._client, *await self._begin(body))
+        return AsyncProcess(self._client, *await self._begin(body), shown(command))
 
     async def terminal(
         self,
@@ -341,7 +349,7 @@ class AsyncSandbox:
         wanted = LOGIN_SHELL if command is None else command
         body = command_body(wanted, cwd=cwd, env=env, user=user, timeout=None)
         body["pty"] = {"cols": cols, "rows": rows}
-        return AsyncTerminal(self._client, *await self._begin(body))
+        return AsyncTerminal(self._client, *await self._begin(body), shown(wanted))
 
     async def _begin(self, body: dict[str, Any]) -> tuple[str, str]:
         sandbox = await self._reach()
@@ -355,9 +363,9 @@ class AsyncSandbox:
 
     async def process(self, id: str) -> AsyncProcess:
         """One of them, to follow it, write to it or end it."""
-        found = AsyncProcess(self._client, await self._reach(), id)
-        await found.info()
-        return found
+        call = Call("GET", sandbox_path(await self._reach(), f"/processes/{segment(id)}"))
+        info = decode(ProcessInfo, await self._client._json(call))
+        return AsyncProcess(self._client, self.id, info.id, shown(info.argv))
 
     async def ports(self) -> _List[Port]:
         """TCP ports somebody inside listens on."""
@@ -466,6 +474,8 @@ class AsyncSandbox:
         memory_max: Union[int, str, None] = None,
         disk: Union[int, str, None] = None,
         pids: Optional[int] = None,
+        freeze_after: Optional[float] = None,
+        pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
@@ -484,6 +494,8 @@ class AsyncSandbox:
             pids=pids,
         )
         times = present(
+            freeze_after_s=whole_seconds("freeze_after", freeze_after),
+            pause_after_s=whole_seconds("pause_after", pause_after),
             stop_after_s=whole_seconds("stop_after", stop_after),
             delete_after_s=whole_seconds("delete_after", delete_after),
             max_lifetime_s=whole_seconds("max_lifetime", max_lifetime),

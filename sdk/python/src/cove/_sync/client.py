@@ -148,6 +148,7 @@ class Client:
         attempt = 0
         while True:
             attempt += 1
+            last = attempt >= ATTEMPTS_MAX or not call.resendable
             refused: Optional[errors.ApiError] = None
             try:
                 request = http.build_request(
@@ -168,12 +169,12 @@ class Client:
                 refused = failure(response.status_code, response.headers, body)
                 if call.method == "DELETE" and attempt > 1 and refused.code == "not_found":
                     return response
-                if not worth_another_try(call, refused) or attempt >= ATTEMPTS_MAX:
+                if last or not worth_another_try(call, refused):
                     raise refused
             except httpx.HTTPError as error:
                 # Without a connection the server saw nothing of it.
                 unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
-                if not (unseen or call.repeatable) or attempt >= ATTEMPTS_MAX:
+                if last or not (unseen or call.repeatable):
                     reason = f"cannot reach {self.url}" if unseen else "the connection broke"
                     hint = "; is it running? COVE_URL says where it is" if unseen else ""
                     raise errors.ConnectionError(f"{reason}: {error}{hint}") from error

@@ -39,7 +39,7 @@ class Code:
         *,
         language: Optional[Language] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
@@ -54,7 +54,9 @@ class Code:
         '/tmp\\n'
 
         The callbacks hear output and results as they come. After ``timeout`` seconds the code is
-        interrupted; its variables stay. With ``check`` anything thrown is :class:`~cove.CodeFailed`.
+        interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
+        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
+        :class:`~cove.CodeFailed`.
         """
         return self._run(
             code,
@@ -99,7 +101,7 @@ class Code:
         language: Optional[Language],
         context: Optional[str],
         timeout: Optional[float],
-        check: bool,
+        check: Optional[bool],
         on_stdout: Optional[Told],
         on_stderr: Optional[Told],
         on_result: Optional[Shown],
@@ -143,7 +145,7 @@ class Code:
             truncated=bool(end.get("truncated")),
             duration=int(end.get("duration_ms", 0)) / 1000,
         )
-        return result.check() if check else result
+        return result._checked(check)
 
 
 class CodeContext:
@@ -180,7 +182,7 @@ class CodeContext:
         *,
         language: Optional[Language] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
-from .._wire import NDJSON, OUTPUT_MAX, Call, Transcript, query, sandbox_path, segment
+from .._wire import NDJSON, OUTPUT_MAX, Call, Transcript, query, sandbox_path, segment, shown
 from ..types import Output, ProcessInfo, Result, decode
 from . import _io
 
@@ -31,10 +31,13 @@ class Process:
     'hello Ada\\n'
     """
 
-    def __init__(self, client: Optional[Client], sandbox: str, id: str) -> None:
+    def __init__(
+        self, client: Optional[Client], sandbox: str, id: str, command: Optional[str] = None
+    ) -> None:
         self._at = client
         self._sandbox = sandbox
         self._id: Optional[str] = id or None
+        self._command = command
 
     @property
     def _client(self) -> Client:
@@ -82,16 +85,15 @@ class Process:
             if told is not None:
                 yield told
 
-    def wait(self, *, check: bool = False) -> Result:
-        """Its end, with the output that is still kept. With ``check`` a failure is an exception."""
+    def wait(self, *, check: Optional[bool] = None) -> Result:
+        """Its end, with the output that is still kept. ``check`` is as for ``run``."""
         transcript = Transcript()
         transcript.process = self.id
         for event in self._client._reconnecting(
             self._follow(transcript), lambda: self._follow(transcript)
         ):
             transcript.take(event)
-        result = transcript.result()
-        return result.check() if check else result
+        return transcript.result(self._command)._checked(check)
 
     def send(self, data: Union[str, bytes], *, close: bool = False) -> None:
         """Writes to its input; with ``close`` that was all."""
@@ -129,7 +131,7 @@ class Stream(Process):
     """
 
     def __init__(self, box: Sandbox, body: Mapping[str, Any], keep: int = OUTPUT_MAX) -> None:
-        super().__init__(None, "", "")
+        super().__init__(None, "", "", shown(body.get("command") or body.get("argv") or ""))
         self._transcript = Transcript(keep)
         self._events = self._run(box, dict(body))
 
@@ -158,14 +160,13 @@ class Stream(Process):
             if told is not None:
                 return told
 
-    def result(self, *, check: bool = False) -> Result:
+    def result(self, *, check: Optional[bool] = None) -> Result:
         """How it ended; waits for that, and passes over output nobody took."""
         for _ in self:
             pass
-        result = self._transcript.result()
-        return result.check() if check else result
+        return self._transcript.result(self._command)._checked(check)
 
-    def wait(self, *, check: bool = False) -> Result:
+    def wait(self, *, check: Optional[bool] = None) -> Result:
         return self.result(check=check)
 
     def close(self) -> None:
@@ -183,8 +184,10 @@ class Terminal(Process):
     True
     """
 
-    def __init__(self, client: Client, sandbox: str, id: str) -> None:
-        super().__init__(client, sandbox, id)
+    def __init__(
+        self, client: Client, sandbox: str, id: str, command: Optional[str] = None
+    ) -> None:
+        super().__init__(client, sandbox, id, command)
         self._transcript = Transcript(keep=0)
         self._screen = ""
 

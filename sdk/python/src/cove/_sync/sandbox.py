@@ -20,6 +20,8 @@ from .._wire import (
     present,
     query,
     sandbox_path,
+    segment,
+    shown,
     whole_seconds,
 )
 from ..types import (
@@ -65,8 +67,9 @@ class Sandbox:
 
     Everything has a default; ``Sandbox()`` is a Debian with one CPU and 1 GiB. ``memory`` and
     ``disk`` are MiB or text like ``"2G"``. ``network`` is ``"none"`` (the default), ``"open"``, or a list
-    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``stop_after`` and
-    ``delete_after`` put an idle one away after so many seconds, ``max_lifetime`` ends it in any case.
+    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``freeze_after``,
+    ``pause_after``, ``stop_after`` and ``delete_after`` say after how many idle seconds it is frozen in
+    memory, put on disk, stopped or deleted; at the age of ``max_lifetime`` it is deleted in any case.
 
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
@@ -96,6 +99,8 @@ class Sandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        freeze_after: Optional[float] = None,
+        pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
@@ -118,6 +123,8 @@ class Sandbox:
             network=network,
             isolation=isolation,
             lifecycle={
+                "freeze_after_s": freeze_after,
+                "pause_after_s": pause_after,
                 "stop_after_s": stop_after,
                 "delete_after_s": delete_after,
                 "max_lifetime_s": max_lifetime,
@@ -251,7 +258,7 @@ class Sandbox:
         user: Optional[str] = None,
         input: Union[str, bytes, None] = None,
         timeout: Optional[float] = None,
-        check: bool = False,
+        check: Optional[bool] = None,
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
     ) -> Result:
@@ -266,10 +273,11 @@ class Sandbox:
         (3, 'out\\n', 'err\\n')
         'SHOUT'
 
-        ``on_stdout`` and ``on_stderr`` are called with text as it comes. With ``check`` anything but
-        exit code 0 is :class:`~cove.CommandFailed`. After ``timeout`` seconds the command and its
-        children are ended, and the result says ``timed_out``. A broken connection or a restart of the
-        server does not end the command: its output is taken up again where it was.
+        ``on_stdout`` and ``on_stderr`` are called with text as it comes. After ``timeout`` seconds the
+        command and its children are killed, and this raises :class:`~cove.CommandTimedOut`; with
+        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything but exit code 0
+        is :class:`~cove.CommandFailed`. A broken connection or a restart of the server does not end the
+        command: its output is resumed where it was.
         """
         stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
         for out in stream:
@@ -319,7 +327,7 @@ class Sandbox:
         """
         body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
         body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
-        return Process(self._client, *self._begin(body))
+        return Process(self._client, *self._begin(body), shown(command))
 
     def terminal(
         self,
@@ -335,7 +343,7 @@ class Sandbox:
         wanted = LOGIN_SHELL if command is None else command
         body = command_body(wanted, cwd=cwd, env=env, user=user, timeout=None)
         body["pty"] = {"cols": cols, "rows": rows}
-        return Terminal(self._client, *self._begin(body))
+        return Terminal(self._client, *self._begin(body), shown(wanted))
 
     def _begin(self, body: dict[str, Any]) -> tuple[str, str]:
         sandbox = self._reach()
@@ -349,9 +357,9 @@ class Sandbox:
 
     def process(self, id: str) -> Process:
         """One of them, to follow it, write to it or end it."""
-        found = Process(self._client, self._reach(), id)
-        found.info()
-        return found
+        call = Call("GET", sandbox_path(self._reach(), f"/processes/{segment(id)}"))
+        info = decode(ProcessInfo, self._client._json(call))
+        return Process(self._client, self.id, info.id, shown(info.argv))
 
     def ports(self) -> _List[Port]:
         """TCP ports somebody inside listens on."""
@@ -460,6 +468,8 @@ class Sandbox:
         memory_max: Union[int, str, None] = None,
         disk: Union[int, str, None] = None,
         pids: Optional[int] = None,
+        freeze_after: Optional[float] = None,
+        pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
@@ -478,6 +488,8 @@ class Sandbox:
             pids=pids,
         )
         times = present(
+            freeze_after_s=whole_seconds("freeze_after", freeze_after),
+            pause_after_s=whole_seconds("pause_after", pause_after),
             stop_after_s=whole_seconds("stop_after", stop_after),
             delete_after_s=whole_seconds("delete_after", delete_after),
             max_lifetime_s=whole_seconds("max_lifetime", max_lifetime),

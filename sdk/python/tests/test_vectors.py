@@ -1,0 +1,173 @@
+"""The behaviour that all SDKs share: ``sdk/vectors``, run by the tests of each."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_connections import drop, reply, server
+
+import cove
+from cove import AsyncSandbox, Client, Sandbox
+from cove._wire import Call
+
+VECTORS = Path(__file__).resolve().parent.parent.parent / "vectors"
+
+
+def load(name: str) -> list[Any]:
+    return [pytest.param(one, id=one["name"]) for one in json.loads((VECTORS / name).read_text())]
+
+
+def field(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    return value
+
+
+def argument(value: Any, known: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"$"}:
+            return field(known, value["$"])
+        if set(value) == {"base64"}:
+            return base64.b64decode(value["base64"])
+        return {key: argument(item, known) for key, item in value.items()}
+    return [argument(item, known) for item in value] if isinstance(value, list) else value
+
+
+def agree(told: Any, wanted: Any, known: Mapping[str, Any], where: str) -> None:
+    if isinstance(wanted, dict) and set(wanted) == {"matches"}:
+        assert re.search(wanted["matches"], told), f"{where}: {told!r}"
+    elif isinstance(wanted, dict) and set(wanted) in ({"$"}, {"base64"}):
+        assert told == argument(wanted, known), f"{where}: {told!r}"
+    elif isinstance(wanted, dict):
+        for key, item in wanted.items():
+            agree(field(told, key), item, known, f"{where}.{key}")
+    elif isinstance(wanted, list):
+        assert len(told) == len(wanted), f"{where}: {told!r}"
+        for number, (one, item) in enumerate(zip(told, wanted)):
+            agree(one, item, known, f"{where}[{number}]")
+    else:
+        assert told == wanted, f"{where}: {told!r} is not {wanted!r}"
+
+
+def failed(error: BaseException, wanted: Mapping[str, Any], where: str) -> None:
+    expected = getattr(cove, wanted["error"]) if "error" in wanted else (ValueError, cove.CoveError)
+    assert isinstance(error, expected), f"{where}: {error!r}"
+    assert getattr(error, "code", None) == wanted.get("code", getattr(error, "code", None)), where
+    for part in wanted.get("says", ()):
+        assert part in str(error), f"{where}: {error}"
+
+
+async def settled(value: Any) -> Any:
+    """The same for both flavours."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def collected(result: Any, how: str) -> Any:
+    if hasattr(result, "__aiter__"):
+        values = [value async for value in result]
+    else:
+        values = list(result)
+    if how == "values":
+        return values
+    texts = {"stdout": "", "stderr": ""}
+    for value in values:
+        texts[value.stream] += value.text
+    return texts
+
+
+async def follow(box: Any, steps: list[dict[str, Any]]) -> None:
+    known: dict[str, Any] = {"box": box}
+    for number, step in enumerate(steps):
+        where = f"step {number + 1}, {step['do']}"
+        method = field(known[step.get("on", "box")], step["do"])
+        args = [argument(value, known) for value in step.get("args", ())]
+        try:
+            result = method(*args, **argument(step.get("options", {}), known))
+            result = await settled(result) if not hasattr(result, "__aiter__") else result
+            if "collect" in step:
+                result = await collected(result, step["collect"])
+        except Exception as error:
+            if "fails" not in step:
+                raise
+            failed(error, step["fails"], where)
+            continue
+        assert "fails" not in step, f"{where}: it worked: {result!r}"
+        if "as" in step:
+            known[step["as"]] = result
+        if "expect" in step:
+            agree(result, step["expect"], known, where)
+
+
+@pytest.mark.parametrize("vector", load("sandboxes.json"))
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+def test_sandboxes(vector: dict[str, Any], flavour: str) -> None:
+    async def go() -> None:
+        settings = vector.get("create", {})
+        if flavour == "sync":
+            with Sandbox(**settings) as box:
+                await follow(box, vector["steps"])
+        else:
+            async with AsyncSandbox(**settings) as async_box:
+                await follow(async_box, vector["steps"])
+
+    asyncio.run(go())
+
+
+def ask(client: Client, call: str) -> None:
+    box = Sandbox._of(client, cove.types.decode(cove.SandboxInfo, SANDBOX))
+    if call == "images":
+        client.images()
+    elif call == "create":
+        Sandbox(client=client)
+    elif call == "delete":
+        client._done(Call("DELETE", "/v1/sandboxes/x"))
+    elif call == "exec":
+        box.run("true")
+    elif call == "upload":
+        box.files.write("/srv/x", (piece for piece in [b"one", b"two"]))
+    else:
+        raise AssertionError(f"{call} is not known here")
+
+
+SANDBOX = {
+    "id": "sbx_x",
+    "state": "running",
+    "image": "debian",
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+    "last_active_at": "2026-01-01T00:00:00Z",
+    "generation": 1,
+}
+
+
+@pytest.mark.parametrize("vector", load("wire.json"))
+def test_wire(vector: dict[str, Any]) -> None:
+    def answer(handler: Any, number: int) -> None:
+        told = vector["answers"][min(number, len(vector["answers"])) - 1]
+        if told.get("drop"):
+            drop(handler)
+        else:
+            headers = {name.replace("-", "_"): value for name, value in told.get("headers", {}).items()}
+            reply(handler, told["status"], told.get("body"), told.get("text"), **headers)
+
+    with server(answer) as (url, asked), Client(url, "key") as client:
+        if "fails" in vector:
+            with pytest.raises(cove.CoveError) as told:
+                ask(client, vector["call"])
+            failed(told.value, vector["fails"], vector["call"])
+        else:
+            ask(client, vector["call"])
+    assert len(asked) == vector["requests"]
+    keys = {key for _, _, key in asked}
+    if vector.get("one_key"):
+        assert len(keys) == 1 and None not in keys
+    if vector.get("no_key"):
+        assert keys == {None}
