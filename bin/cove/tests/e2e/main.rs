@@ -34,3 +34,4 @@ mod signals;
 mod ssh;
 mod terminal;
 mod travel;
+mod typescript;

@@ -403,21 +403,27 @@ fn the_schema_has_the_constants() {
 }
 
 #[test]
-fn the_python_sdk_has_the_constants() {
+fn the_sdks_have_the_constants() {
     macro_rules! named {
         ($($name:ident),* $(,)?) => { [$((stringify!($name), limits::$name as u64)),*] };
     }
     let known = named![PAGE_MAX, EXEC_STDIN_MAX, STOP_GRACE_DEFAULT_MS];
-    let file = read("sdk/python/src/cove/_limits.py");
-    let mut lines = 0;
-    for line in file.lines() {
-        let Some((name, value)) = line.split_once(" = ") else {
-            continue;
-        };
-        let found = known.iter().find(|(known, _)| *known == name);
-        let (_, wanted) = found.unwrap_or_else(|| panic!("{name} is not compared here"));
-        assert_eq!(value.parse(), Ok(*wanted), "{name}");
-        lines += 1;
+    for (path, before, after) in [
+        ("sdk/python/src/cove/_limits.py", "", ""),
+        ("sdk/typescript/src/limits.ts", "export const ", ";"),
+    ] {
+        let mut lines = 0;
+        for line in read(path).lines() {
+            let Some((name, value)) = line.split_once(" = ") else {
+                continue;
+            };
+            let name = name.strip_prefix(before).expect("a constant");
+            let value = value.strip_suffix(after).expect("a whole line");
+            let found = known.iter().find(|(known, _)| *known == name);
+            let (_, wanted) = found.unwrap_or_else(|| panic!("{path}: {name} is not compared"));
+            assert_eq!(value.parse(), Ok(*wanted), "{path}: {name}");
+            lines += 1;
+        }
+        assert_eq!(lines, known.len(), "{path}");
     }
-    assert_eq!(lines, known.len());
 }

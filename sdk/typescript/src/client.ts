@@ -1,0 +1,338 @@
+/** The connection to a server: requests with retries, and what is not about one sandbox. */
+
+import { type ApiError, ConnectionError, CoveError, fromDetail } from "./errors.js";
+import { asyncDispose, sleep } from "./flow.js";
+import { camel } from "./names.js";
+import { joined } from "./results.js";
+import { type ClientOptions, resolve, type Settings } from "./settings.js";
+import { open, reason, type Transport, unseen } from "./transport.js";
+import type { Event, Image, Usage } from "./types.js";
+import {
+  ATTEMPTS_MAX,
+  type Call,
+  type Cancel,
+  failure,
+  Lines,
+  NDJSON,
+  parsed,
+  PATIENCE_S,
+  pauseBefore,
+  queryString,
+  RECONNECT_FOR_MS,
+  RECONNECT_PAUSE_MS,
+  repeatable,
+  resendable,
+  worthAnotherTry,
+} from "./wire.js";
+
+/** What {@link Client.pull} takes beside the image. */
+export interface PullOptions extends Cancel {
+  username?: string | undefined;
+  password?: string | undefined;
+}
+
+const shared = new Map<string, Client>();
+
+/**
+ * A server and a key. Most code needs none: sandboxes find the server by themselves.
+ *
+ * Without options `COVE_URL` and `COVE_API_KEY` are used; on the server's own machine root needs neither.
+ */
+export class Client {
+  readonly #settings: Settings;
+  #transport: Transport | undefined;
+
+  constructor(options: ClientOptions = {}) {
+    this.#settings = resolve(options);
+  }
+
+  /** The client that sandboxes use when they are given none. */
+  static default(): Client {
+    const settings = resolve();
+    const key = JSON.stringify(settings);
+    let client = shared.get(key);
+    if (client === undefined) shared.set(key, (client = new Client(settings)));
+    return client;
+  }
+
+  /** The server's address. */
+  get url(): string {
+    return this.#settings.url;
+  }
+
+  /** Closes its connections. */
+  async close(): Promise<void> {
+    const transport = this.#transport;
+    this.#transport = undefined;
+    await transport?.close();
+  }
+
+  async [asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** The images sandboxes can start from. */
+  async images(options: Cancel = {}): Promise<Image[]> {
+    return this._items<Image>({ method: "GET", path: "/v1/images", ...options });
+  }
+
+  /** One of them, by name or id. */
+  async image(name: string, options: Cancel = {}): Promise<Image> {
+    return this._get<Image>({ method: "GET", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
+  }
+
+  /** Fetches an image from an OCI registry, for example `docker.io/library/python:3.12-slim`. */
+  async pull(reference: string, options: PullOptions = {}): Promise<Image> {
+    const { signal, username, password } = options;
+    let last: { state?: string; error?: unknown; image?: unknown } | undefined;
+    for await (const job of this._lines({
+      method: "POST",
+      path: "/v1/images",
+      json: { type: "registry", reference, username, password },
+      headers: { accept: NDJSON },
+      patience: null,
+      signal,
+    })) {
+      last = job as typeof last;
+    }
+    if (last === undefined || last.state === "running") {
+      throw new ConnectionError("the server ended before the image was there");
+    }
+    if (last.error) throw fromDetail(last.error);
+    return camel<Image>(last.image);
+  }
+
+  /** Removes an image that no sandbox uses. */
+  async removeImage(name: string, options: Cancel = {}): Promise<void> {
+    await this._done({ method: "DELETE", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
+  }
+
+  /** What the organisation, or one sandbox, used: seconds of CPU and of memory, hours of disk. */
+  async usage(sandbox?: string, options: Cancel = {}): Promise<Usage> {
+    const call: Call = { method: "GET", path: "/v1/usage", query: { sandbox }, ...options };
+    return camel<Usage>(((await this._json(call)) as { total: unknown }).total);
+  }
+
+  /** What happened to all sandboxes, oldest first, as far as it is kept. */
+  async events(after?: number, options: Cancel = {}): Promise<Event[]> {
+    return this._items<Event>({ method: "GET", path: "/v1/events", query: { after }, ...options });
+  }
+
+  /** @internal The answer's head, its body still to come. Tries again where that is safe and may help. */
+  async _send(call: Call): Promise<Answer> {
+    const transport = (this.#transport ??= open(this.#settings));
+    for (let attempt = 1; ; attempt++) {
+      call.signal?.throwIfAborted();
+      let refused: ApiError | undefined;
+      const last = attempt >= ATTEMPTS_MAX || !resendable(call);
+      try {
+        const answer = await this.#attempt(transport, call);
+        const { status, headers } = answer.response;
+        if (status < 400) return answer;
+        refused = failure(status, headers.get("retry-after"), await answer.text());
+        // An earlier try did it.
+        if (call.method === "DELETE" && attempt > 1 && refused.code === "not_found") return answer;
+        if (last || !worthAnotherTry(call, refused)) throw refused;
+      } catch (error) {
+        if (error instanceof CoveError && !(error instanceof ConnectionError)) throw error;
+        call.signal?.throwIfAborted();
+        const early = unseen(error);
+        if (last || !(early || repeatable(call))) {
+          if (error instanceof CoveError) throw error;
+          const hint = early ? "; is it running? COVE_URL says where it is" : "";
+          const what = early ? `cannot reach ${this.url}` : "the connection broke";
+          throw new ConnectionError(`${what}: ${reason(error)}${hint}`, { cause: error });
+        }
+      }
+      await sleep(pauseBefore(attempt, refused), call.signal);
+    }
+  }
+
+  async #attempt(transport: Transport, call: Call): Promise<Answer> {
+    const control = new AbortController();
+    const watch = new Watch(control, call);
+    const headers: Record<string, string> = { ...call.headers };
+    if (this.#settings.apiKey !== undefined) headers["authorization"] = `Bearer ${this.#settings.apiKey}`;
+    const init: RequestInit & { duplex?: "half" } = { method: call.method, headers, signal: control.signal };
+    if (call.json !== undefined) {
+      headers["content-type"] = "application/json";
+      init.body = JSON.stringify(call.json);
+    } else if (call.content !== undefined) {
+      headers["content-type"] ??= "application/octet-stream";
+      init.body = call.content as NonNullable<RequestInit["body"]>;
+      if (!resendable(call)) init.duplex = "half";
+    }
+    try {
+      const response = await watch.during(transport.send(this.url + call.path + queryString(call.query), init));
+      return new Answer(response, control, watch);
+    } catch (error) {
+      watch.end();
+      throw watch.cause(error);
+    }
+  }
+
+  /** @internal */
+  async _json(call: Call): Promise<unknown> {
+    return parsed(await (await this._send(call)).text());
+  }
+
+  /** @internal */
+  async _get<T>(call: Call): Promise<T> {
+    return camel<T>(await this._json(call));
+  }
+
+  /** @internal */
+  async _items<T>(call: Call): Promise<T[]> {
+    return ((await this._get<{ items: T[] }>(call)) as { items: T[] }).items;
+  }
+
+  /** @internal */
+  async _done(call: Call): Promise<void> {
+    await (await this._send(call)).text();
+  }
+
+  /** @internal The items of a list, page by page. */
+  async *_pages<T>(call: Call): AsyncGenerator<T, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const page = await this._get<{ items: T[]; nextCursor?: string }>({ ...call, query: { ...call.query, cursor } });
+      yield* page.items;
+      cursor = page.nextCursor;
+    } while (cursor);
+  }
+
+  /** @internal The JSON values of a live answer as they come. */
+  async *_lines(call: Call): AsyncGenerator<unknown, void, undefined> {
+    const lines = new Lines();
+    for await (const piece of (await this._send(call)).pieces()) yield* lines.feed(piece);
+  }
+
+  /**
+   * @internal The values of a command's live answer over broken connections and restarts of the server. `again`
+   * is the call that goes on where the values so far ended, or undefined when there is nothing to go on with.
+   */
+  async *_reconnecting(first: Call, again: () => Call | undefined): AsyncGenerator<unknown, void, undefined> {
+    let call = first;
+    let lost: number | undefined;
+    let ended = false;
+    for (;;) {
+      let why: CoveError | undefined;
+      const begun = Date.now();
+      try {
+        for await (const value of this._lines(call)) {
+          const { type, error } = value as { type?: unknown; error?: unknown };
+          if (type === "error") {
+            const problem = fromDetail(error);
+            if (!["unavailable", "guest_unreachable"].includes(problem.code)) throw problem;
+            why = problem;
+            break;
+          }
+          lost = undefined;
+          ended = type === "exit";
+          yield value;
+          // Nothing follows an exit. Reading on lets the answer end, so that its connection can be used again.
+        }
+        if (ended) return;
+        why ??= new ConnectionError("the output ended early");
+      } catch (error) {
+        if (ended) return;
+        if (!(error instanceof ConnectionError)) throw error;
+        why = error;
+      }
+      const now = Date.now();
+      // A connection that lasted was a good one, even when the command had nothing to say.
+      if (lost === undefined || now - begun > RECONNECT_FOR_MS) lost = now;
+      const onward = again();
+      if (onward === undefined || now - lost > RECONNECT_FOR_MS) throw why;
+      call = onward;
+      await sleep(RECONNECT_PAUSE_MS, call.signal);
+    }
+  }
+}
+
+/** Ends a request when its caller wants that, or when nothing came for too long. */
+class Watch {
+  readonly #control: AbortController;
+  readonly #call: Call;
+  readonly #abort = () => this.#control.abort(this.#call.signal?.reason);
+  #silent = false;
+
+  constructor(control: AbortController, call: Call) {
+    this.#control = control;
+    this.#call = call;
+    call.signal?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  /** Waits for something that must come before the patience ends. */
+  async during<T>(work: Promise<T>): Promise<T> {
+    const patience = this.#call.patience === undefined ? PATIENCE_S : this.#call.patience;
+    if (patience === null) return work;
+    const timer = setTimeout(() => {
+      this.#silent = true;
+      this.#control.abort();
+    }, patience * 1000);
+    try {
+      return await work;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Why the request ended, when something it waited for failed. */
+  cause(error: unknown): unknown {
+    if (this.#call.signal?.aborted) return this.#call.signal.reason;
+    if (this.#silent) return new ConnectionError("the server did not answer in time", { cause: error });
+    return error;
+  }
+
+  end(): void {
+    this.#call.signal?.removeEventListener("abort", this.#abort);
+  }
+}
+
+/** An answer whose body is still to come. */
+class Answer {
+  readonly response: Response;
+  readonly #control: AbortController;
+  readonly #watch: Watch;
+
+  constructor(response: Response, control: AbortController, watch: Watch) {
+    this.response = response;
+    this.#control = control;
+    this.#watch = watch;
+  }
+
+  async *pieces(): AsyncGenerator<Uint8Array, void, undefined> {
+    // What was refused has been read already.
+    const reader = this.response.bodyUsed ? undefined : this.response.body?.getReader();
+    let done = reader === undefined;
+    try {
+      while (reader !== undefined) {
+        const read = await this.#watch.during(reader.read());
+        done = read.done;
+        if (read.done) return;
+        yield read.value;
+      }
+    } catch (error) {
+      const cause = this.#watch.cause(error);
+      if (cause !== error || error instanceof CoveError) throw cause;
+      throw new ConnectionError(`the connection broke: ${reason(error)}`, { cause: error });
+    } finally {
+      this.#watch.end();
+      if (!done) {
+        this.#control.abort();
+        reader?.cancel().catch(() => {});
+      }
+    }
+  }
+
+  async bytes(): Promise<Uint8Array> {
+    const pieces: Uint8Array[] = [];
+    for await (const piece of this.pieces()) pieces.push(piece);
+    return pieces.length === 1 && pieces[0] ? pieces[0] : joined(pieces);
+  }
+
+  async text(): Promise<string> {
+    return new TextDecoder().decode(await this.bytes());
+  }
+}

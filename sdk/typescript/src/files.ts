@@ -1,0 +1,229 @@
+/** Files in a sandbox: contents as text or bytes, trees as tar, and what is at a path. */
+
+import { createReadStream } from "node:fs";
+import { stat } from "node:fs/promises";
+
+import type { Client } from "./client.js";
+import { CoveError, fromDetail, PathNotADirectoryError, PathNotFoundError } from "./errors.js";
+import { camel } from "./names.js";
+import { pack, replacing, unpack } from "./trees.js";
+import type { FileChange, FileInfo } from "./types.js";
+import { type Call, type Cancel, octal, sandboxPath } from "./wire.js";
+
+/** What can be written: text, bytes, or bytes piece by piece. */
+export type Content =
+  | string
+  | Uint8Array
+  | ArrayBuffer
+  | Blob
+  | ReadableStream<Uint8Array>
+  | Iterable<Uint8Array>
+  | AsyncIterable<Uint8Array>;
+
+/** An argument that every call about files takes. */
+export interface FileOptions extends Cancel {
+  /** Whose rights to use. Default: the sandbox's user. */
+  user?: string | undefined;
+}
+
+/** What {@link Files.readBytes} takes. */
+export interface ReadOptions extends FileOptions {
+  /** The first byte. Default: 0. */
+  start?: number;
+  /** How many bytes. Default: all. */
+  length?: number;
+}
+
+/** What {@link Files.write} takes. */
+export interface WriteOptions extends FileOptions {
+  /** Like `0o644`. */
+  mode?: number;
+  /** Like `user:group`. */
+  owner?: string;
+  /** Whether missing directories are made. Default: true. */
+  parents?: boolean;
+  /** Whether to write at the end of the file. */
+  append?: boolean;
+}
+
+function fileInfo(info: FileInfo): FileInfo {
+  return { ...info, isFile: info.type === "file", isDir: info.type === "directory" };
+}
+
+/** @internal A stream of pieces, which are taken when they are needed. */
+export function streamed(pieces: Iterable<Uint8Array> | AsyncIterable<Uint8Array>): ReadableStream<Uint8Array> {
+  const iterator = Symbol.asyncIterator in pieces ? pieces[Symbol.asyncIterator]() : pieces[Symbol.iterator]();
+  return new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      const { done, value } = await iterator.next();
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+    async cancel() {
+      await iterator.return?.();
+    },
+  });
+}
+
+async function body(content: Content): Promise<Uint8Array | ReadableStream<Uint8Array>> {
+  if (typeof content === "string") return new TextEncoder().encode(content);
+  if (content instanceof Uint8Array || content instanceof ReadableStream) return content;
+  if (content instanceof ArrayBuffer) return new Uint8Array(content);
+  if (content instanceof Blob) return content.stream() as ReadableStream<Uint8Array>;
+  return streamed(content);
+}
+
+/** `box.files`. Paths are absolute. */
+export class Files {
+  readonly #client: Client;
+  readonly #sandbox: string;
+
+  /** @internal */
+  constructor(client: Client, sandbox: string) {
+    this.#client = client;
+    this.#sandbox = sandbox;
+  }
+
+  #call(method: Call["method"], rest: string, more: Partial<Call>): Call {
+    return { method, path: sandboxPath(this.#sandbox, `/files${rest}`), ...more };
+  }
+
+  /** A text file, in UTF-8. */
+  async read(path: string, options: FileOptions = {}): Promise<string> {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await this.readBytes(path, options));
+  }
+
+  /** A file, or a part of it. */
+  async readBytes(path: string, options: ReadOptions = {}): Promise<Uint8Array> {
+    const { start = 0, length, user, signal } = options;
+    if (length === 0) return new Uint8Array();
+    const headers: Record<string, string> = {};
+    if (start > 0 || length !== undefined) {
+      headers["range"] = `bytes=${start}-${length === undefined ? "" : start + length - 1}`;
+    }
+    const answer = await this.#client._send(this.#call("GET", "", { query: { path, user }, headers, signal }));
+    return answer.bytes();
+  }
+
+  /** A file piece by piece, however large it is. */
+  async *stream(path: string, options: FileOptions = {}): AsyncGenerator<Uint8Array, void, undefined> {
+    const { user, signal } = options;
+    yield* (await this.#client._send(this.#call("GET", "", { query: { path, user }, signal }))).pieces();
+  }
+
+  /** Writes a file in one step, so that readers see the old one or the new one; its size. */
+  async write(path: string, content: Content, options: WriteOptions = {}): Promise<number> {
+    const { mode, owner, user, parents = true, append, signal } = options;
+    const query = { path, user, owner, parents, append, mode: octal(mode) };
+    const data = await body(content);
+    const whole = data instanceof Uint8Array;
+    const call = this.#call("PUT", "", { query, content: data, repeatable: whole && !append, patience: null, signal });
+    return (await this.#client._get<{ bytes: number }>(call)).bytes;
+  }
+
+  /** Writes at the end of a file. */
+  async append(path: string, content: string | Uint8Array, options: FileOptions = {}): Promise<number> {
+    return this.write(path, content, { ...options, append: true });
+  }
+
+  /** What is in a directory; with `depth` also in those below. */
+  async list(path = "/", options: FileOptions & { depth?: number } = {}): Promise<FileInfo[]> {
+    const { depth = 1, user, signal } = options;
+    const call = this.#call("GET", "/list", { query: { path, depth, user }, signal });
+    const listing = await this.#client._get<{ items: FileInfo[]; truncated?: boolean }>(call);
+    if (listing.truncated) {
+      throw new CoveError(`${path} has more entries than a listing can have; list the directories below it`);
+    }
+    return listing.items.map(fileInfo);
+  }
+
+  /** What is at a path; with `follow` what a symlink points to. */
+  async stat(path: string, options: FileOptions & { follow?: boolean } = {}): Promise<FileInfo> {
+    const { follow, user, signal } = options;
+    return fileInfo(await this.#client._get(this.#call("GET", "/stat", { query: { path, follow, user }, signal })));
+  }
+
+  /** Whether there is something at a path. */
+  async exists(path: string, options: FileOptions = {}): Promise<boolean> {
+    try {
+      await this.stat(path, options);
+      return true;
+    } catch (error) {
+      if (error instanceof PathNotFoundError || error instanceof PathNotADirectoryError) return false;
+      throw error;
+    }
+  }
+
+  /** Makes a directory, and by default those above it. */
+  async mkdir(path: string, options: FileOptions & { parents?: boolean; mode?: number } = {}): Promise<void> {
+    const { parents = true, mode, user, signal } = options;
+    const json = { path, user, parents, mode: octal(mode) };
+    await this.#client._done(this.#call("POST", "/mkdir", { json, signal }));
+  }
+
+  /** Removes a file or an empty directory; with `recursive` also one that is not empty. */
+  async remove(path: string, options: FileOptions & { recursive?: boolean } = {}): Promise<void> {
+    const { recursive, user, signal } = options;
+    // A second try could not tell its own work from a path that was never there.
+    const call = this.#call("DELETE", "", { query: { path, recursive, user }, repeatable: false, signal });
+    await this.#client._done(call);
+  }
+
+  /** Moves or renames; with `replace` over what is there. */
+  async move(source: string, target: string, options: FileOptions & { replace?: boolean } = {}): Promise<void> {
+    const { replace = false, user, signal } = options;
+    await this.#client._done(this.#call("POST", "/move", { json: { from: source, to: target, replace, user }, signal }));
+  }
+
+  /** Changes mode (`0o755`), owner (`"user:group"`) or both. */
+  async chmod(path: string, mode?: number, options: FileOptions & { owner?: string } = {}): Promise<void> {
+    const { owner, user, signal } = options;
+    await this.#client._done(this.#call("POST", "/chmod", { json: { path, mode: octal(mode), owner, user }, signal }));
+  }
+
+  /** Copies a file or a whole directory of this machine to the path `target`. */
+  async upload(source: string, target: string, options: FileOptions = {}): Promise<void> {
+    const { user, signal } = options;
+    const found = await stat(source);
+    if (!found.isDirectory()) {
+      await this.write(target, createReadStream(source), { ...options, mode: found.mode & 0o777 });
+      return;
+    }
+    await this.mkdir(target, options);
+    const headers = { "content-type": "application/x-tar" };
+    const content = streamed(pack(source));
+    await this.#client._json(
+      this.#call("PUT", "/archive", { query: { path: target, user }, content, headers, patience: null, signal }),
+    );
+  }
+
+  /**
+   * Copies a file or a whole directory out of the sandbox to the path `target` here. What comes out is not trusted:
+   * nothing is written outside `target`, and neither links that point out of it, nor devices, nor setuid bits are
+   * taken over.
+   */
+  async download(source: string, target: string, options: FileOptions = {}): Promise<void> {
+    const { user, signal } = options;
+    const found = await this.stat(source, { ...options, follow: true });
+    if (!found.isDir) {
+      await replacing(target, this.stream(source, options));
+      return;
+    }
+    const answer = await this.#client._send(this.#call("GET", "/archive", { query: { path: source, user }, signal }));
+    await unpack(answer.pieces(), target);
+  }
+
+  /** Changes below a path as they happen, without end; the first says that the watch is ready. */
+  async *watch(
+    path: string,
+    options: FileOptions & { recursive?: boolean } = {},
+  ): AsyncGenerator<FileChange, void, undefined> {
+    const { recursive, user, signal } = options;
+    const call = this.#call("GET", "/watch", { query: { path, recursive, user }, patience: null, signal });
+    for await (const line of this.#client._lines(call)) {
+      const { type, error } = line as { type?: string; error?: unknown };
+      if (type === "error") throw fromDetail(error);
+      yield camel<FileChange>(line);
+    }
+  }
+}

@@ -1,0 +1,67 @@
+/**
+ * Cove: a computer of its own for every agent. {@link Sandbox} is where to begin. On the server's own machine
+ * nothing need be configured; elsewhere set `COVE_URL` and `COVE_API_KEY`. All times are in seconds.
+ */
+
+export { Client, type PullOptions } from "./client.js";
+export { Code, CodeContext, type CodeOptions, type ContextOptions } from "./code.js";
+export {
+  AlreadyExistsError,
+  ApiError,
+  type ApiErrorDetail,
+  AuthenticationError,
+  CodeFailed,
+  CodeTimedOut,
+  CommandFailed,
+  CommandTimedOut,
+  ConfigurationError,
+  ConflictError,
+  ConnectionError,
+  CoveError,
+  DiskFullError,
+  FileError,
+  ForbiddenError,
+  ForkFailed,
+  GuestError,
+  InUseError,
+  InvalidRequestError,
+  LimitError,
+  NotFoundError,
+  PathExistsError,
+  PathIsADirectoryError,
+  PathNotADirectoryError,
+  PathNotFoundError,
+  PathPermissionError,
+  ProcessGoneError,
+  ProtocolError,
+  RateLimitError,
+  ServerError,
+  TimedOutError,
+  UnavailableError,
+  UnsupportedError,
+  WaitTimeout,
+} from "./errors.js";
+export {
+  type Content,
+  type FileOptions,
+  Files,
+  type ReadOptions,
+  type WriteOptions,
+} from "./files.js";
+export { Process, type ScreenOptions, Stream, Terminal, type WaitOptions } from "./process.js";
+export { type Check, CodeOutput, CodeResult, type Output, Result } from "./results.js";
+export {
+  type EgressOptions,
+  type LifecycleOptions,
+  type Network,
+  type RunOptions,
+  Sandbox,
+  type SandboxOptions,
+  type StartOptions,
+  type TerminalOptions,
+  type UpdateOptions,
+} from "./sandbox.js";
+export type { ClientOptions } from "./settings.js";
+export { type ClientChoice, type ForkOptions, Forks, Snapshot } from "./snapshot.js";
+export type * from "./types.js";
+export type { Cancel, Command, CommandOptions, Size } from "./wire.js";

@@ -1,0 +1,589 @@
+/** The sandbox itself. */
+
+import { Client } from "./client.js";
+import { Code } from "./code.js";
+import { NotFoundError, WaitTimeout } from "./errors.js";
+import { Files } from "./files.js";
+import { asyncDispose, each, sleep, undoing, values } from "./flow.js";
+import { PAGE_MAX, STOP_GRACE_DEFAULT_MS } from "./limits.js";
+import { camel, snake } from "./names.js";
+import { Process, processInfo, Stream, Terminal } from "./process.js";
+import type { Check, Result } from "./results.js";
+import { type ClientChoice, type ForkOptions, Forks, Snapshot, SNAPSHOT_PATIENCE_S } from "./snapshot.js";
+import type {
+  Egress,
+  Event,
+  Metrics,
+  NetworkPolicy,
+  Port,
+  ProcessInfo,
+  ResourcesRequest,
+  SandboxInfo,
+  Share,
+  SnapshotInfo,
+  SshAccess,
+  State,
+  Timeline,
+} from "./types.js";
+import {
+  type Call,
+  type Cancel,
+  type Command,
+  commandBody,
+  type CommandOptions,
+  inputBody,
+  megabytes,
+  networkBody,
+  once,
+  PATIENCE_S,
+  sandboxPath,
+  shown,
+  type Size,
+  unlessEmpty,
+  wholeSeconds,
+} from "./wire.js";
+
+/** Seconds a create may take: an image may have to be made first. */
+const CREATE_PATIENCE_S = 1200;
+/** What a terminal runs by default. */
+const LOGIN_SHELL: Command = ["/bin/sh", "-c", "exec $(command -v bash || echo sh) -i"];
+/** Milliseconds between two looks for a port. */
+const PORT_PAUSE_MS = 20;
+/** Works of {@link Sandbox.map} that are done at once. */
+const MAP_AT_ONCE = 10;
+
+/** `"none"`, `"open"`, a list of what can be reached, or the policy itself. */
+export type Network = "none" | "open" | readonly string[] | NetworkPolicy;
+
+/** What happens to a sandbox by itself, each after so many seconds. */
+export interface LifecycleOptions {
+  /** Idle time after which its processes are frozen in memory. */
+  freezeAfter?: number | undefined;
+  /** Idle time after which its memory is put on disk. */
+  pauseAfter?: number | undefined;
+  /** Idle time after which its processes are ended. */
+  stopAfter?: number | undefined;
+  /** Idle time after which it is deleted. */
+  deleteAfter?: number | undefined;
+  /** Age at which it is deleted in any case. */
+  maxLifetime?: number | undefined;
+}
+
+/** What {@link Sandbox.create} takes. Everything has a default. */
+export interface SandboxOptions extends ClientChoice, LifecycleOptions {
+  /** Default: `debian`. */
+  image?: string | undefined;
+  /** Begin from a snapshot's disk instead of an image. */
+  snapshot?: string | Snapshot | undefined;
+  /** With `snapshot`: with its processes running. */
+  restoreMemory?: boolean | undefined;
+  name?: string | undefined;
+  /** CPUs. Default: 1. */
+  cpu?: number | undefined;
+  /** Default: 1 GiB. */
+  memory?: Size | undefined;
+  disk?: Size | undefined;
+  env?: Readonly<Record<string, string>> | undefined;
+  labels?: Readonly<Record<string, string>> | undefined;
+  /** Who runs its commands. */
+  user?: string | undefined;
+  /** Where they run. */
+  workdir?: string | undefined;
+  /** What it can reach. Default: `"none"`. */
+  network?: Network | undefined;
+  isolation?: string | undefined;
+  /** Limits that have no option of their own here. */
+  resources?: Partial<ResourcesRequest> | undefined;
+  /** Whether `await using` leaves it alone. Find it again with {@link Sandbox.get}. */
+  keep?: boolean | undefined;
+}
+
+/** What {@link Sandbox.run} takes. */
+export interface RunOptions extends CommandOptions {
+  /** Its standard input. */
+  input?: string | Uint8Array | undefined;
+  /** Whether a failure throws {@link CommandFailed}. Default: only when the timeout passed. */
+  check?: Check;
+  /** Called with text as it comes. */
+  onStdout?: ((text: string) => void | Promise<void>) | undefined;
+  onStderr?: ((text: string) => void | Promise<void>) | undefined;
+}
+
+/** What {@link Sandbox.start} takes. */
+export interface StartOptions extends CommandOptions {
+  /** Whether its input stays open for {@link Process.send}. */
+  stdin?: boolean | undefined;
+  /** A word to find it by. */
+  tag?: string | undefined;
+  /** Bytes of each stream that the sandbox keeps. Default: 256 KiB. */
+  keepOutput?: number | undefined;
+}
+
+/** What {@link Sandbox.terminal} takes. */
+export interface TerminalOptions extends Omit<CommandOptions, "timeout"> {
+  /** Default: 80. */
+  cols?: number | undefined;
+  /** Default: 24. */
+  rows?: number | undefined;
+}
+
+/** What {@link Sandbox.update} takes; what is not named stays. */
+export interface UpdateOptions extends Cancel, LifecycleOptions {
+  name?: string | undefined;
+  labels?: Readonly<Record<string, string>> | undefined;
+  cpu?: number | undefined;
+  memory?: Size | undefined;
+  memoryMax?: Size | undefined;
+  disk?: Size | undefined;
+  pids?: number | undefined;
+}
+
+/** What {@link Sandbox.egress} takes. */
+export interface EgressOptions extends Cancel {
+  verdict?: Egress["verdict"] | undefined;
+  protocol?: Egress["protocol"] | undefined;
+  name?: string | undefined;
+  after?: number | undefined;
+  /** Whether to go on with what is decided from now on. */
+  follow?: boolean | undefined;
+}
+
+function lifecycle(options: LifecycleOptions): Record<string, number | undefined> {
+  return {
+    freeze_after_s: wholeSeconds("freezeAfter", options.freezeAfter),
+    pause_after_s: wholeSeconds("pauseAfter", options.pauseAfter),
+    stop_after_s: wholeSeconds("stopAfter", options.stopAfter),
+    delete_after_s: wholeSeconds("deleteAfter", options.deleteAfter),
+    max_lifetime_s: wholeSeconds("maxLifetime", options.maxLifetime),
+  };
+}
+
+function given<T extends object>(values: T): Partial<T> {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as Partial<T>;
+}
+
+function createBody(options: SandboxOptions): unknown {
+  const { image, snapshot, restoreMemory, name, isolation, env, labels, user, workdir } = options;
+  const limits = {
+    cpu: options.cpu,
+    memory_mb: megabytes("memory", options.memory),
+    disk_mb: megabytes("disk", options.disk),
+  };
+  return {
+    image,
+    snapshot: snapshot instanceof Snapshot ? snapshot.id : snapshot,
+    memory: restoreMemory || undefined,
+    name,
+    isolation,
+    resources: unlessEmpty({ ...(snake(options.resources ?? {}) as object), ...given(limits) }),
+    env,
+    labels,
+    user,
+    workdir,
+    network: networkBody(options.network),
+    lifecycle: unlessEmpty(lifecycle(options)),
+  };
+}
+
+/**
+ * A machine of your own, made in milliseconds and deleted at the end of its block.
+ *
+ * ```ts
+ * await using box = await Sandbox.create();
+ * console.log((await box.run("echo hello")).stdout);
+ * ```
+ */
+export class Sandbox implements AsyncDisposable {
+  /** Its files. */
+  readonly files: Files;
+  /** Its code interpreter. */
+  readonly code: Code;
+  readonly #client: Client;
+  readonly #keep: boolean;
+  #info: SandboxInfo;
+  #deleted = false;
+
+  /** @internal */
+  constructor(client: Client, info: SandboxInfo, keep: boolean) {
+    this.#client = client;
+    this.#info = info;
+    this.#keep = keep;
+    this.files = new Files(client, info.id);
+    this.code = new Code(client, info.id);
+  }
+
+  /** Makes one, from an image or with options. */
+  static async create(image: string, options?: SandboxOptions): Promise<Sandbox>;
+  static async create(options?: SandboxOptions): Promise<Sandbox>;
+  static async create(first?: string | SandboxOptions, second: SandboxOptions = {}): Promise<Sandbox> {
+    const options = typeof first === "string" ? { ...second, image: first } : (first ?? {});
+    const { client = Client.default(), keep = false, signal } = options;
+    // The same key for every try, so that there is never more than one.
+    const call = once({ method: "POST", path: "/v1/sandboxes", json: createBody(options), patience: CREATE_PATIENCE_S });
+    return undoing(
+      signal,
+      async () => new Sandbox(client, await client._get<SandboxInfo>(call), keep),
+      (box) => box.delete(),
+    );
+  }
+
+  /**
+   * Makes one, does the work with it and deletes it: `await using` for runtimes without that.
+   *
+   * ```ts
+   * const text = await Sandbox.with(async (box) => (await box.run("date")).stdout);
+   * ```
+   */
+  static async with<R>(work: (box: Sandbox) => Promise<R> | R): Promise<R>;
+  static async with<R>(options: SandboxOptions, work: (box: Sandbox) => Promise<R> | R): Promise<R>;
+  static async with<R>(
+    first: SandboxOptions | ((box: Sandbox) => Promise<R> | R),
+    second?: (box: Sandbox) => Promise<R> | R,
+  ): Promise<R> {
+    const [options, work] = typeof first === "function" ? [{}, first] : [first, second];
+    if (work === undefined) throw new TypeError("the second argument must be a function");
+    const box = await Sandbox.create(options);
+    try {
+      return await work(box);
+    } finally {
+      await box[asyncDispose]();
+    }
+  }
+
+  /** One that exists, by id or name. `await using` leaves it alone. */
+  static async get(sandbox: string, options: ClientChoice = {}): Promise<Sandbox> {
+    const { client = Client.default(), signal } = options;
+    const info = await client._get<SandboxInfo>({ method: "GET", path: sandboxPath(sandbox), signal });
+    return new Sandbox(client, info, true);
+  }
+
+  /** Those that exist, all of them or those that match. */
+  static async *list(
+    options: ClientChoice & { labels?: Readonly<Record<string, string>>; state?: State; name?: string } = {},
+  ): AsyncGenerator<Sandbox, void, undefined> {
+    const { client = Client.default(), labels = {}, state, name, signal } = options;
+    const pairs = Object.entries(labels).map(([key, value]) => `${key}=${value}`).join(",") || undefined;
+    const call: Call = { method: "GET", path: "/v1/sandboxes", query: { labels: pairs, state, name }, signal };
+    for await (const info of client._pages<SandboxInfo>(call)) yield new Sandbox(client, info, true);
+  }
+
+  async [asyncDispose](): Promise<void> {
+    if (this.#keep || this.#deleted) return;
+    try {
+      await this.delete();
+    } catch (error) {
+      if (!(error instanceof NotFoundError)) throw error;
+    }
+  }
+
+  /** The sandbox as the server last told; {@link refresh} asks again. */
+  get info(): SandboxInfo {
+    return this.#info;
+  }
+
+  get id(): string {
+    return this.#info.id;
+  }
+
+  get name(): string | undefined {
+    return this.#info.name;
+  }
+
+  get state(): State {
+    return this.#info.state;
+  }
+
+  get labels(): Readonly<Record<string, string>> {
+    return this.#info.labels;
+  }
+
+  #call(method: Call["method"], rest = "", more: Partial<Call> = {}): Call {
+    return { method, path: sandboxPath(this.id, rest), ...more };
+  }
+
+  async #told(call: Call): Promise<this> {
+    this.#info = await this.#client._get<SandboxInfo>(call);
+    return this;
+  }
+
+  /** Asks the server again; {@link info} is up to date afterwards. */
+  async refresh(options: Cancel = {}): Promise<this> {
+    return this.#told(this.#call("GET", "", options));
+  }
+
+  /**
+   * Runs a command to its end. Text goes to the user's shell; an array is a program and its arguments, without a
+   * shell.
+   *
+   * After `timeout` seconds the command and its children are killed, and this throws {@link CommandTimedOut}; with
+   * `check: false` the result says `timedOut` instead. With `check: true` anything but exit code 0 is
+   * {@link CommandFailed}. Aborting the signal kills the command. A broken connection or a restart of the server
+   * does not: its output is resumed where it was.
+   */
+  async run(command: Command, options: RunOptions = {}): Promise<Result> {
+    const { check, onStdout, onStderr, ...rest } = options;
+    const stream = this.stream(command, rest);
+    try {
+      for await (const out of stream) {
+        if (out.text) await (out.stream === "stdout" ? onStdout : onStderr)?.(out.text);
+      }
+      return await stream.result(check === undefined ? {} : { check });
+    } finally {
+      await stream.close();
+    }
+  }
+
+  /** Runs a command and yields its output while it runs; `result()` of the stream is its end. */
+  stream(command: Command, options: Omit<RunOptions, "check" | "onStdout" | "onStderr"> = {}): Stream {
+    const body = { ...commandBody(command, options), ...inputBody(options.input) };
+    return new Stream(this.#client, this.id, body, shown(command), options.signal);
+  }
+
+  /** Starts a command in the background: a server, a long build. */
+  async start(command: Command, options: StartOptions = {}): Promise<Process> {
+    const { stdin, tag, keepOutput, signal } = options;
+    const body = { ...commandBody(command, options), tag, ring_bytes: keepOutput, stdin_open: stdin || undefined };
+    const begin = async () => new Process(this.#client, this.id, await this.#begin(body), shown(command));
+    return undoing(signal, begin, (made) => made._end());
+  }
+
+  /** A terminal with a shell in it, or with a command. */
+  async terminal(command: Command = LOGIN_SHELL, options: TerminalOptions = {}): Promise<Terminal> {
+    const { cols = 80, rows = 24, signal } = options;
+    const body = { ...commandBody(command, options), pty: { cols, rows } };
+    const begin = async () => new Terminal(this.#client, this.id, await this.#begin(body), shown(command));
+    return undoing(signal, begin, (made) => made._end());
+  }
+
+  async #begin(json: unknown): Promise<string> {
+    return (await this.#client._get<ProcessInfo>(this.#call("POST", "/processes", { json }))).id;
+  }
+
+  /** Commands of this sandbox, ended ones too, as long as they are remembered. */
+  async processes(options: Cancel = {}): Promise<ProcessInfo[]> {
+    return (await this.#client._items<ProcessInfo>(this.#call("GET", "/processes", options))).map(processInfo);
+  }
+
+  /** One of them, to follow it, write to it or end it. */
+  async process(id: string, options: Cancel = {}): Promise<Process> {
+    const call = this.#call("GET", `/processes/${encodeURIComponent(id)}`, options);
+    const info = await this.#client._get<ProcessInfo>(call);
+    return new Process(this.#client, this.id, info.id, shown(info.argv));
+  }
+
+  /** TCP ports somebody inside listens on. */
+  async ports(options: Cancel = {}): Promise<Port[]> {
+    const found = await this.#client._items<Port>(this.#call("GET", "/ports", options));
+    return found.map((port) => ({ ...port, public: port.public ?? false }));
+  }
+
+  /** Waits until somebody inside listens on a port, at most `timeout` seconds (default 30). */
+  async waitForPort(port: number, options: Cancel & { timeout?: number } = {}): Promise<Port> {
+    const { timeout = 30, signal } = options;
+    const deadline = Date.now() + timeout * 1000;
+    for (;;) {
+      const found = (await this.ports({ signal })).find((one) => one.port === port);
+      if (found !== undefined) return found;
+      if (Date.now() > deadline) throw new WaitTimeout(`nothing listens on port ${port} after ${timeout} seconds`);
+      await sleep(PORT_PAUSE_MS, signal);
+    }
+  }
+
+  /**
+   * A link to a server inside, for people without a key; good for `expires` seconds (default: an hour). With
+   * `public: true` everybody can visit without a link, until {@link unshare}.
+   */
+  async share(port: number, options: Cancel & { expires?: number; public?: boolean } = {}): Promise<Share> {
+    const json = { expires_s: wholeSeconds("expires", options.expires), public: options.public || undefined };
+    return this.#client._get<Share>(this.#call("POST", `/ports/${port}/share`, { json, signal: options.signal }));
+  }
+
+  /** Revokes every link to a port, and that it is public. */
+  async unshare(port: number, options: Cancel = {}): Promise<void> {
+    await this.#client._done(this.#call("DELETE", `/ports/${port}/share`, options));
+  }
+
+  /** What it can reach from now on. Connections that this forbids are cut at once. */
+  async setNetwork(network: Network, options: Cancel = {}): Promise<this> {
+    return this.#told(this.#call("PATCH", "", { json: { network: networkBody(network) }, ...options }));
+  }
+
+  /** What its network policy decided, oldest first; with `follow` also what it decides from now on. */
+  async *egress(options: EgressOptions = {}): AsyncGenerator<Egress, void, undefined> {
+    const { signal, ...query } = options;
+    const call = this.#call("GET", "/egress", { query: { ...query, limit: PAGE_MAX }, signal });
+    if (!options.follow) {
+      yield* await this.#client._items<Egress>(call);
+      return;
+    }
+    for await (const line of this.#client._lines({ ...call, patience: null })) {
+      if ((line as { type?: string }).type === "entry") yield camel<Egress>(line);
+    }
+  }
+
+  /** What it uses now. */
+  async metrics(options: Cancel = {}): Promise<Metrics> {
+    return this.#client._get<Metrics>(this.#call("GET", "/metrics", options));
+  }
+
+  /** What happened to it, oldest first. */
+  async events(after?: number, options: Cancel = {}): Promise<Event[]> {
+    return this.#client._items<Event>(this.#call("GET", "/events", { query: { after }, ...options }));
+  }
+
+  /** How to log in by SSH, with a token that is good for `expires` seconds. */
+  async ssh(options: Cancel & { expires?: number } = {}): Promise<SshAccess> {
+    const json = { expires_s: wholeSeconds("expires", options.expires) };
+    return this.#client._get<SshAccess>(this.#call("POST", "/ssh", { json, signal: options.signal }));
+  }
+
+  /** Changes name, labels or limits while it runs; what is not named stays. */
+  async update(options: UpdateOptions): Promise<this> {
+    const times = given(lifecycle(options));
+    const json = {
+      name: options.name,
+      labels: options.labels,
+      resources: unlessEmpty({
+        cpu: options.cpu,
+        memory_mb: megabytes("memory", options.memory),
+        memory_max_mb: megabytes("memoryMax", options.memoryMax),
+        disk_mb: megabytes("disk", options.disk),
+        pids: options.pids,
+      }),
+      // The server replaces a lifecycle whole.
+      lifecycle: unlessEmpty(times) && { ...(snake(this.info.lifecycle) as object), ...times },
+    };
+    return this.#told(this.#call("PATCH", "", { json, signal: options.signal }));
+  }
+
+  /** Ends its processes and keeps its disk; they get `grace` seconds (default 10) to end by themselves. */
+  async stop(options: Cancel & { grace?: number } = {}): Promise<this> {
+    const { grace, signal } = options;
+    const json = grace === undefined ? undefined : { grace_ms: Math.round(grace * 1000) };
+    const patience = PATIENCE_S + (grace ?? STOP_GRACE_DEFAULT_MS / 1000);
+    return this.#told(this.#call("POST", "/stop", { json, patience, signal }));
+  }
+
+  /**
+   * Puts its memory on disk: it uses neither CPU nor memory, and goes on where it was when it is needed again. The
+   * next command wakes it by itself.
+   */
+  async pause(options: Cancel = {}): Promise<this> {
+    return this.#told(this.#call("POST", "/pause", { patience: SNAPSHOT_PATIENCE_S, ...options }));
+  }
+
+  /** Holds its processes still, memory kept; waking takes about a millisecond. */
+  async freeze(options: Cancel = {}): Promise<this> {
+    return this.#told(this.#call("POST", "/freeze", options));
+  }
+
+  /** Makes it run again, whether it was stopped, paused or frozen. */
+  async resume(options: Cancel = {}): Promise<this> {
+    const how = (await this.refresh(options)).state === "stopped" ? "/start" : "/resume";
+    return this.#told(this.#call("POST", how, { patience: SNAPSHOT_PATIENCE_S, ...options }));
+  }
+
+  /** Keeps its present state: the disk, with `memory` its processes too. It goes on meanwhile. */
+  async snapshot(options: Cancel & { name?: string; memory?: boolean } = {}): Promise<Snapshot> {
+    const { name, memory, signal } = options;
+    const json = { name, memory: memory || undefined };
+    const call = once(this.#call("POST", "/snapshots", { json, patience: SNAPSHOT_PATIENCE_S }));
+    return undoing(
+      signal,
+      async () => new Snapshot(this.#client, await this.#client._get<SnapshotInfo>(call)),
+      (made) => made.delete(),
+    );
+  }
+
+  /** Its snapshots. */
+  async snapshots(options: Cancel = {}): Promise<Snapshot[]> {
+    const found: Snapshot[] = [];
+    for await (const info of this.#client._pages<SnapshotInfo>(this.#call("GET", "/snapshots", options))) {
+      found.push(new Snapshot(this.#client, info));
+    }
+    return found;
+  }
+
+  /** Puts it back to a snapshot; with `memory` its processes too. The answer is a snapshot of its previous state. */
+  async rollback(to: string | Snapshot, options: Cancel & { memory?: boolean } = {}): Promise<Snapshot> {
+    const { memory = false, signal } = options;
+    const json = { snapshot: to instanceof Snapshot ? to.id : to, memory };
+    const call = this.#call("POST", "/rollback", { json, patience: SNAPSHOT_PATIENCE_S, signal });
+    const { sandbox, kept } = await this.#client._get<{ sandbox: SandboxInfo; kept: SnapshotInfo }>(call);
+    this.#info = sandbox;
+    return new Snapshot(this.#client, kept);
+  }
+
+  /** Copies of it, each a sandbox of its own; with `memory` they go on with its processes. */
+  async fork(count = 1, options: ForkOptions = {}): Promise<Forks> {
+    return Forks._make(this.#client, sandboxPath(this.id, "/fork"), count, options);
+  }
+
+  /**
+   * Does the work for each item in a fork of its own, some at once; results in the items' order. All begin from the
+   * same state. The forks are deleted when their work is done; the first error is thrown when all have ended.
+   */
+  async map<T, R>(
+    work: (fork: Sandbox, item: T) => Promise<R>,
+    items: Iterable<T>,
+    options: Cancel & { memory?: boolean; concurrency?: number } = {},
+  ): Promise<R[]> {
+    const { memory = false, concurrency = MAP_AT_ONCE, signal } = options;
+    const todo = [...items];
+    const origin = todo.length > concurrency ? await this.snapshot({ memory, signal }) : this;
+    const outcomes: PromiseSettledResult<R>[] = [];
+    try {
+      for (let begin = 0; begin < todo.length; begin += concurrency) {
+        const some = todo.slice(begin, begin + concurrency);
+        const forks = await origin.fork(some.length, { memory, signal });
+        try {
+          const pairs = [...forks].map((fork, index) => [fork, some[index] as T] as const);
+          outcomes.push(
+            ...(await each(pairs, concurrency, async ([fork, item]) => {
+              try {
+                return await work(fork, item);
+              } finally {
+                await fork[asyncDispose]();
+              }
+            })),
+          );
+        } finally {
+          await forks.delete();
+        }
+      }
+    } finally {
+      if (origin instanceof Snapshot) await origin.delete();
+    }
+    return values(outcomes);
+  }
+
+  /**
+   * All or nothing: when the work throws, the sandbox is put back to its state before. Without `memory` that is the
+   * disk, and its processes are ended; with `memory` they go on as before.
+   */
+  async attempt<R>(work: (box: this) => Promise<R> | R, options: Cancel & { memory?: boolean } = {}): Promise<R> {
+    const { memory = false, signal } = options;
+    const before = await this.snapshot({ memory, signal });
+    let result: R;
+    try {
+      result = await work(this);
+    } catch (error) {
+      await (await this.rollback(before, { memory })).delete();
+      await before.delete();
+      throw error;
+    }
+    await before.delete();
+    return result;
+  }
+
+  /** Its snapshots, forks and rollbacks, and where it is now. */
+  async timeline(options: Cancel = {}): Promise<Timeline> {
+    return this.#client._get<Timeline>(this.#call("GET", "/timeline", options));
+  }
+
+  /** Deletes it and all that is in it. */
+  async delete(options: Cancel = {}): Promise<void> {
+    await this.#client._done(this.#call("DELETE", "", options));
+    this.#deleted = true;
+  }
+}

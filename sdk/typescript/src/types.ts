@@ -1,0 +1,63 @@
+/** Plain values the server tells, typed from its OpenAPI document. */
+
+import type { Camel } from "./names.js";
+import type { components } from "./openapi.js";
+
+type Schemas = components["schemas"];
+
+/** Where a sandbox is in its life. */
+export type State = Schemas["SandboxState"];
+/** What the code interpreter speaks. TypeScript runs in JavaScript's contexts. */
+export type Language = Schemas["CodeLanguage"];
+/** `none`: nothing but itself. `allowlist`: what is listed. `open`: the internet, but no private ranges. */
+export type NetworkMode = Schemas["Reach"];
+
+/** Limits in force. */
+export interface Resources extends Camel<Schemas["ResourcesView"]> {}
+/** Limits to ask for. */
+export interface ResourcesRequest extends Camel<Schemas["ResourcesRequest"]> {}
+/** A network policy. */
+export interface NetworkPolicy extends Camel<Schemas["Network"]> {}
+/** What happens to a sandbox by itself. */
+export interface Lifecycle extends Camel<Schemas["Lifecycle"]> {}
+/** A sandbox as it was when the server last told. */
+export interface SandboxInfo extends Camel<Schemas["Sandbox"]> {}
+/** A TCP port somebody inside listens on. */
+export interface Port extends Camel<Schemas["Port"]> {
+  public: boolean;
+}
+/** Where a shared port is visited. */
+export interface Share extends Camel<Schemas["PortShare"]> {}
+/** One decision of a sandbox's network policy. A connection comes again when it has ended, with its bytes. */
+export interface Egress extends Camel<Schemas["EgressEntry"]> {}
+/** What a sandbox uses. */
+export interface Metrics extends Camel<Schemas["Metrics"]> {}
+/** Something that happened to a sandbox; its fields depend on the `type`. */
+export type Event = Camel<Schemas["Event"]>;
+/** An image sandboxes can start from. */
+export interface Image extends Camel<Schemas["Image"]> {}
+/** What an organisation or a sandbox used. */
+export interface Usage extends Camel<Schemas["UsageFigures"]> {}
+/** A code context that runs. */
+export interface CodeContextInfo extends Camel<Schemas["CodeContext"]> {}
+/** What code threw. */
+export interface CodeError extends Camel<Schemas["CodeError"]> {}
+/** One state of a sandbox, with memory or without. It never changes. */
+export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
+/** The tree a sandbox is part of. */
+export interface Timeline extends Camel<Schemas["Timeline"]> {}
+/** Something happened below a watched path. */
+export interface FileChange extends Camel<Schemas["FileChange"]> {}
+/** How to log in to a sandbox by SSH. */
+export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
+
+/** A command's record in the sandbox. */
+export interface ProcessInfo extends Camel<Schemas["Process"]> {
+  running: boolean;
+}
+
+/** What is at a path. */
+export interface FileInfo extends Camel<Schemas["FileInfo"]> {
+  isFile: boolean;
+  isDir: boolean;
+}

@@ -1,0 +1,197 @@
+/** The behaviour that all SDKs share: `sdk/vectors`, run by the tests of each. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { describe, test } from "node:test";
+
+import * as cove from "../src/index.js";
+import { Client, Sandbox } from "../src/index.js";
+import { camel } from "../src/names.js";
+import { misbehaving } from "./misbehaving.js";
+
+type Values = Record<string, unknown>;
+interface Failure {
+  error?: string;
+  code?: string;
+  says?: string[];
+}
+interface Step {
+  on?: string;
+  do: string;
+  args?: unknown[];
+  options?: Values;
+  as?: string;
+  collect?: "text" | "values";
+  expect?: unknown;
+  fails?: Failure;
+}
+interface Scenario {
+  name: string;
+  create?: Values;
+  steps: Step[];
+}
+interface Wire {
+  name: string;
+  call: string;
+  answers: { drop?: boolean; status: number; headers?: Record<string, string>; body?: unknown; text?: string }[];
+  requests: number;
+  one_key?: boolean;
+  no_key?: boolean;
+  fails?: Failure;
+}
+
+function load<T>(name: string): T[] {
+  return JSON.parse(readFileSync(`${process.env["COVE_SOURCE"]}/sdk/vectors/${name}`, "utf8")) as T[];
+}
+
+/** Methods whose arguments by position may be left out, and how many there are. */
+const POSITIONS: Record<string, number> = { terminal: 1, "code.context": 1, fork: 1, "files.chmod": 2 };
+
+function name(text: string): string {
+  return text.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+}
+
+function field(value: unknown, path: string): unknown {
+  return path.split(".").reduce((found, part) => (found as Values)[part in (found as object) ? part : name(part)], value);
+}
+
+function only(value: unknown, key: string): string | undefined {
+  const keys = typeof value === "object" && value !== null && !Array.isArray(value) ? Object.keys(value) : [];
+  return keys.length === 1 && keys[0] === key ? String((value as Values)[key]) : undefined;
+}
+
+function bytes(text: string): Uint8Array {
+  return new Uint8Array(Buffer.from(text, "base64"));
+}
+
+/** An argument; the names of options are this package's, those of a caller's own maps stay. */
+function argument(value: unknown, known: Values): unknown {
+  const reference = only(value, "$");
+  if (reference !== undefined) return field(known, reference);
+  const encoded = only(value, "base64");
+  if (encoded !== undefined) return bytes(encoded);
+  return value;
+}
+
+function options(values: Values, known: Values): Values {
+  return Object.fromEntries(Object.entries(values).map(([key, value]) => [name(key), argument(value, known)]));
+}
+
+function agree(told: unknown, wanted: unknown, known: Values, where: string): void {
+  const pattern = only(wanted, "matches");
+  const reference = only(wanted, "$");
+  const encoded = only(wanted, "base64");
+  if (pattern !== undefined) assert.match(String(told), new RegExp(pattern), where);
+  else if (reference !== undefined) assert.equal(told, field(known, reference), where);
+  else if (encoded !== undefined) assert.deepEqual(told, bytes(encoded), where);
+  else if (Array.isArray(wanted)) {
+    assert.ok(Array.isArray(told) && told.length === wanted.length, `${where}: ${JSON.stringify(told)}`);
+    wanted.forEach((item, index) => agree(told[index], item, known, `${where}[${index}]`));
+  } else if (typeof wanted === "object" && wanted !== null) {
+    for (const [key, item] of Object.entries(wanted)) agree(field(told, key), item, known, `${where}.${key}`);
+  } else assert.equal(told, wanted, where);
+}
+
+function failed(error: unknown, wanted: Failure, where: string): void {
+  assert.ok(error instanceof Error, where);
+  if (wanted.error !== undefined) {
+    const kind = (cove as Values)[wanted.error] as typeof Error;
+    assert.ok(error instanceof kind, `${where}: ${error.name}: ${error.message}`);
+    if (wanted.error !== "FileError" && wanted.error !== "ApiError") assert.equal(error.name, wanted.error);
+  }
+  if (wanted.code !== undefined) assert.equal((error as cove.ApiError).code, wanted.code, where);
+  for (const part of wanted.says ?? []) assert.ok(error.message.includes(part), `${where}: ${error.message}`);
+}
+
+async function collected(result: unknown, how: "text" | "values"): Promise<unknown> {
+  const values: unknown[] = [];
+  for await (const value of result as AsyncIterable<unknown>) values.push(value);
+  if (how === "values") return values;
+  const texts = { stdout: "", stderr: "" };
+  for (const value of values as cove.Output[]) texts[value.stream] += value.text;
+  return texts;
+}
+
+async function follow(box: Sandbox, steps: Step[]): Promise<void> {
+  const known: Values = { box };
+  for (const [index, step] of steps.entries()) {
+    const where = `step ${index + 1}, ${step.do}`;
+    const path = step.do.split(".").map(name);
+    const method = path.pop() ?? "";
+    const owner = path.reduce((found, part) => (found as Values)[part], known[step.on ?? "box"]) as Record<string, (...args: unknown[]) => unknown>;
+    const args = (step.args ?? []).map((value) => argument(value, known));
+    if (step.options !== undefined) {
+      while (args.length < (POSITIONS[step.do] ?? 0)) args.push(undefined);
+      args.push(options(step.options, known));
+    }
+    let result: unknown;
+    try {
+      assert.equal(typeof owner[method], "function", where);
+      result = await owner[method]?.(...args);
+      if (step.collect !== undefined) result = await collected(result, step.collect);
+    } catch (error) {
+      if (step.fails === undefined) throw error;
+      failed(error, step.fails, where);
+      continue;
+    }
+    assert.equal(step.fails, undefined, `${where}: it worked`);
+    if (step.as !== undefined) known[step.as] = result;
+    if ("expect" in step) agree(result, step.expect, known, where);
+  }
+}
+
+describe("against a real server", { concurrency: 4 }, () => {
+  for (const scenario of load<Scenario>("sandboxes.json")) {
+    test(scenario.name, async () => {
+      await using box = await Sandbox.create(options(scenario.create ?? {}, {}) as cove.SandboxOptions);
+      await follow(box, scenario.steps);
+    });
+  }
+});
+
+const SANDBOX = {
+  id: "sbx_x",
+  state: "running",
+  image: "debian",
+  created_at: "2026-01-01T00:00:00Z",
+  generation: 1,
+};
+
+async function ask(client: Client, call: string): Promise<unknown> {
+  const box = new Sandbox(client, camel<cove.SandboxInfo>(SANDBOX), true);
+  switch (call) {
+    case "images":
+      return client.images();
+    case "create":
+      return Sandbox.create({ client });
+    case "delete":
+      return box.delete();
+    case "exec":
+      return box.run("true");
+    case "upload":
+      return box.files.write("/srv/x", [new TextEncoder().encode("one"), new TextEncoder().encode("two")]);
+    default:
+      throw new Error(`${call} is not known here`);
+  }
+}
+
+describe("against a server that misbehaves", { concurrency: 4 }, () => {
+  for (const vector of load<Wire>("wire.json")) {
+    test(vector.name, async () => {
+      await using server = await misbehaving((_, response, number) => {
+        const answer = vector.answers[Math.min(number, vector.answers.length) - 1];
+        if (answer === undefined || answer.drop) response.destroy();
+        else response.writeHead(answer.status, answer.headers ?? {}).end(answer.text ?? JSON.stringify(answer.body));
+      });
+      await using client = new Client({ url: server.url, apiKey: "key" });
+      let thrown: unknown;
+      await ask(client, vector.call).catch((error: unknown) => (thrown = error));
+      if (vector.fails === undefined) assert.equal(thrown, undefined);
+      else failed(thrown, vector.fails, vector.call);
+      assert.equal(server.asked.length, vector.requests);
+      const keys = new Set(server.asked.map((one) => one.key));
+      if (vector.one_key) assert.ok(keys.size === 1 && !keys.has(undefined));
+      if (vector.no_key) assert.deepEqual([...keys], [undefined]);
+    });
+  }
+});
