@@ -13,10 +13,16 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::error::{Context, PoolError};
 use crate::pool::Pool;
 use crate::volume::{Access, VolumeId};
+
+/// How often and how long apart it is tried to clear memory that somebody still writes.
+const CLEAR_ATTEMPTS: u32 = 500;
+const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 
 const MEMORY: &str = "mem";
 /// Memory holds every secret of a sandbox: only root may look into it.
@@ -118,12 +124,19 @@ impl Disk {
         make_private(&dir).context("make", &dir)
     }
 
+    /// A capture whose engine was killed goes on for a moment and may still write files there.
     pub fn clear_memory(&self) -> Result<(), PoolError> {
         let dir = self.memory();
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.context("clear", &dir),
+        for _ in 0..CLEAR_ATTEMPTS {
+            match fs::remove_dir_all(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    thread::sleep(CLEAR_PAUSE);
+                }
+                result => return result.context("clear", &dir),
+            }
         }
+        fs::remove_dir_all(&dir).context("clear", &dir)
     }
 
     /// Moves memory to a disk that has none. Between subvolumes, where a rename is refused, the files are

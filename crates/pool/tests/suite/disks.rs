@@ -15,6 +15,7 @@ on_every_backend!(
     a_block_image_is_copied_as_a_tree_is,
     memory_moves_between_disks_and_is_roots_alone,
     a_disk_with_nothing_but_memory_is_blank,
+    memory_that_is_still_being_written_is_cleared,
 );
 
 fn a_disk_is_made_once_and_found_again(pool: &mut TestPool) {
@@ -132,4 +133,29 @@ fn a_disk_with_nothing_but_memory_is_blank(pool: &mut TestPool) {
     assert!(disk.is_blank().unwrap());
     fs::create_dir(disk.dir().join("upper")).unwrap();
     assert!(!disk.is_blank().unwrap());
+}
+
+fn memory_that_is_still_being_written_is_cleared(pool: &mut TestPool) {
+    let id = sandbox("captured");
+    pool.create(&id).unwrap();
+    let disk = pool.disk(&id);
+    disk.make_memory().unwrap();
+    let dir = disk.memory();
+    let (begun, beginning) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        // Like a capture, it holds the directory and ends when that is gone.
+        for file in 0..100_000 {
+            if fs::write(dir.join(format!("pages-{file}")), "page").is_err() {
+                return;
+            }
+            if file == 10 {
+                begun.send(()).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    });
+    beginning.recv().unwrap();
+    disk.clear_memory().unwrap();
+    writer.join().unwrap();
+    assert!(!disk.has_memory());
 }
