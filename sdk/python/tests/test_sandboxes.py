@@ -150,6 +150,51 @@ def test_figures_and_events_are_told(box: Sandbox) -> None:
     assert [event.details.get("state") for event in box.events() if event.type == "state"][-1] == "running"
 
 
+def test_events_are_followed(box: Sandbox) -> None:
+    seen = []
+    for event in box.follow_events(after=0):
+        if event.type == "state":
+            seen.append(event.details["state"])
+            if len(seen) == 1:
+                box.freeze()
+                box.resume()
+        if len(seen) == 3:
+            break
+    assert seen == ["running", "frozen", "running"]
+    newest = box.events()[-1].id
+    following = cove.Client.default().follow_events(after=newest - 1)
+    assert next(following).id == newest
+    following.close()
+
+
+def test_keys_are_made_and_revoked() -> None:
+    client = cove.Client.default()
+    made = client.create_key("from the tests", ["read"], expires=600)
+    assert made.token and made.token not in repr(made)
+    with cove.Client(client.url, made.token) as reader:
+        assert reader.images()
+        with pytest.raises(cove.ForbiddenError):
+            Sandbox(client=reader)
+        assert [one.token for one in client.keys() if one.id == made.id] == [None]
+        client.revoke_key(made.id)
+        with pytest.raises(cove.AuthenticationError):
+            reader.images()
+    line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIH81UMn11ondsSBCafN+gPqjEXOjQcVn8n194LMQHp82 tests\n"
+    added = client.add_ssh_key("python-tests", line, expires=600)
+    assert added.fingerprint in [one.fingerprint for one in client.ssh_keys()]
+    client.remove_ssh_key(added.id)
+    assert added.id not in [one.id for one in client.ssh_keys()]
+
+
+def test_notebooks_show_results(box: Sandbox) -> None:
+    html = box.run("echo '<b>'; echo no >&2; exit 3")._repr_html_()
+    assert "&lt;b&gt;" in html and "no" in html and "exit code 3" in html
+    shown = box.code.run("print('said')\n[1, 2]")
+    assert shown._repr_mimebundle_() == {"text/plain": "[1, 2]", "application/json": [1, 2]}
+    assert box.code.run("print('said')")._repr_mimebundle_() == {"text/plain": "said\n"}
+    assert "ZeroDivisionError" in box.code.run("1 / 0")._repr_mimebundle_()["text/plain"]
+
+
 def test_updating_the_lifecycle_keeps_what_is_not_named() -> None:
     with Sandbox(stop_after=600, delete_after=6000) as box:
         box.update(stop_after=700)

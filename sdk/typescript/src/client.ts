@@ -6,7 +6,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen } from "./transport.js";
-import type { Event, Image, Usage } from "./types.js";
+import type { Event, Image, Key, Scope, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -22,6 +22,7 @@ import {
   RECONNECT_PAUSE_MS,
   repeatable,
   resendable,
+  wholeSeconds,
   worthAnotherTry,
 } from "./wire.js";
 
@@ -118,6 +119,57 @@ export class Client {
     return this._items<Event>({ method: "GET", path: "/v1/events", query: { after }, ...options });
   }
 
+  /**
+   * What happens to all sandboxes from now on, without end; with `after` also what came after that event. A broken
+   * connection is made again and goes on after the last event.
+   */
+  followEvents(after?: number, options: Cancel = {}): AsyncGenerator<Event, void, undefined> {
+    return this._events("/v1/events", after, options.signal);
+  }
+
+  /** The keys of the API that this one can see. */
+  async keys(options: Cancel = {}): Promise<Key[]> {
+    return this.#all<Key>({ method: "GET", path: "/v1/keys", ...options });
+  }
+
+  /** Makes a key. Its `token` is shown only here; `expires` is in seconds. */
+  async createKey(
+    name: string,
+    scopes: readonly Scope[] = ["manage"],
+    options: Cancel & { expires?: number; org?: string } = {},
+  ): Promise<Key> {
+    const { expires, org, signal } = options;
+    const json = { name, scopes, org, expires_in_s: wholeSeconds("expires", expires) };
+    return this._get<Key>({ method: "POST", path: "/v1/keys", json, signal });
+  }
+
+  /** Revokes a key, at once and for ever. */
+  async revokeKey(id: string, options: Cancel = {}): Promise<void> {
+    await this._done({ method: "DELETE", path: `/v1/keys/${encodeURIComponent(id)}`, ...options });
+  }
+
+  /** Public keys that can log in to the organisation's sandboxes by SSH. */
+  async sshKeys(options: Cancel = {}): Promise<SshKey[]> {
+    return this.#all<SshKey>({ method: "GET", path: "/v1/ssh-keys", ...options });
+  }
+
+  /** Lets a public key, a line of `id_ed25519.pub`, log in; `expires` is in seconds. */
+  async addSshKey(name: string, publicKey: string, options: Cancel & { expires?: number } = {}): Promise<SshKey> {
+    const json = { name, public_key: publicKey.trim(), expires_in_s: wholeSeconds("expires", options.expires) };
+    return this._get<SshKey>({ method: "POST", path: "/v1/ssh-keys", json, signal: options.signal });
+  }
+
+  /** Takes a public key's right to log in away. */
+  async removeSshKey(id: string, options: Cancel = {}): Promise<void> {
+    await this._done({ method: "DELETE", path: `/v1/ssh-keys/${encodeURIComponent(id)}`, ...options });
+  }
+
+  async #all<T>(call: Call): Promise<T[]> {
+    const found: T[] = [];
+    for await (const item of this._pages<T>(call)) found.push(item);
+    return found;
+  }
+
   /** @internal The answer's head, its body still to come. Tries again where that is safe and may help. */
   async _send(call: Call): Promise<Answer> {
     const transport = (this.#transport ??= open(this.#settings));
@@ -205,6 +257,38 @@ export class Client {
   async *_lines(call: Call): AsyncGenerator<unknown, void, undefined> {
     const lines = new Lines();
     for await (const piece of (await this._send(call)).pieces()) yield* lines.feed(piece);
+  }
+
+  /** @internal Events as they happen, over broken connections and restarts of the server. */
+  async *_events(path: string, after: number | undefined, signal?: AbortSignal): AsyncGenerator<Event, void, undefined> {
+    let last = after;
+    let lost: number | undefined;
+    for (;;) {
+      const lines = new Lines();
+      const begun = Date.now();
+      let why: CoveError = new ConnectionError("the server ended the events");
+      try {
+        const call: Call = { method: "GET", path, query: { follow: true, after: last }, patience: null, signal };
+        for await (const piece of (await this._send(call)).pieces()) {
+          for (const [kind, data] of lines.events(piece)) {
+            if (kind === "lost") {
+              throw new CoveError("some events were lost, because they were not read in time; begin again with events()");
+            }
+            const event = camel<Event>(data);
+            last = event.id;
+            lost = undefined;
+            yield event;
+          }
+        }
+      } catch (error) {
+        if (!(error instanceof ConnectionError)) throw error;
+        why = error;
+      }
+      const now = Date.now();
+      if (lost === undefined || now - begun > RECONNECT_FOR_MS) lost = now;
+      if (now - lost > RECONNECT_FOR_MS) throw why;
+      await sleep(RECONNECT_PAUSE_MS, signal);
+    }
   }
 
   /**

@@ -6,8 +6,9 @@ import { stat } from "node:fs/promises";
 import type { Client } from "./client.js";
 import { CoveError, fromDetail, PathNotADirectoryError, PathNotFoundError } from "./errors.js";
 import { camel } from "./names.js";
+import type { Result } from "./results.js";
 import { pack, replacing, unpack } from "./trees.js";
-import type { FileChange, FileInfo } from "./types.js";
+import type { FileChange, FileInfo, FileMatch } from "./types.js";
 import { type Call, type Cancel, octal, sandboxPath } from "./wire.js";
 
 /** What can be written: text, bytes, or bytes piece by piece. */
@@ -46,6 +47,18 @@ export interface WriteOptions extends FileOptions {
   append?: boolean;
 }
 
+/** @internal Runs a command in the sandbox. */
+export type Runner = (
+  command: readonly string[],
+  options: {
+    user?: string | undefined;
+    signal?: AbortSignal | undefined;
+    timeout?: number | undefined;
+    env?: Record<string, string>;
+    check?: boolean;
+  },
+) => Promise<Result>;
+
 function fileInfo(info: FileInfo): FileInfo {
   return { ...info, isFile: info.type === "file", isDir: info.type === "directory" };
 }
@@ -77,11 +90,13 @@ async function body(content: Content): Promise<Uint8Array | ReadableStream<Uint8
 export class Files {
   readonly #client: Client;
   readonly #sandbox: string;
+  readonly #run: Runner;
 
   /** @internal */
-  constructor(client: Client, sandbox: string) {
+  constructor(client: Client, sandbox: string, run: Runner) {
     this.#client = client;
     this.#sandbox = sandbox;
+    this.#run = run;
   }
 
   #call(method: Call["method"], rest: string, more: Partial<Call>): Call {
@@ -211,6 +226,49 @@ export class Files {
     }
     const answer = await this.#client._send(this.#call("GET", "/archive", { query: { path: source, user }, signal }));
     await unpack(answer.pieces(), target);
+  }
+
+  /** The paths below a directory whose name matches a pattern of the shell, sorted. */
+  async find(path: string, pattern = "*", options: FileOptions = {}): Promise<string[]> {
+    await this.stat(path, options);
+    const command = ["find", path, "-mindepth", "1", "-name", pattern, "-print0"];
+    const { stdout } = await this.#run(command, { ...options, check: true });
+    return stdout.split("\0").filter(Boolean).sort();
+  }
+
+  /**
+   * The lines of a file, or of all text files below a directory, that match. The pattern is an extended regular
+   * expression, with `literal` plain text; `name` limits the search to files whose name matches a pattern of the
+   * shell.
+   */
+  async grep(
+    path: string,
+    pattern: string,
+    options: FileOptions & { name?: string; ignoreCase?: boolean; literal?: boolean } = {},
+  ): Promise<FileMatch[]> {
+    const { name, ignoreCase, literal, ...rest } = options;
+    await this.stat(path, rest);
+    const command = ["grep", "-rHnIZ", literal ? "-F" : "-E", ...(ignoreCase ? ["-i"] : [])];
+    if (name !== undefined) command.push(`--include=${name}`);
+    const result = await this.#run([...command, "-e", pattern, "--", path], rest);
+    // 1 says that nothing matched.
+    if (result.exitCode !== 1) result.check();
+    return result.stdout.split("\n").flatMap((line) => {
+      const [, file, number, text] = /^([^\0]*)\0(\d+):(.*)$/s.exec(line) ?? [];
+      return file === undefined ? [] : [{ path: file, line: Number(number), text: text ?? "" }];
+    });
+  }
+
+  /** Replaces text in a file, everywhere; how often. Mode and owner of the file stay. */
+  async replace(path: string, old: string, text: string, options: FileOptions = {}): Promise<number> {
+    if (old === "") throw new TypeError("the text to replace must not be empty");
+    const parts = (await this.read(path, options)).split(old);
+    if (parts.length > 1) {
+      const info = await this.stat(path, { ...options, follow: true });
+      const owner = options.user === undefined ? { owner: `${info.uid}:${info.gid}` } : {};
+      await this.write(path, parts.join(text), { ...options, ...owner, mode: Number.parseInt(info.mode, 8) });
+    }
+    return parts.length - 1;
   }
 
   /** Changes below a path as they happen, without end; the first says that the watch is ready. */

@@ -123,12 +123,15 @@ export class Process implements AsyncIterable<Output> {
     await this.signal("KILL", options);
   }
 
-  /** @internal Ends it; no error when it has ended already, or when the server does not answer. */
-  async _end(): Promise<void> {
-    const json = { signal: "KILL" };
-    await this._client
-      ._done(this._call("POST", "/signal", { json, repeatable: true, patience: ABORT_PATIENCE_S }))
-      .catch(() => {});
+  /** @internal Kills it and waits for its end; no error when it has ended already, or when nobody answers. */
+  async _end(transcript: Transcript = new Transcript(0)): Promise<void> {
+    const signal = AbortSignal.timeout(ABORT_PATIENCE_S * 1000);
+    try {
+      await this._client._done(this._call("POST", "/signal", { json: { signal: "KILL" }, repeatable: true, signal }));
+      for await (const _ of this._client._lines(this._follow(transcript, true, signal)));
+    } catch {
+      // The caller hears of the abort, whatever came of this.
+    }
   }
 }
 
@@ -238,12 +241,12 @@ export class Stream extends Process {
     if (this._id === undefined) {
       setTimeout(() => control.abort(), ABORT_PATIENCE_S * 1000).unref?.();
     } else {
-      this.#ending ??= this._end().then(() => control.abort());
+      this.#ending ??= this._end(this.#transcript).then(() => control.abort());
     }
   };
 
   async #aborted(signal: AbortSignal): Promise<never> {
-    if (this._id !== undefined) await (this.#ending ??= this._end());
+    if (this._id !== undefined) await (this.#ending ??= this._end(this.#transcript));
     await this.close();
     throw signal.reason;
   }

@@ -3,8 +3,9 @@
 import { Client } from "./client.js";
 import { Code } from "./code.js";
 import { NotFoundError, WaitTimeout } from "./errors.js";
-import { Files } from "./files.js";
+import { Files, type Runner } from "./files.js";
 import { asyncDispose, each, sleep, undoing, values } from "./flow.js";
+import { Git } from "./git.js";
 import { PAGE_MAX, STOP_GRACE_DEFAULT_MS } from "./limits.js";
 import { camel, snake } from "./names.js";
 import { Process, processInfo, Stream, Terminal } from "./process.js";
@@ -198,6 +199,8 @@ export class Sandbox implements AsyncDisposable {
   readonly files: Files;
   /** Its code interpreter. */
   readonly code: Code;
+  /** Its working trees. */
+  readonly git: Git;
   readonly #client: Client;
   readonly #keep: boolean;
   #info: SandboxInfo;
@@ -208,8 +211,10 @@ export class Sandbox implements AsyncDisposable {
     this.#client = client;
     this.#info = info;
     this.#keep = keep;
-    this.files = new Files(client, info.id);
+    const run: Runner = (command, options) => this.run(command, options);
+    this.files = new Files(client, info.id, run);
     this.code = new Code(client, info.id);
+    this.git = new Git(run);
   }
 
   /** Makes one, from an image or with options. */
@@ -431,10 +436,23 @@ export class Sandbox implements AsyncDisposable {
     return this.#client._items<Event>(this.#call("GET", "/events", { query: { after }, ...options }));
   }
 
+  /**
+   * What happens to it from now on, without end; with `after` also what came after that event. A broken connection
+   * is made again and goes on after the last event.
+   */
+  followEvents(after?: number, options: Cancel = {}): AsyncGenerator<Event, void, undefined> {
+    return this.#client._events(sandboxPath(this.id, "/events"), after, options.signal);
+  }
+
   /** How to log in by SSH, with a token that is good for `expires` seconds. */
   async ssh(options: Cancel & { expires?: number } = {}): Promise<SshAccess> {
     const json = { expires_s: wholeSeconds("expires", options.expires) };
     return this.#client._get<SshAccess>(this.#call("POST", "/ssh", { json, signal: options.signal }));
+  }
+
+  /** Ends its SSH sessions and makes every token for it worthless. */
+  async revokeSsh(options: Cancel = {}): Promise<void> {
+    await this.#client._done(this.#call("DELETE", "/ssh", options));
   }
 
   /** Changes name, labels or limits while it runs; what is not named stays. */

@@ -48,8 +48,49 @@ export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
 export interface Timeline extends Camel<Schemas["Timeline"]> {}
 /** Something happened below a watched path. */
 export interface FileChange extends Camel<Schemas["FileChange"]> {}
-/** How to log in to a sandbox by SSH. */
+/** How to log in to a sandbox by SSH. `command` is what to type. */
 export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
+/** A public key that can log in to all sandboxes of the organisation. */
+export interface SshKey extends Camel<Schemas["SshKey"]> {}
+/** What a key allows. */
+export type Scope = Schemas["Scope"];
+
+/** A key of the API. `token` is the secret, and known only when the key was just made. */
+export interface Key extends Camel<Schemas["Key"]> {
+  token?: string;
+}
+
+/** A line that matched a search. */
+export interface FileMatch {
+  path: string;
+  /** Its number, from 1. */
+  line: number;
+  text: string;
+}
+
+/**
+ * A file that is not as it was committed. `index` and `worktree` are git's letters: `M` modified, `A` added, `D`
+ * deleted, `R` renamed, `U` in conflict, `?` not tracked, `.` unchanged.
+ */
+export interface GitFile {
+  path: string;
+  index: string;
+  worktree: string;
+}
+
+/** Where a working tree is. */
+export interface GitStatus {
+  /** Undefined when no branch is checked out. */
+  branch: string | undefined;
+  /** Undefined when nothing was committed yet. */
+  commit: string | undefined;
+  upstream: string | undefined;
+  ahead: number;
+  behind: number;
+  files: GitFile[];
+  /** Whether all files are as they were committed. */
+  clean: boolean;
+}
 
 /** A command's record in the sandbox. */
 export interface ProcessInfo extends Camel<Schemas["Process"]> {

@@ -110,15 +110,29 @@ export function worthAnotherTry(call: Call, error: ApiError): boolean {
 export class Lines {
   #decoder = new TextDecoder();
   #rest = "";
+  #kind = "";
 
+  /** The values, one of each line. */
   *feed(bytes: Uint8Array): Generator<unknown, void, undefined> {
+    for (const line of this.#whole(bytes)) if (line.trim() !== "") yield parsed(line);
+  }
+
+  /** The values of server-sent events, each with its name, which may be empty. */
+  *events(bytes: Uint8Array): Generator<[string, unknown], void, undefined> {
+    for (const line of this.#whole(bytes)) {
+      const [, name, value = ""] = /^(\w+):(.*)$/.exec(line) ?? [];
+      if (name === "event") this.#kind = value.trim();
+      if (name !== "data") continue;
+      yield [this.#kind, parsed(value)];
+      this.#kind = "";
+    }
+  }
+
+  #whole(bytes: Uint8Array): string[] {
     const lines = (this.#rest + this.#decoder.decode(bytes, { stream: true })).split("\n");
     this.#rest = lines.pop() ?? "";
     if (this.#rest.length > LINE_MAX) throw new ProtocolError("a line of the answer is too long");
-    for (const line of lines) {
-      if (line.trim() === "") continue;
-      yield parsed(line);
-    }
+    return lines;
   }
 }
 

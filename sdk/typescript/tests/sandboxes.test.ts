@@ -10,6 +10,7 @@ import {
   AuthenticationError,
   Client,
   CommandFailed,
+  ForbiddenError,
   NotFoundError,
   Sandbox,
   Snapshot,
@@ -184,6 +185,40 @@ describe("sandboxes", { concurrency: 4 }, () => {
       assert.ok(entry.at instanceof Date);
       break;
     }
+  });
+
+  test("tell what happens to them, over broken connections", async () => {
+    await using box = await Sandbox.create();
+    await using proxy = await breaking(Client.default().url);
+    const through = await Sandbox.get(box.id, { client: new Client({ url: proxy.url, apiKey: key() }) });
+    const seen: string[] = [];
+    for await (const event of through.followEvents(0)) {
+      if (event.type !== "state") continue;
+      seen.push(event.state);
+      if (event.state === "running" && seen.length === 1) {
+        proxy.cut();
+        await box.freeze();
+        await box.resume();
+      }
+      if (event.state === "running" && seen.length > 1) break;
+    }
+    assert.deepEqual(seen, ["running", "frozen", "running"]);
+  });
+
+  test("are reached with keys that can be made and revoked", async () => {
+    await using client = new Client();
+    const made = await client.createKey("from the tests", ["read"], { expires: 600 });
+    await using reader = new Client({ url: client.url, apiKey: made.token });
+    assert.ok((await reader.images()).length > 0);
+    await assert.rejects(Sandbox.create({ client: reader }), ForbiddenError);
+    assert.ok((await client.keys()).some((one) => one.id === made.id && one.token === undefined));
+    await client.revokeKey(made.id);
+    await assert.rejects(reader.images(), AuthenticationError);
+    const line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIH81UMn11ondsSBCafN+gPqjEXOjQcVn8n194LMQHp81 tests\n";
+    const added = await client.addSshKey(`tests-${process.pid}`, line, { expires: 600 });
+    assert.ok((await client.sshKeys()).some((one) => one.fingerprint === added.fingerprint));
+    await client.removeSshKey(added.id);
+    assert.ok(!(await client.sshKeys()).some((one) => one.id === added.id));
   });
 
   test("are closed to a wrong key", async () => {

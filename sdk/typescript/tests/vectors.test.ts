@@ -45,7 +45,7 @@ function load<T>(name: string): T[] {
 }
 
 /** Methods whose arguments by position may be left out, and how many there are. */
-const POSITIONS: Record<string, number> = { terminal: 1, "code.context": 1, fork: 1, "files.chmod": 2 };
+const POSITIONS: Record<string, number> = { terminal: 1, "git.add": 2, "files.find": 2, "code.context": 1, fork: 1, "files.chmod": 2 };
 
 function name(text: string): string {
   return text.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
@@ -89,7 +89,7 @@ function agree(told: unknown, wanted: unknown, known: Values, where: string): vo
     wanted.forEach((item, index) => agree(told[index], item, known, `${where}[${index}]`));
   } else if (typeof wanted === "object" && wanted !== null) {
     for (const [key, item] of Object.entries(wanted)) agree(field(told, key), item, known, `${where}.${key}`);
-  } else assert.equal(told, wanted, where);
+  } else assert.equal(told ?? null, wanted, where);
 }
 
 function failed(error: unknown, wanted: Failure, where: string): void {

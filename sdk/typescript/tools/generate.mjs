@@ -18,7 +18,7 @@ const generated = `// Written by tools/generate.mjs from the server's OpenAPI do
 const target = new URL("../src/openapi.ts", import.meta.url);
 if (mode === "--check") {
   if ((await readFile(target, "utf8")) !== generated) {
-    console.error("src/openapi.ts is not current; run `npm run generate -- URL/openapi.json`");
+    console.error("src/openapi.ts is not current; run scripts/test-typescript --write");
     process.exit(1);
   }
 } else {

@@ -17,6 +17,7 @@ from . import errors, types
 from ._sync.client import Client
 from ._sync.code import Code, CodeContext
 from ._sync.files import Files
+from ._sync.git import Git
 from ._sync.process import Process, Stream, Terminal
 from ._sync.sandbox import Sandbox
 from ._sync.snapshot import Forks, Snapshot
@@ -64,7 +65,11 @@ from .types import (
     Event,
     FileChange,
     FileInfo,
+    FileMatch,
+    GitFile,
+    GitStatus,
     Image,
+    Key,
     Metrics,
     Output,
     Port,
@@ -74,6 +79,8 @@ from .types import (
     SandboxInfo,
     Share,
     SnapshotInfo,
+    SshAccess,
+    SshKey,
     Timeline,
 )
 
@@ -81,6 +88,7 @@ if TYPE_CHECKING:
     from ._async.client import AsyncClient
     from ._async.code import AsyncCode, AsyncCodeContext
     from ._async.files import AsyncFiles
+    from ._async.git import AsyncGit
     from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
     from ._async.sandbox import AsyncSandbox
     from ._async.snapshot import AsyncForks, AsyncSnapshot
@@ -94,6 +102,7 @@ _LATER = {
     "AsyncCodeContext": "code",
     "AsyncFiles": "files",
     "AsyncForks": "snapshot",
+    "AsyncGit": "git",
     "AsyncProcess": "process",
     "AsyncSandbox": "sandbox",
     "AsyncSnapshot": "snapshot",
@@ -118,6 +127,7 @@ __all__ = [
     "AsyncCodeContext",
     "AsyncFiles",
     "AsyncForks",
+    "AsyncGit",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSnapshot",
@@ -145,14 +155,19 @@ __all__ = [
     "FileChange",
     "FileError",
     "FileInfo",
+    "FileMatch",
     "Files",
     "ForbiddenError",
     "ForkFailed",
     "Forks",
+    "Git",
+    "GitFile",
+    "GitStatus",
     "GuestError",
     "Image",
     "InUseError",
     "InvalidRequestError",
+    "Key",
     "LimitError",
     "Metrics",
     "NotFoundError",
@@ -176,6 +191,8 @@ __all__ = [
     "Share",
     "Snapshot",
     "SnapshotInfo",
+    "SshAccess",
+    "SshKey",
     "Stream",
     "Terminal",
     "TimedOutError",

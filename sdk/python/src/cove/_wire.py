@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from . import errors
 from ._limits import EXEC_STDIN_MAX
-from .types import Output, Result
+from .types import FileMatch, GitFile, GitStatus, Output, Result
 
 #: Tries of one request, the first included.
 ATTEMPTS_MAX = 6
@@ -27,6 +27,8 @@ RETRY_AFTER_MAX = 30.0
 #: For how long a broken stream is taken up again, in seconds.
 RECONNECT_FOR = 30.0
 RECONNECT_PAUSE = 0.2
+#: Seconds that ending a cancelled command may take.
+CANCEL_PATIENCE = 10.0
 #: Bytes of each stream that a result keeps.
 OUTPUT_MAX = 64 * 1024 * 1024
 #: The longest line of a live answer.
@@ -141,19 +143,80 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._kind = ""
 
     def feed(self, data: bytes) -> Iterator[Any]:
+        """The values, one of each line."""
+        for line in self._whole(data):
+            if line.strip():
+                yield self._value(line)
+
+    def events(self, data: bytes) -> Iterator[tuple[str, Any]]:
+        """The values of server-sent events, each with its name, which may be empty."""
+        for line in self._whole(data):
+            name, _, value = line.decode(errors="replace").partition(":")
+            if name == "event":
+                self._kind = value.strip()
+            elif name == "data":
+                kind, self._kind = self._kind, ""
+                yield kind, self._value(value)
+
+    def _whole(self, data: bytes) -> list[bytes]:
         self._rest += data
         if len(self._rest) > LINE_MAX:
             raise errors.ProtocolError("a line of the answer is too long")
         *whole, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
-        for line in whole:
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise errors.ProtocolError("a line of the answer is not JSON") from None
+        return whole
+
+    @staticmethod
+    def _value(text: Union[str, bytes]) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise errors.ProtocolError("a line of the answer is not JSON") from None
+
+
+def matches(output: str) -> list[FileMatch]:
+    """What ``grep -HnZ`` wrote."""
+    found = []
+    for line in output.split("\n"):
+        path, zero, rest = line.partition("\0")
+        number, _, text = rest.partition(":")
+        if zero and number.isdigit():
+            found.append(FileMatch(path, int(number), text))
+    return found
+
+
+def git_status(output: str) -> GitStatus:
+    """What ``git status --porcelain=v2 --branch -z`` wrote."""
+    heads: dict[str, str] = {}
+    files = []
+    entries = iter(output.split("\0"))
+    for entry in entries:
+        kind = entry[:2]
+        if kind == "# ":
+            name, _, value = entry[2:].partition(" ")
+            heads[name] = value
+        elif kind == "1 ":
+            files.append(GitFile(entry.split(" ", 8)[8], entry[2], entry[3]))
+        elif kind == "2 ":
+            files.append(GitFile(entry.split(" ", 9)[9], entry[2], entry[3]))
+            next(entries, None)  # where it was before
+        elif kind == "u ":
+            files.append(GitFile(entry.split(" ", 10)[10], "U", "U"))
+        elif kind == "? ":
+            files.append(GitFile(entry[2:], "?", "?"))
+    branch, commit = heads.get("branch.head"), heads.get("branch.oid")
+    ahead, _, behind = heads.get("branch.ab", "+0 -0").partition(" ")
+    return GitStatus(
+        branch=None if branch == "(detached)" else branch,
+        commit=None if commit == "(initial)" else commit,
+        upstream=heads.get("branch.upstream"),
+        ahead=abs(int(ahead)),
+        behind=abs(int(behind)),
+        files=tuple(files),
+    )
 
 
 class Transcript:

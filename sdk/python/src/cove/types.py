@@ -181,6 +181,17 @@ class Result:
             raise CommandFailed(self)
         return self
 
+    def _repr_html_(self) -> str:
+        """Notebooks show what it wrote, errors in red, and its exit code when that is not 0."""
+        from html import escape
+
+        parts = [f"<pre>{escape(self.stdout)}</pre>"] if self.stdout_bytes else []
+        if self.stderr_bytes:
+            parts.append(f'<pre style="color: #b00">{escape(self.stderr)}</pre>')
+        if not self.ok:
+            parts.append(f"<p>exit code {self.exit_code}{', timed out' if self.timed_out else ''}</p>")
+        return "".join(parts)
+
     def _checked(self, check: Optional[bool]) -> Result:
         return self.check() if check or (check is None and self.timed_out) else self
 
@@ -245,6 +256,48 @@ class FileInfo:
     @property
     def is_dir(self) -> bool:
         return self.type == "directory"
+
+
+@dataclass(frozen=True)
+class FileMatch:
+    """A line that matched a search."""
+
+    path: str
+    #: Its number, from 1.
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class GitFile:
+    """A file that is not as it was committed.
+
+    ``index`` and ``worktree`` are git's letters: ``M`` modified, ``A`` added, ``D`` deleted, ``R`` renamed,
+    ``U`` in conflict, ``?`` not tracked, ``.`` unchanged.
+    """
+
+    path: str
+    index: str
+    worktree: str
+
+
+@dataclass(frozen=True)
+class GitStatus:
+    """Where a working tree is."""
+
+    #: Nothing when no branch is checked out.
+    branch: Optional[str]
+    #: Nothing when nothing was committed yet.
+    commit: Optional[str]
+    upstream: Optional[str] = None
+    ahead: int = 0
+    behind: int = 0
+    files: tuple[GitFile, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether all files are as they were committed."""
+        return not self.files
 
 
 @dataclass(frozen=True)
@@ -340,6 +393,55 @@ class Event:
 
 
 @dataclass(frozen=True)
+class SshAccess:
+    """How to log in to a sandbox by SSH. ``command`` is what to type."""
+
+    command: str
+    host: str
+    port: int
+    user: str
+    #: The password; good for this sandbox only.
+    token: str
+    expires_at: datetime
+    host_key: str
+    fingerprint: str
+    #: A line for a ``known_hosts`` file.
+    known_hosts: str
+
+
+@dataclass(frozen=True)
+class SshKey:
+    """A public key that can log in to all sandboxes of the organisation."""
+
+    id: str
+    name: str
+    public_key: str
+    fingerprint: str
+    created_at: datetime
+    expires_at: Optional[datetime] = None
+
+
+#: What a key allows.
+Scope = Literal["read", "use", "manage", "admin"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the API. ``token`` is the secret, and known only when the key was just made."""
+
+    id: str
+    name: str
+    org: str
+    scopes: list[Scope]
+    created_at: datetime
+    root: bool = False
+    expires_at: Optional[datetime] = None
+    last_used_at: Optional[datetime] = None
+    revoked_at: Optional[datetime] = None
+    token: Optional[str] = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
 class Image:
     """An image sandboxes can start from."""
 
@@ -387,6 +489,10 @@ class CodeOutput:
     def _form(self, name: str) -> Optional[str]:
         found = self.data.get(name)
         return found if isinstance(found, str) else None
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """Notebooks show it as the code inside showed it."""
+        return dict(self.data)
 
 
 @dataclass(frozen=True)
@@ -445,6 +551,13 @@ class CodeResult:
         if not self.ok:
             raise CodeFailed(self)
         return self
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """Notebooks show its value, or what it threw, or what it wrote."""
+        if self.error is not None:
+            return {"text/plain": str(self.error)}
+        shown = self.main or next(iter(self.results), None)
+        return {"text/plain": self.stdout + self.stderr} if shown is None else dict(shown.data)
 
     def _checked(self, check: Optional[bool]) -> CodeResult:
         return self.check() if check or (check is None and self.timed_out) else self

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from .._settings import Settings
+from .._wire import CANCEL_PATIENCE
 
 if TYPE_CHECKING:
     import httpx
 
     from .client import AsyncClient
+    from .process import AsyncStream
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -44,6 +47,36 @@ async def tell(callback: Callable[[A], Union[Awaitable[None], None]], value: A) 
     answer = callback(value)
     if inspect.isawaitable(answer):
         await answer
+
+
+#: What is raised in a call that is cancelled.
+Cancelled = asyncio.CancelledError
+
+
+async def quietly(work: Callable[..., Awaitable[object]], *args: Any) -> None:
+    """Does the work of a call that is given up: not for long, and nobody hears of its errors."""
+    try:
+        await asyncio.wait_for(work(*args), CANCEL_PATIENCE)
+    except Exception:
+        pass
+
+
+@asynccontextmanager
+async def ending(stream: AsyncStream) -> AsyncGenerator[None, None]:
+    """Ends the command when the block is cancelled, also while it is being started."""
+    begin = asyncio.ensure_future(stream._begin())
+
+    async def end() -> None:
+        await begin
+        await stream._end()
+
+    try:
+        # A command can be ended when its id is known, so a cancelled start goes on until then.
+        await asyncio.shield(begin)
+        yield
+    except Cancelled:
+        await quietly(end)
+        raise
 
 
 async def each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -18,11 +18,13 @@ from .._wire import (
     Lines,
     failure,
     pause_before,
+    present,
     query,
     segment,
+    whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, decode
+from ..types import Event, Image, Key, Scope, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -118,6 +120,59 @@ class AsyncClient:
         data = await self._json(Call("GET", "/v1/events", params=query(after=after)))
         return [Event.from_wire(item) for item in data["items"]]
 
+    async def follow_events(self, after: Optional[int] = None) -> AsyncGenerator[Event, None]:
+        """What happens to all sandboxes from now on, without end; with ``after`` also what came after that
+        event. A broken connection is made again and goes on after the last event."""
+        events = self._events("/v1/events", after)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    async def keys(self) -> list[Key]:
+        """The keys of the API that this one can see."""
+        return [decode(Key, item) async for item in self._pages(Call("GET", "/v1/keys"))]
+
+    async def create_key(
+        self,
+        name: str,
+        scopes: Sequence[Scope] = ("manage",),
+        *,
+        expires: Optional[float] = None,
+        org: Optional[str] = None,
+    ) -> Key:
+        """Makes a key. Its ``token`` is shown only here; ``expires`` is in seconds.
+
+        >>> async with AsyncClient() as client:
+        ...     key = await client.create_key("reader", ["read"], expires=3600)
+        ...     print(key.scopes, key.token is not None)
+        ...     await client.revoke_key(key.id)
+        ['read'] True
+        """
+        body = present(name=name, expires_in_s=whole_seconds("expires", expires), org=org)
+        body["scopes"] = list(scopes)
+        return decode(Key, await self._json(Call("POST", "/v1/keys", json=body)))
+
+    async def revoke_key(self, id: str) -> None:
+        """Revokes a key, at once and for ever."""
+        await self._done(Call("DELETE", f"/v1/keys/{segment(id)}"))
+
+    async def ssh_keys(self) -> list[SshKey]:
+        """Public keys that can log in to the organisation's sandboxes by SSH."""
+        return [decode(SshKey, item) async for item in self._pages(Call("GET", "/v1/ssh-keys"))]
+
+    async def add_ssh_key(self, name: str, public_key: str, *, expires: Optional[float] = None) -> SshKey:
+        """Lets a public key, a line of ``id_ed25519.pub``, log in; ``expires`` is in seconds."""
+        body = present(
+            name=name, public_key=public_key.strip(), expires_in_s=whole_seconds("expires", expires)
+        )
+        return decode(SshKey, await self._json(Call("POST", "/v1/ssh-keys", json=body)))
+
+    async def remove_ssh_key(self, id: str) -> None:
+        """Takes a public key's right to log in away."""
+        await self._done(Call("DELETE", f"/v1/ssh-keys/{segment(id)}"))
+
     # What follows is for the other modules of this package.
 
     def _connect(self) -> httpx.AsyncClient:
@@ -211,18 +266,60 @@ class AsyncClient:
         finally:
             await response.aclose()
 
-    async def _lines(self, call: Call) -> AsyncGenerator[Any, None]:
-        """The JSON values of a live answer as they come."""
+    async def _raw(self, call: Call) -> AsyncGenerator[bytes, None]:
+        """The body as it comes, without waiting for a whole piece."""
         response = await self._send(call)
-        lines = Lines()
         try:
             async for piece in response.aiter_raw():
-                for value in lines.feed(piece):
-                    yield value
+                yield piece
         except Exception as error:
             raise self._broken(error) from error
         finally:
             await response.aclose()
+
+    async def _lines(self, call: Call) -> AsyncGenerator[Any, None]:
+        """The JSON values of a live answer as they come."""
+        lines = Lines()
+        pieces = self._raw(call)
+        try:
+            async for piece in pieces:
+                for value in lines.feed(piece):
+                    yield value
+        finally:
+            await pieces.aclose()
+
+    async def _events(self, path: str, after: Optional[int]) -> AsyncGenerator[Event, None]:
+        """Events as they happen, over broken connections and restarts of the server."""
+        lost_since: Optional[float] = None
+        while True:
+            params = query(follow=True)
+            if after is not None:
+                params["after"] = str(after)
+            pieces = self._raw(Call("GET", path, params=params, patience=None))
+            lines = Lines()
+            begun = monotonic()
+            reason: errors.CoveError = errors.ConnectionError("the server ended the events")
+            try:
+                async for piece in pieces:
+                    for kind, data in lines.events(piece):
+                        if kind == "lost":
+                            raise errors.CoveError(
+                                "some events were lost, because they were not read in time; "
+                                "begin again with events()"
+                            )
+                        event = Event.from_wire(data)
+                        after, lost_since = event.id, None
+                        yield event
+            except errors.ConnectionError as error:
+                reason = error
+            finally:
+                await pieces.aclose()
+            now = monotonic()
+            if lost_since is None or now - begun > RECONNECT_FOR:
+                lost_since = now
+            if now - lost_since > RECONNECT_FOR:
+                raise reason
+            await _io.sleep(RECONNECT_PAUSE)
 
     async def _pages(self, call: Call) -> AsyncGenerator[Any, None]:
         """The items of a list, page by page."""

@@ -55,7 +55,7 @@ class AsyncCode:
         The callbacks hear output and results as they come. After ``timeout`` seconds the code is
         interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
         ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
-        :class:`~cove.CodeFailed`.
+        :class:`~cove.CodeFailed`. Cancelling this call interrupts the code.
         """
         return await self._run(
             code,
@@ -93,6 +93,10 @@ class AsyncCode:
         found = (await self._box._client._json(call))["items"]
         return [AsyncCodeContext(self, decode(CodeContextInfo, item)) for item in found]
 
+    async def _interrupt(self, context: str) -> None:
+        path = sandbox_path(await self._box._reach(), f"/code/contexts/{segment(context)}/interrupt")
+        await self._box._client._done(Call("POST", path))
+
     async def _run(
         self,
         code: str,
@@ -113,23 +117,31 @@ class AsyncCode:
         results: list[CodeOutput] = []
         thrown: Optional[CodeError] = None
         end: Optional[Mapping[str, Any]] = None
-        async for event in self._box._client._lines(call):
-            kind = event.get("type")
-            if kind in said:
-                said[kind].append(event["text"])
-                callback = on_stdout if kind == "stdout" else on_stderr
-                if callback is not None:
-                    await _io.tell(callback, event["text"])
-            elif kind == "result":
-                results.append(decode(CodeOutput, event["result"]))
-                if on_result is not None:
-                    await _io.tell(on_result, results[-1])
-            elif kind == "error":
-                thrown = decode(CodeError, event["error"])
-            elif kind == "failed":
-                raise errors.from_detail(event.get("error"))
-            elif kind == "end":
-                end = event
+        running: Optional[str] = None
+        try:
+            async for event in self._box._client._lines(call):
+                kind = event.get("type")
+                if kind == "started":
+                    running = str(event["context"]["id"])
+                elif kind in said:
+                    said[kind].append(event["text"])
+                    callback = on_stdout if kind == "stdout" else on_stderr
+                    if callback is not None:
+                        await _io.tell(callback, event["text"])
+                elif kind == "result":
+                    results.append(decode(CodeOutput, event["result"]))
+                    if on_result is not None:
+                        await _io.tell(on_result, results[-1])
+                elif kind == "error":
+                    thrown = decode(CodeError, event["error"])
+                elif kind == "failed":
+                    raise errors.from_detail(event.get("error"))
+                elif kind == "end":
+                    end = event
+        except _io.Cancelled:
+            if running is not None:
+                await _io.quietly(self._interrupt, running)
+            raise
         if end is None:
             raise errors.ConnectionError("the connection broke before the code ended")
         result = CodeResult(
@@ -200,7 +212,7 @@ class AsyncCodeContext:
 
     async def interrupt(self) -> None:
         """Ends the code it runs now. What it keeps is kept."""
-        await self._code._box._client._done(await self._call("POST", "/interrupt"))
+        await self._code._interrupt(self.id)
 
     async def delete(self) -> None:
         """Ends it."""

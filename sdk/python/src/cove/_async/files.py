@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
-from .._wire import CHUNK, Call, present, query, sandbox_path
-from ..types import FileChange, FileInfo, decode
+from .._wire import CHUNK, Call, matches, present, query, sandbox_path
+from ..types import FileChange, FileInfo, FileMatch, decode
 
 if TYPE_CHECKING:
     from .sandbox import AsyncSandbox
@@ -216,6 +216,69 @@ class AsyncFiles:
             async for piece in pieces:
                 archive.write(piece)
             _trees.unpack(archive, target)
+
+    async def find(self, path: str, pattern: str = "*", *, user: Optional[str] = None) -> _List[str]:
+        """The paths below a directory whose name matches a pattern of the shell, sorted.
+
+        >>> async with AsyncSandbox() as box:
+        ...     await box.files.write("/srv/app/main.py", "print(1)\\n")
+        ...     await box.files.find("/srv", "*.py")
+        9
+        ['/srv/app/main.py']
+        """
+        await self.stat(path, user=user)
+        command = ["find", path, "-mindepth", "1", "-name", pattern, "-print0"]
+        result = await self._box.run(command, user=user, check=True)
+        return sorted(found for found in result.stdout.split("\0") if found)
+
+    async def grep(
+        self,
+        path: str,
+        pattern: str,
+        *,
+        name: Optional[str] = None,
+        ignore_case: bool = False,
+        literal: bool = False,
+        user: Optional[str] = None,
+    ) -> _List[FileMatch]:
+        """The lines of a file, or of all text files below a directory, that match.
+
+        ``pattern`` is an extended regular expression, with ``literal`` plain text. ``name`` limits the
+        search to files whose name matches a pattern of the shell.
+
+        >>> async with AsyncSandbox() as box:
+        ...     await box.files.write("/srv/app/main.py", "x = 1\\nprint(x)\\n")
+        ...     [(match.path, match.line, match.text) for match in await box.files.grep("/srv", "print")]
+        15
+        [('/srv/app/main.py', 2, 'print(x)')]
+        """
+        await self.stat(path, user=user)
+        command = ["grep", "-rHnIZ", "-F" if literal else "-E", *(["-i"] if ignore_case else [])]
+        command += [*([f"--include={name}"] if name else []), "-e", pattern, "--", path]
+        result = await self._box.run(command, user=user)
+        # 1 says that nothing matched.
+        return matches((result if result.exit_code == 1 else result.check()).stdout)
+
+    async def replace(self, path: str, old: str, new: str, *, user: Optional[str] = None) -> int:
+        """Replaces text in a file, everywhere; how often. Mode and owner of the file stay.
+
+        >>> async with AsyncSandbox() as box:
+        ...     await box.files.write("/srv/a", "one two one")
+        ...     await box.files.replace("/srv/a", "one", "three")
+        ...     await box.files.read("/srv/a")
+        11
+        2
+        'three two three'
+        """
+        if not old:
+            raise ValueError("the text to replace must not be empty")
+        text = await self.read(path, user=user)
+        count = text.count(old)
+        if count:
+            info = await self.stat(path, follow=True, user=user)
+            owner = None if user else f"{info.uid}:{info.gid}"
+            await self.write(path, text.replace(old, new), mode=int(info.mode, 8), owner=owner, user=user)
+        return count
 
     async def watch(
         self, path: str, *, recursive: bool = False, user: Optional[str] = None

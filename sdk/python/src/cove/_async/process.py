@@ -148,6 +148,19 @@ class AsyncStream(AsyncProcess):
     def _again(self) -> Optional[Call]:
         return self._follow(self._transcript) if self._id else None
 
+    async def _begin(self) -> None:
+        """Waits until the command's id is known."""
+        async for event in self._events:
+            self._transcript.take(event)
+            self._id = self._transcript.process
+            return
+
+    async def _end(self) -> None:
+        """Kills the command and waits for its end."""
+        await self.kill()
+        await self.close()
+        await super().wait(check=False)
+
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
 

@@ -34,6 +34,7 @@ from ..types import (
     SandboxInfo,
     Share,
     SnapshotInfo,
+    SshAccess,
     State,
     Timeline,
     decode,
@@ -42,6 +43,7 @@ from . import _io
 from .client import AsyncClient
 from .code import AsyncCode
 from .files import AsyncFiles
+from .git import AsyncGit
 from .process import AsyncProcess, AsyncStream, AsyncTerminal
 from .snapshot import PATIENCE, AsyncForks, AsyncSnapshot
 
@@ -81,6 +83,8 @@ class AsyncSandbox:
     """Its files: :class:`AsyncFiles`."""
     code: AsyncCode
     """Its code interpreter: :class:`AsyncCode`."""
+    git: AsyncGit
+    """Its working trees: :class:`AsyncGit`."""
 
     def __init__(
         self,
@@ -143,6 +147,7 @@ class AsyncSandbox:
         self._deleted = False
         self.files = AsyncFiles(self)
         self.code = AsyncCode(self)
+        self.git = AsyncGit(self)
 
     @classmethod
     def _of(cls, client: Optional[AsyncClient], info: SandboxInfo, *, keep: bool = True) -> AsyncSandbox:
@@ -282,14 +287,15 @@ class AsyncSandbox:
         ``on_stdout`` and ``on_stderr`` are called with text as it comes. After ``timeout`` seconds the
         command and its children are killed, and this raises :class:`~cove.CommandTimedOut`; with
         ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything but exit code 0
-        is :class:`~cove.CommandFailed`. A broken connection or a restart of the server does not end the
-        command: its output is resumed where it was.
+        is :class:`~cove.CommandFailed`. Cancelling this call kills the command. A broken connection or a
+        restart of the server does not: its output is resumed where it was.
         """
         stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
-        async for out in stream:
-            callback = on_stdout if out.stream == "stdout" else on_stderr
-            if callback is not None and out.text:
-                await _io.tell(callback, out.text)
+        async with _io.ending(stream):
+            async for out in stream:
+                callback = on_stdout if out.stream == "stdout" else on_stderr
+                if callback is not None and out.text:
+                    await _io.tell(callback, out.text)
         return await stream.result(check=check)
 
     def stream(
@@ -464,6 +470,38 @@ class AsyncSandbox:
         call = Call("GET", sandbox_path(await self._reach(), "/events"), params=query(after=after))
         return [Event.from_wire(item) for item in (await self._client._json(call))["items"]]
 
+    async def follow_events(self, after: Optional[int] = None) -> AsyncGenerator[Event, None]:
+        """What happens to it from now on, without end; with ``after`` also what came after that event.
+
+        >>> async with AsyncSandbox() as box:
+        ...     events = box.follow_events(after=0)
+        ...     first = await events.__anext__()
+        ...     await events.aclose()
+        ...     first.type, first.details["state"]
+        ('state', 'running')
+        """
+        events = self._client._events(sandbox_path(await self._reach(), "/events"), after)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    async def ssh(self, *, expires: Optional[float] = None) -> SshAccess:
+        """How to log in by SSH, with a token that is good for ``expires`` seconds.
+
+        >>> async with AsyncSandbox() as box:
+        ...     (await box.ssh(expires=600)).command.split()[0]
+        'ssh'
+        """
+        body = present(expires_s=whole_seconds("expires", expires))
+        call = Call("POST", sandbox_path(await self._reach(), "/ssh"), json=body)
+        return decode(SshAccess, await self._client._json(call))
+
+    async def revoke_ssh(self) -> None:
+        """Ends its SSH sessions and makes every token for it worthless."""
+        await self._client._done(Call("DELETE", sandbox_path(await self._reach(), "/ssh")))
+
     async def update(
         self,
         *,
@@ -628,7 +666,10 @@ class AsyncSandbox:
 
     @asynccontextmanager
     async def attempt(self, *, memory: bool = False) -> AsyncGenerator[AsyncSandbox, None]:
-        """All or nothing: when the block raises, the sandbox is what it was before.
+        """All or nothing: when the block raises, the sandbox is put back to its state before.
+
+        Without ``memory`` that is the disk, and its processes are ended then; with ``memory`` they go on
+        as before.
 
         >>> async with AsyncSandbox() as box:
         ...     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from .._settings import Settings
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import httpx
 
     from .client import Client
+    from .process import Stream
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -41,6 +43,28 @@ def sleep(seconds: float) -> None:
 def tell(callback: Callable[[A], None], value: A) -> None:
     """Calls back."""
     callback(value)
+
+
+#: What is raised in a call that is cancelled.
+Cancelled = KeyboardInterrupt
+
+
+def quietly(work: Callable[..., object], *args: Any) -> None:
+    """Does the work of a call that is given up; nobody hears of its errors."""
+    try:
+        work(*args)
+    except Exception:
+        pass
+
+
+@contextmanager
+def ending(stream: Stream) -> Generator[None, None, None]:
+    """Ends the command when the block is interrupted."""
+    try:
+        yield
+    except Cancelled:
+        quietly(stream._end)
+        raise
 
 
 def each(work: Callable[[A], R], items: Iterable[A], concurrency: int) -> list[Union[R, BaseException]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -19,11 +19,13 @@ from .._wire import (
     Lines,
     failure,
     pause_before,
+    present,
     query,
     segment,
+    whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, decode
+from ..types import Event, Image, Key, Scope, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -119,6 +121,59 @@ class Client:
         data = self._json(Call("GET", "/v1/events", params=query(after=after)))
         return [Event.from_wire(item) for item in data["items"]]
 
+    def follow_events(self, after: Optional[int] = None) -> Generator[Event, None, None]:
+        """What happens to all sandboxes from now on, without end; with ``after`` also what came after that
+        event. A broken connection is made again and goes on after the last event."""
+        events = self._events("/v1/events", after)
+        try:
+            for event in events:
+                yield event
+        finally:
+            events.close()
+
+    def keys(self) -> list[Key]:
+        """The keys of the API that this one can see."""
+        return [decode(Key, item) for item in self._pages(Call("GET", "/v1/keys"))]
+
+    def create_key(
+        self,
+        name: str,
+        scopes: Sequence[Scope] = ("manage",),
+        *,
+        expires: Optional[float] = None,
+        org: Optional[str] = None,
+    ) -> Key:
+        """Makes a key. Its ``token`` is shown only here; ``expires`` is in seconds.
+
+        >>> with Client() as client:
+        ...     key = client.create_key("reader", ["read"], expires=3600)
+        ...     print(key.scopes, key.token is not None)
+        ...     client.revoke_key(key.id)
+        ['read'] True
+        """
+        body = present(name=name, expires_in_s=whole_seconds("expires", expires), org=org)
+        body["scopes"] = list(scopes)
+        return decode(Key, self._json(Call("POST", "/v1/keys", json=body)))
+
+    def revoke_key(self, id: str) -> None:
+        """Revokes a key, at once and for ever."""
+        self._done(Call("DELETE", f"/v1/keys/{segment(id)}"))
+
+    def ssh_keys(self) -> list[SshKey]:
+        """Public keys that can log in to the organisation's sandboxes by SSH."""
+        return [decode(SshKey, item) for item in self._pages(Call("GET", "/v1/ssh-keys"))]
+
+    def add_ssh_key(self, name: str, public_key: str, *, expires: Optional[float] = None) -> SshKey:
+        """Lets a public key, a line of ``id_ed25519.pub``, log in; ``expires`` is in seconds."""
+        body = present(
+            name=name, public_key=public_key.strip(), expires_in_s=whole_seconds("expires", expires)
+        )
+        return decode(SshKey, self._json(Call("POST", "/v1/ssh-keys", json=body)))
+
+    def remove_ssh_key(self, id: str) -> None:
+        """Takes a public key's right to log in away."""
+        self._done(Call("DELETE", f"/v1/ssh-keys/{segment(id)}"))
+
     # What follows is for the other modules of this package.
 
     def _connect(self) -> httpx.Client:
@@ -212,18 +267,60 @@ class Client:
         finally:
             response.close()
 
-    def _lines(self, call: Call) -> Generator[Any, None, None]:
-        """The JSON values of a live answer as they come."""
+    def _raw(self, call: Call) -> Generator[bytes, None, None]:
+        """The body as it comes, without waiting for a whole piece."""
         response = self._send(call)
-        lines = Lines()
         try:
             for piece in response.iter_raw():
-                for value in lines.feed(piece):
-                    yield value
+                yield piece
         except Exception as error:
             raise self._broken(error) from error
         finally:
             response.close()
+
+    def _lines(self, call: Call) -> Generator[Any, None, None]:
+        """The JSON values of a live answer as they come."""
+        lines = Lines()
+        pieces = self._raw(call)
+        try:
+            for piece in pieces:
+                for value in lines.feed(piece):
+                    yield value
+        finally:
+            pieces.close()
+
+    def _events(self, path: str, after: Optional[int]) -> Generator[Event, None, None]:
+        """Events as they happen, over broken connections and restarts of the server."""
+        lost_since: Optional[float] = None
+        while True:
+            params = query(follow=True)
+            if after is not None:
+                params["after"] = str(after)
+            pieces = self._raw(Call("GET", path, params=params, patience=None))
+            lines = Lines()
+            begun = monotonic()
+            reason: errors.CoveError = errors.ConnectionError("the server ended the events")
+            try:
+                for piece in pieces:
+                    for kind, data in lines.events(piece):
+                        if kind == "lost":
+                            raise errors.CoveError(
+                                "some events were lost, because they were not read in time; "
+                                "begin again with events()"
+                            )
+                        event = Event.from_wire(data)
+                        after, lost_since = event.id, None
+                        yield event
+            except errors.ConnectionError as error:
+                reason = error
+            finally:
+                pieces.close()
+            now = monotonic()
+            if lost_since is None or now - begun > RECONNECT_FOR:
+                lost_since = now
+            if now - lost_since > RECONNECT_FOR:
+                raise reason
+            _io.sleep(RECONNECT_PAUSE)
 
     def _pages(self, call: Call) -> Generator[Any, None, None]:
         """The items of a list, page by page."""

@@ -56,7 +56,7 @@ class Code:
         The callbacks hear output and results as they come. After ``timeout`` seconds the code is
         interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
         ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
-        :class:`~cove.CodeFailed`.
+        :class:`~cove.CodeFailed`. Cancelling this call interrupts the code.
         """
         return self._run(
             code,
@@ -94,6 +94,10 @@ class Code:
         found = (self._box._client._json(call))["items"]
         return [CodeContext(self, decode(CodeContextInfo, item)) for item in found]
 
+    def _interrupt(self, context: str) -> None:
+        path = sandbox_path(self._box._reach(), f"/code/contexts/{segment(context)}/interrupt")
+        self._box._client._done(Call("POST", path))
+
     def _run(
         self,
         code: str,
@@ -114,23 +118,31 @@ class Code:
         results: list[CodeOutput] = []
         thrown: Optional[CodeError] = None
         end: Optional[Mapping[str, Any]] = None
-        for event in self._box._client._lines(call):
-            kind = event.get("type")
-            if kind in said:
-                said[kind].append(event["text"])
-                callback = on_stdout if kind == "stdout" else on_stderr
-                if callback is not None:
-                    _io.tell(callback, event["text"])
-            elif kind == "result":
-                results.append(decode(CodeOutput, event["result"]))
-                if on_result is not None:
-                    _io.tell(on_result, results[-1])
-            elif kind == "error":
-                thrown = decode(CodeError, event["error"])
-            elif kind == "failed":
-                raise errors.from_detail(event.get("error"))
-            elif kind == "end":
-                end = event
+        running: Optional[str] = None
+        try:
+            for event in self._box._client._lines(call):
+                kind = event.get("type")
+                if kind == "started":
+                    running = str(event["context"]["id"])
+                elif kind in said:
+                    said[kind].append(event["text"])
+                    callback = on_stdout if kind == "stdout" else on_stderr
+                    if callback is not None:
+                        _io.tell(callback, event["text"])
+                elif kind == "result":
+                    results.append(decode(CodeOutput, event["result"]))
+                    if on_result is not None:
+                        _io.tell(on_result, results[-1])
+                elif kind == "error":
+                    thrown = decode(CodeError, event["error"])
+                elif kind == "failed":
+                    raise errors.from_detail(event.get("error"))
+                elif kind == "end":
+                    end = event
+        except _io.Cancelled:
+            if running is not None:
+                _io.quietly(self._interrupt, running)
+            raise
         if end is None:
             raise errors.ConnectionError("the connection broke before the code ended")
         result = CodeResult(
@@ -201,7 +213,7 @@ class CodeContext:
 
     def interrupt(self) -> None:
         """Ends the code it runs now. What it keeps is kept."""
-        self._code._box._client._done(self._call("POST", "/interrupt"))
+        self._code._interrupt(self.id)
 
     def delete(self) -> None:
         """Ends it."""

@@ -149,6 +149,19 @@ class Stream(Process):
     def _again(self) -> Optional[Call]:
         return self._follow(self._transcript) if self._id else None
 
+    def _begin(self) -> None:
+        """Waits until the command's id is known."""
+        for event in self._events:
+            self._transcript.take(event)
+            self._id = self._transcript.process
+            return
+
+    def _end(self) -> None:
+        """Kills the command and waits for its end."""
+        self.kill()
+        self.close()
+        super().wait(check=False)
+
     def __iter__(self) -> Iterator[Output]:
         return self
 

@@ -35,6 +35,7 @@ from ..types import (
     SandboxInfo,
     Share,
     SnapshotInfo,
+    SshAccess,
     State,
     Timeline,
     decode,
@@ -43,6 +44,7 @@ from . import _io
 from .client import Client
 from .code import Code
 from .files import Files
+from .git import Git
 from .process import Process, Stream, Terminal
 from .snapshot import PATIENCE, Forks, Snapshot
 
@@ -82,6 +84,8 @@ class Sandbox:
     """Its files: :class:`Files`."""
     code: Code
     """Its code interpreter: :class:`Code`."""
+    git: Git
+    """Its working trees: :class:`Git`."""
 
     def __init__(
         self,
@@ -144,6 +148,7 @@ class Sandbox:
         self._deleted = False
         self.files = Files(self)
         self.code = Code(self)
+        self.git = Git(self)
 
     @classmethod
     def _of(cls, client: Optional[Client], info: SandboxInfo, *, keep: bool = True) -> Sandbox:
@@ -276,14 +281,15 @@ class Sandbox:
         ``on_stdout`` and ``on_stderr`` are called with text as it comes. After ``timeout`` seconds the
         command and its children are killed, and this raises :class:`~cove.CommandTimedOut`; with
         ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything but exit code 0
-        is :class:`~cove.CommandFailed`. A broken connection or a restart of the server does not end the
-        command: its output is resumed where it was.
+        is :class:`~cove.CommandFailed`. Cancelling this call kills the command. A broken connection or a
+        restart of the server does not: its output is resumed where it was.
         """
         stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
-        for out in stream:
-            callback = on_stdout if out.stream == "stdout" else on_stderr
-            if callback is not None and out.text:
-                _io.tell(callback, out.text)
+        with _io.ending(stream):
+            for out in stream:
+                callback = on_stdout if out.stream == "stdout" else on_stderr
+                if callback is not None and out.text:
+                    _io.tell(callback, out.text)
         return stream.result(check=check)
 
     def stream(
@@ -458,6 +464,38 @@ class Sandbox:
         call = Call("GET", sandbox_path(self._reach(), "/events"), params=query(after=after))
         return [Event.from_wire(item) for item in (self._client._json(call))["items"]]
 
+    def follow_events(self, after: Optional[int] = None) -> Generator[Event, None, None]:
+        """What happens to it from now on, without end; with ``after`` also what came after that event.
+
+        >>> with Sandbox() as box:
+        ...     events = box.follow_events(after=0)
+        ...     first = events.__next__()
+        ...     events.close()
+        ...     first.type, first.details["state"]
+        ('state', 'running')
+        """
+        events = self._client._events(sandbox_path(self._reach(), "/events"), after)
+        try:
+            for event in events:
+                yield event
+        finally:
+            events.close()
+
+    def ssh(self, *, expires: Optional[float] = None) -> SshAccess:
+        """How to log in by SSH, with a token that is good for ``expires`` seconds.
+
+        >>> with Sandbox() as box:
+        ...     box.ssh(expires=600).command.split()[0]
+        'ssh'
+        """
+        body = present(expires_s=whole_seconds("expires", expires))
+        call = Call("POST", sandbox_path(self._reach(), "/ssh"), json=body)
+        return decode(SshAccess, self._client._json(call))
+
+    def revoke_ssh(self) -> None:
+        """Ends its SSH sessions and makes every token for it worthless."""
+        self._client._done(Call("DELETE", sandbox_path(self._reach(), "/ssh")))
+
     def update(
         self,
         *,
@@ -622,7 +660,10 @@ class Sandbox:
 
     @contextmanager
     def attempt(self, *, memory: bool = False) -> Generator[Sandbox, None, None]:
-        """All or nothing: when the block raises, the sandbox is what it was before.
+        """All or nothing: when the block raises, the sandbox is put back to its state before.
+
+        Without ``memory`` that is the disk, and its processes are ended then; with ``memory`` they go on
+        as before.
 
         >>> with Sandbox() as box:
         ...     try:
