@@ -145,13 +145,13 @@ async fn refused_creates_leave_nothing() {
     );
     for (mode, entry) in [
         (NetworkMode::Open, "example.org"),
-        (NetworkMode::Allowlist, "not a name"),
+        (NetworkMode::None, "example.org"),
         (NetworkMode::Allowlist, "preset:nobody-has-this"),
     ] {
         let error = world
             .try_create(|spec| {
                 spec.network.mode = mode;
-                spec.network.allow = Some(vec![entry.into()]);
+                spec.network.allow = Some(vec![entry.parse().unwrap()]);
             })
             .await
             .unwrap_err();

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cove_model::network::Entry;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::{Gate, Network, NetworkConfig, Ports};
 
@@ -98,7 +99,7 @@ impl Sandbox<'_> {
     pub fn set(&self, mode: NetworkMode, allow: &[&str]) {
         self.apply(&NetworkPolicy {
             mode,
-            allow: Some(allow.iter().map(|entry| (*entry).to_owned()).collect()),
+            allow: Some(Entry::list(allow.iter().copied()).expect("entries")),
             ..NetworkPolicy::default()
         });
     }

@@ -54,7 +54,7 @@ async fn package_managers_reach_their_registries_and_nothing_else_is_reached() {
             image: recipe.name().into(),
             network: NetworkPolicy {
                 mode: NetworkMode::Allowlist,
-                allow: Some(vec!["preset:packages".into()]),
+                allow: Some(vec!["preset:packages".parse().expect("an entry")]),
                 ..NetworkPolicy::default()
             },
             resources: Resources {

@@ -90,7 +90,15 @@ async fn bad_policies_change_nothing() {
             mode: NetworkMode::Allowlist,
             ..NetworkPolicy::default()
         },
-        listed(&["exa mple.com"]),
+        NetworkPolicy {
+            mode: NetworkMode::None,
+            ..listed(&["example.com"])
+        },
+        NetworkPolicy {
+            mode: NetworkMode::Open,
+            ..listed(&["example.com"])
+        },
+        listed(&["example.com"; cove_model::network::ALLOW_ENTRIES_MAX + 1]),
         listed(&["preset:there-is-none"]),
         NetworkPolicy {
             bandwidth_up_mbit: Some(0),

@@ -96,7 +96,12 @@ pub async fn ask(guest: &Guest, address: std::net::Ipv4Addr) -> Result<String, S
 pub fn listed(entries: &[&str]) -> NetworkPolicy {
     NetworkPolicy {
         mode: NetworkMode::Allowlist,
-        allow: Some(entries.iter().map(|entry| (*entry).to_owned()).collect()),
+        allow: Some(
+            entries
+                .iter()
+                .map(|entry| entry.parse().expect("an entry"))
+                .collect(),
+        ),
         ..NetworkPolicy::default()
     }
 }

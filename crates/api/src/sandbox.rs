@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use cove_model::network::Entry;
+use cove_model::spec::SpecError;
 use cove_model::{NetworkMode, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -284,31 +286,32 @@ pub struct StopSandbox {
 }
 
 impl CreateSandbox {
-    /// The spec this asks for, defaults filled in; not yet checked.
-    pub fn into_spec(self) -> SandboxSpec {
+    /// The spec this asks for, defaults filled in. What it may reach is parsed here; the rest is not
+    /// yet checked.
+    pub fn into_spec(self) -> Result<SandboxSpec, SpecError> {
         self.into_spec_over(SandboxSpec::default())
     }
 
     /// The same over what a snapshot was taken with. What it may reach, when it is put away and what
     /// it is called comes from the request alone.
-    pub fn into_spec_over(self, base: SandboxSpec) -> SandboxSpec {
+    pub fn into_spec_over(self, base: SandboxSpec) -> Result<SandboxSpec, SpecError> {
         let env = match self.env.is_empty() {
             true => base.env,
             false => self.env,
         };
-        SandboxSpec {
+        Ok(SandboxSpec {
             image: self.image.unwrap_or(base.image),
             name: self.name,
             isolation: self.isolation.unwrap_or(base.isolation),
             resources: self.resources.unwrap_or_default().over(base.resources),
             env,
-            network: self.network.unwrap_or_default().into(),
+            network: self.network.unwrap_or_default().try_into()?,
             lifecycle: self.lifecycle.unwrap_or_default().into(),
             labels: self.labels,
             user: self.user.or(base.user),
             workdir: self.workdir.or(base.workdir),
             no_new_privs: self.no_new_privs || base.no_new_privs,
-        }
+        })
     }
 }
 
@@ -354,19 +357,20 @@ impl From<&Resources> for ResourcesView {
     }
 }
 
-impl From<Network> for NetworkPolicy {
-    fn from(network: Network) -> Self {
+impl TryFrom<Network> for NetworkPolicy {
+    type Error = SpecError;
+    fn try_from(network: Network) -> Result<Self, SpecError> {
         let mode = match network.mode {
             Reach::None => NetworkMode::None,
             Reach::Allowlist => NetworkMode::Allowlist,
             Reach::Open => NetworkMode::Open,
         };
-        Self {
+        Ok(Self {
             mode,
-            allow: network.allow,
+            allow: network.allow.map(Entry::list).transpose()?,
             bandwidth_up_mbit: network.bandwidth_up_mbit,
             bandwidth_down_mbit: network.bandwidth_down_mbit,
-        }
+        })
     }
 }
 
@@ -379,11 +383,15 @@ impl From<&NetworkPolicy> for Network {
         };
         Self {
             mode,
-            allow: policy.allow.clone(),
+            allow: policy.allow.as_ref().map(written),
             bandwidth_up_mbit: policy.bandwidth_up_mbit,
             bandwidth_down_mbit: policy.bandwidth_down_mbit,
         }
     }
+}
+
+fn written(entries: &Vec<Entry>) -> Vec<String> {
+    entries.iter().map(Entry::to_string).collect()
 }
 
 impl From<State> for SandboxState {
@@ -437,7 +445,7 @@ mod tests {
     #[test]
     fn an_empty_body_asks_for_the_default_sandbox() {
         let create: CreateSandbox = serde_json::from_str("{}").unwrap();
-        assert_eq!(create.into_spec(), SandboxSpec::default());
+        assert_eq!(create.into_spec().unwrap(), SandboxSpec::default());
     }
 
     #[test]
@@ -474,12 +482,39 @@ mod tests {
         base.resources.memory_mb = 77;
         base.network.mode = NetworkMode::Open;
         base.lifecycle.stop_after_s = Some(5);
-        let spec = CreateSandbox::default().into_spec_over(base.clone());
+        let spec = CreateSandbox::default()
+            .into_spec_over(base.clone())
+            .unwrap();
         assert_eq!(spec.resources.memory_mb, 77);
         assert_eq!((spec.user, spec.env), (base.user, base.env));
         assert_eq!(spec.name, None);
         assert_eq!(spec.network, NetworkPolicy::default());
         assert_eq!(spec.lifecycle, cove_model::IdlePolicy::default());
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_parsed_is_no_policy() {
+        let network = |entries: Vec<&str>| Network {
+            mode: Reach::Allowlist,
+            allow: Some(entries.into_iter().map(str::to_owned).collect()),
+            ..Network::default()
+        };
+        let good = network(vec!["Example.com", "10.1.2.3/32"]);
+        let policy = NetworkPolicy::try_from(good.clone()).unwrap();
+        assert_eq!(Network::from(&policy), good);
+        for bad in [
+            "exa mple.com",
+            "https://a.com",
+            "127.0.0.1",
+            "terminate:a.com",
+            "",
+        ] {
+            let error = NetworkPolicy::try_from(network(vec!["a.com", bad])).unwrap_err();
+            let wanted = format!("network.allow: entry '{bad}': ");
+            assert!(error.to_string().starts_with(&wanted), "{error}");
+        }
+        let many = network(vec!["a.com"; cove_limits::ALLOW_ENTRIES_MAX + 1]);
+        assert!(NetworkPolicy::try_from(many).is_err());
     }
 
     #[test]
@@ -493,6 +528,9 @@ mod tests {
             "labels": {"k": "v"}, "user": "dev", "workdir": "/srv",
         });
         let create: CreateSandbox = serde_json::from_value(body.clone()).unwrap();
-        assert_eq!(serde_json::to_value(create.into_spec()).unwrap(), body);
+        assert_eq!(
+            serde_json::to_value(create.into_spec().unwrap()).unwrap(),
+            body
+        );
     }
 }

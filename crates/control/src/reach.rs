@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use cove_model::NetworkPolicy;
-use cove_model::network::{Cidr, Entry, Reach, Target};
+use cove_model::network::{Cidr, Entry, Reach};
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
@@ -28,11 +28,8 @@ impl Control {
         if principal.home {
             return Ok(());
         }
-        for entry in policy.entries()? {
-            if let Entry::Rule(rule) = entry
-                && let Target::Addresses(block) = rule.target
-                && !self.is_open_to_tenants(block)
-            {
+        for block in policy.entries().filter_map(Entry::addresses) {
+            if !self.is_open_to_tenants(block) {
                 return Err(ControlError::new(
                     ErrorCode::Forbidden,
                     format!("the network policy lists {block}, which is the operator's own"),

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use cove_control::Sandbox;
-use cove_model::network::{Entry, NetworkMode, Target};
+use cove_control::{ControlError, Sandbox};
+use cove_model::network::{Entry, NetworkMode};
 use cove_model::{IdlePolicy, NetworkPolicy, State};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
@@ -293,14 +293,10 @@ pub fn lists(policy: &NetworkPolicy) -> (Option<String>, Option<String>) {
     if policy.mode != NetworkMode::Allowlist {
         return (None, None);
     }
-    let is_address = |text: &&String| {
-        let entry = text.parse::<Entry>();
-        matches!(entry, Ok(Entry::Rule(rule)) if matches!(rule.target, Target::Addresses(_)))
-    };
-    let all = policy.allow.iter().flatten();
-    let (addresses, names): (Vec<&String>, Vec<&String>) = all.partition(is_address);
-    let joined = |list: Vec<&String>| {
-        let list: Vec<&str> = list.into_iter().map(String::as_str).collect();
+    let is_address = |entry: &&Entry| entry.addresses().is_some();
+    let (addresses, names): (Vec<&Entry>, Vec<&Entry>) = policy.entries().partition(is_address);
+    let joined = |list: Vec<&Entry>| {
+        let list: Vec<&str> = list.into_iter().map(Entry::as_str).collect();
         (!list.is_empty()).then(|| list.join(","))
     };
     (joined(addresses), joined(names))
@@ -313,14 +309,10 @@ pub fn network(
     addresses: Option<&str>,
     names: Option<&str>,
 ) -> Result<NetworkPolicy, Refusal> {
-    let parts = |text: Option<&str>| -> Vec<String> {
-        let parts = text.unwrap_or("").split(',').map(str::trim);
-        parts
-            .filter(|part| !part.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
-    let allow: Vec<String> = parts(addresses).into_iter().chain(parts(names)).collect();
+    let given = [addresses, names].into_iter().flatten();
+    let parts = given.flat_map(|text| text.split(',')).map(str::trim);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    let allow = Entry::list(parts).map_err(ControlError::from)?;
     let (mode, allow) = match (block_all.unwrap_or(false), allow.is_empty()) {
         (true, true) => (NetworkMode::None, None),
         (true, false) => {

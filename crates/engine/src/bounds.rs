@@ -3,7 +3,7 @@
 //! the host's own limits.
 
 use cove_gateway::host::is_operators;
-use cove_model::network::{Cidr, Entry, Target};
+use cove_model::network::{Cidr, Entry};
 use cove_model::{NetworkPolicy, Resources};
 use cove_runner::RunnerError;
 
@@ -17,15 +17,8 @@ const PIDS_USUAL: u64 = 32_768;
 impl Inner {
     /// Refuses a policy that opens a network of the operator's that the settings do not open to anybody.
     pub(crate) fn check_reach(&self, policy: &NetworkPolicy) -> Result<(), RunnerError> {
-        let entries = policy.entries().map_err(|error| RunnerError::Invalid {
-            message: error.to_string(),
-        })?;
-        for entry in entries {
-            if let Entry::Rule(rule) = entry
-                && let Target::Addresses(block) = rule.target
-                && is_operators(block)
-                && !within(block, &self.config.private_ranges)
-            {
+        for block in policy.entries().filter_map(Entry::addresses) {
+            if is_operators(block) && !within(block, &self.config.private_ranges) {
                 let message = format!(
                     "the network policy lists {block}, which the settings of this host open to nobody; the operator can open it with private_ranges"
                 );

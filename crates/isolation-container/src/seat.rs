@@ -110,22 +110,18 @@ impl Link {
     }
 
     /// Takes note of a sandbox that an earlier engine attached, if it did.
-    pub fn adopt(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<(), IsolationError> {
+    pub fn adopt(&self, id: &SandboxId, policy: &NetworkPolicy) {
         let Some(network) = &self.network else {
-            return Ok(());
+            return;
         };
         let attached = cove_network::is_attached(self.namespace.as_fd()).unwrap_or_else(|error| {
             tracing::warn!(%error, sandbox = %id, "its interface cannot be looked at");
             policy.mode != NetworkMode::None
         });
-        if !attached {
-            return Ok(());
+        if attached {
+            network.adopt(self.index, id, policy);
+            self.attached.store(true, Ordering::Release);
         }
-        network
-            .adopt(self.index, id, policy)
-            .map_err(|error| IsolationError::failed("take over the network")(error.into()))?;
-        self.attached.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Bytes sent and received so far.

@@ -1,8 +1,9 @@
 //! What a sandbox may reach: the policy as it is asked for, and the grammar of its entries.
 //!
-//! A policy arrives as text from the API, is checked here once ([`NetworkPolicy::check`]), and goes
-//! to the host, where presets are filled in and the result ([`Rule`]s) becomes packet filter
-//! elements and what the gateway decides by.
+//! Entries arrive as text and are parsed where a request is decoded ([`Entry::list`]). From there on they
+//! are typed: control, the runner and the engine check the policy ([`NetworkPolicy::check`], and what
+//! each of them allows), the host fills in presets, and the result ([`Rule`]s) becomes packet filter
+//! elements and what the gateway decides by. On disk and between processes an entry is its text again.
 //!
 //! ```text
 //! example.com            that name, ports 80 and 443
@@ -21,7 +22,7 @@ pub mod entry;
 pub mod name;
 
 pub use address::{Cidr, Reach};
-pub use entry::{Entry, EntryError, Pattern, PortRange, Rule, Target};
+pub use entry::{Entry, EntryError, EntryKind, Pattern, PortRange, Rule, Target};
 pub use name::{Name, NameError};
 
 pub use cove_limits::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX, BANDWIDTH_MAX_MBIT};
@@ -44,7 +45,7 @@ pub enum NetworkMode {
 pub struct NetworkPolicy {
     pub mode: NetworkMode,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allow: Option<Vec<String>>,
+    pub allow: Option<Vec<Entry>>,
     /// What the sandbox may send, in megabits per second; absent means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_up_mbit: Option<u32>,
@@ -65,12 +66,7 @@ impl NetworkPolicy {
                 return Err(SpecError::Field { field, problem });
             }
         }
-        self.entries().map(drop)
-    }
-
-    /// The entries of `allow`, parsed.
-    pub fn entries(&self) -> Result<Vec<Entry>, SpecError> {
-        let given = match (self.mode, &self.allow) {
+        let listed = match (self.mode, &self.allow) {
             (NetworkMode::None, Some(list)) if !list.is_empty() => {
                 return Err(refused(
                     "mode 'none' reaches nothing, so nothing can be listed; use mode 'allowlist'",
@@ -81,36 +77,23 @@ impl NetworkPolicy {
                     "mode 'allowlist' needs a list; an empty one ([]) allows nothing",
                 ));
             }
-            (_, None) => return Ok(Vec::new()),
+            (_, None) => return Ok(()),
             (_, Some(list)) => list,
         };
-        if given.len() > ALLOW_ENTRIES_MAX {
-            return Err(refused(&format!(
-                "at most {ALLOW_ENTRIES_MAX} entries, not {}",
-                given.len()
-            )));
+        entry::check_length(listed.len())?;
+        let public = |entry: &&Entry| entry.addresses().is_none();
+        match listed.iter().find(public) {
+            Some(entry) if self.mode == NetworkMode::Open => Err(refused(&format!(
+                "entry '{}': mode 'open' reaches every public name already; only private addresses can be added",
+                entry.kind()
+            ))),
+            _ => Ok(()),
         }
-        let mut entries = Vec::with_capacity(given.len());
-        for text in given {
-            let entry: Entry = text.parse().map_err(|error| {
-                let shown: String = text.chars().take(80).collect();
-                refused(&format!("entry '{}': {error}", shown.escape_debug()))
-            })?;
-            let address = matches!(
-                entry,
-                Entry::Rule(Rule {
-                    target: Target::Addresses(_),
-                    ..
-                })
-            );
-            if self.mode == NetworkMode::Open && !address {
-                return Err(refused(&format!(
-                    "entry '{entry}': mode 'open' reaches every public name already; only private addresses can be added"
-                )));
-            }
-            entries.push(entry);
-        }
-        Ok(entries)
+    }
+
+    /// The entries of `allow`; none where there is no list.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.allow.iter().flatten()
     }
 }
 
@@ -128,7 +111,7 @@ mod tests {
     fn policy(mode: NetworkMode, allow: Option<&[&str]>) -> NetworkPolicy {
         NetworkPolicy {
             mode,
-            allow: allow.map(|list| list.iter().map(|&text| text.to_owned()).collect()),
+            allow: allow.map(|list| list.iter().map(|text| text.parse().unwrap()).collect()),
             ..NetworkPolicy::default()
         }
     }
@@ -139,6 +122,21 @@ mod tests {
         policy(NetworkMode::Allowlist, Some(&[])).check().unwrap();
         policy(NetworkMode::Open, None).check().unwrap();
         policy(NetworkMode::None, Some(&[])).check().unwrap();
+    }
+
+    #[test]
+    fn a_policy_that_is_stored_today_is_read_and_written_back_the_same() {
+        // As rows, records and snapshot files of version 0.1 hold them.
+        let none: NetworkPolicy = serde_json::from_str(r#"{"mode":"none"}"#).unwrap();
+        assert_eq!(none, NetworkPolicy::default());
+        let stored = concat!(
+            r#"{"mode":"allowlist","allow":["Example.com","*.pypi.org","example.com:8000-8010","#,
+            r#""10.1.0.0/16","10.1.2.3/32:22","preset:packages"],"#,
+            r#""bandwidth_up_mbit":10,"bandwidth_down_mbit":100}"#
+        );
+        let policy: NetworkPolicy = serde_json::from_str(stored).unwrap();
+        policy.check().unwrap();
+        assert_eq!(serde_json::to_string(&policy).unwrap(), stored);
     }
 
     #[test]
@@ -167,7 +165,9 @@ mod tests {
     fn long_lists_are_refused() {
         let many = vec!["example.com"; ALLOW_ENTRIES_MAX + 1];
         assert!(policy(NetworkMode::Allowlist, Some(&many)).check().is_err());
+        assert!(Entry::list(many).is_err());
         let enough = vec!["example.com"; ALLOW_ENTRIES_MAX];
+        Entry::list(enough.clone()).unwrap();
         policy(NetworkMode::Allowlist, Some(&enough))
             .check()
             .unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SpecError};
+use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 
 use crate::address::{Addresses, INSIDE, index_of, interface};
 use crate::link::{self, Counters};
@@ -45,8 +45,6 @@ pub enum NetworkError {
     NotAttached,
     #[error("the rules of the network are not in force, so that nothing may be attached to it")]
     NoRules,
-    #[error("the policy makes no sense")]
-    Policy(#[from] SpecError),
     #[error("the gateway does not take the policy")]
     Gateway(#[source] io::Error),
     #[error("mode 'allowlist' needs the gateway, and this host runs none")]
@@ -193,13 +191,8 @@ impl Network {
 
     /// A sandbox that an earlier engine attached; its rules come into force with [`Network::build`]. The
     /// gateway knows of it already.
-    pub fn adopt(
-        &self,
-        index: u32,
-        sandbox: &SandboxId,
-        policy: &NetworkPolicy,
-    ) -> Result<(), NetworkError> {
-        let rules = Rules::of(policy)?;
+    pub fn adopt(&self, index: u32, sandbox: &SandboxId, policy: &NetworkPolicy) {
+        let rules = Rules::of(policy);
         let mut state = self.state();
         if policy.mode != NetworkMode::None {
             state.placed.insert(index);
@@ -210,7 +203,6 @@ impl Network {
         state.sandboxes.insert(index, rules);
         // Its engine may have died while it changed the policy.
         state.haunted.insert(index);
-        Ok(())
     }
 
     fn tell_gate(
@@ -312,7 +304,7 @@ impl Network {
         sandbox: &SandboxId,
         policy: &NetworkPolicy,
     ) -> Result<(), NetworkError> {
-        let rules = Rules::of(policy)?;
+        let rules = Rules::of(policy);
         if !self.state().sandboxes.contains_key(&index) {
             return Err(NetworkError::NotAttached);
         }

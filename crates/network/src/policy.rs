@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use cove_model::network::{Cidr, Entry, Reach, Target};
-use cove_model::{NetworkMode, NetworkPolicy, SpecError};
+use cove_model::network::{Cidr, EntryKind, Reach, Target};
+use cove_model::{NetworkMode, NetworkPolicy};
 
 const BYTES_PER_MBIT: u64 = 125_000;
 
@@ -43,12 +43,15 @@ pub struct Rules {
 
 impl Rules {
     /// The part of a policy that packets are judged by. Names and presets are the gateway's.
-    pub fn of(policy: &NetworkPolicy) -> Result<Self, SpecError> {
+    pub fn of(policy: &NetworkPolicy) -> Self {
         let mut flows = Vec::new();
-        for entry in policy.entries()? {
-            let Entry::Rule(rule) = entry else { continue };
-            let Target::Addresses(block) = rule.target else {
-                continue;
+        for entry in policy.entries() {
+            let (rule, block) = match entry.kind() {
+                EntryKind::Rule(rule) => match rule.target {
+                    Target::Addresses(block) => (rule, block),
+                    Target::Name(_) => continue,
+                },
+                EntryKind::Preset(_) => continue,
             };
             let ports = rule
                 .ports
@@ -63,7 +66,7 @@ impl Rules {
             }
         }
         let bytes = |mbit: Option<u32>| mbit.map(|mbit| u64::from(mbit) * BYTES_PER_MBIT);
-        Ok(Self {
+        Self {
             mode: match policy.mode {
                 NetworkMode::None => Mode::None,
                 NetworkMode::Allowlist => Mode::Listed,
@@ -72,7 +75,7 @@ impl Rules {
             flows: apart(&flows),
             up: bytes(policy.bandwidth_up_mbit),
             down: bytes(policy.bandwidth_down_mbit),
-        })
+        }
     }
 
     /// Whether a connection may go on. `redirected` ones are the gateway's to judge.
@@ -201,6 +204,8 @@ fn opened(block: Cidr) -> Vec<(Ipv4Addr, Ipv4Addr)> {
 
 #[cfg(test)]
 mod tests {
+    use cove_model::network::Entry;
+
     use super::*;
 
     #[test]
@@ -239,19 +244,18 @@ mod tests {
         let policy = NetworkPolicy {
             mode: NetworkMode::Allowlist,
             allow: Some(
-                [
+                Entry::list([
                     "10.0.0.0/8:80",
                     "10.1.0.0/16",
                     "10.1.2.3:22",
                     "10.255.255.255:1-90",
                     "10.0.0.0/8:81",
-                ]
-                .map(str::to_owned)
-                .into(),
+                ])
+                .unwrap(),
             ),
             ..NetworkPolicy::default()
         };
-        let rules = Rules::of(&policy).unwrap();
+        let rules = Rules::of(&policy);
         let holds = |address: Ipv4Addr, port: u16| {
             rules
                 .flows

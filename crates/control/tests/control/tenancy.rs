@@ -256,7 +256,7 @@ async fn networks_of_the_operator_are_not_a_tenants_to_open() {
         let mut spec = named(name);
         spec.network = NetworkPolicy {
             mode: NetworkMode::Allowlist,
-            allow: Some(vec![entry.to_owned()]),
+            allow: Some(vec![entry.parse().unwrap()]),
             ..NetworkPolicy::default()
         };
         let request = CreateSandbox {
@@ -286,7 +286,7 @@ async fn networks_of_the_operator_are_not_a_tenants_to_open() {
     let patch = SandboxPatch {
         network: Some(NetworkPolicy {
             mode: NetworkMode::Allowlist,
-            allow: Some(vec!["10.9.9.9".into()]),
+            allow: Some(vec!["10.9.9.9".parse().unwrap()]),
             ..NetworkPolicy::default()
         }),
         ..SandboxPatch::default()

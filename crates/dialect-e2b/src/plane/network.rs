@@ -3,6 +3,8 @@
 //! There a list of refused addresses is checked after a list of allowed names; in use that says one of
 //! three things, and those are Cove's modes: everything, nothing, or nothing but a list.
 
+use cove_control::ControlError;
+use cove_model::network::Entry;
 use cove_model::{NetworkMode, NetworkPolicy};
 
 use super::shapes::{Network, NetworkShown};
@@ -31,7 +33,10 @@ pub fn policy(
     let allowed = wanted.allow_out.as_deref().unwrap_or_default();
     let (mode, allow) = match (closed, allowed) {
         (true, []) => (NetworkMode::None, None),
-        (true, list) => (NetworkMode::Allowlist, Some(list.to_vec())),
+        (true, list) => {
+            let list = Entry::list(list).map_err(ControlError::from)?;
+            (NetworkMode::Allowlist, Some(list))
+        }
         (false, []) => (NetworkMode::Open, None),
         (false, _) => {
             return Err(Refusal::invalid(format!(
@@ -82,7 +87,7 @@ fn refuse_the_rest(wanted: &Network) -> Result<(), Refusal> {
 pub fn shown(policy: &NetworkPolicy) -> NetworkShown {
     let closed = policy.mode != NetworkMode::Open;
     NetworkShown {
-        allow_out: policy.allow.clone().unwrap_or_default(),
+        allow_out: policy.entries().map(Entry::to_string).collect(),
         deny_out: match closed {
             true => vec![EVERYWHERE.to_owned()],
             false => Vec::new(),

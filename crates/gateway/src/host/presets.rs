@@ -7,8 +7,8 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 
-use cove_model::network::{Cidr, Entry, EntryError, Reach, Rule, Target};
-use cove_model::{NetworkPolicy, SpecError};
+use cove_model::NetworkPolicy;
+use cove_model::network::{Cidr, Entry, EntryError, EntryKind, Reach, Rule, Target};
 
 use super::packages::PackageHosts;
 use crate::policy::{Allowed, Policy, RULES_MAX};
@@ -43,8 +43,6 @@ pub struct Presets {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PresetError {
-    #[error(transparent)]
-    Policy(#[from] SpecError),
     #[error("there is no preset '{name}'; there are: {known}")]
     Unknown { name: String, known: String },
     #[error("preset 'packages' is empty: no package manager of this host names a registry")]
@@ -84,22 +82,22 @@ impl Presets {
         policy: &NetworkPolicy,
         audience: Audience,
     ) -> Result<Policy, PresetError> {
-        let entries = policy.entries()?;
         let mut allowed = Vec::new();
         let mut lists = None;
-        for entry in entries {
-            let name = match entry {
-                Entry::Rule(rule) => {
+        for entry in policy.entries() {
+            let name = match entry.kind() {
+                EntryKind::Rule(rule) => {
+                    let rule = rule.clone();
                     allowed.push(Allowed { rule, preset: None });
                     continue;
                 }
-                Entry::Preset(name) => name,
+                EntryKind::Preset(name) => name,
             };
             let lists = match &lists {
                 Some(lists) => lists,
                 None => lists.insert(self.lists()?),
             };
-            let mut rules = lists.rules.get(&name).cloned().unwrap_or_default();
+            let mut rules = lists.rules.get(name).cloned().unwrap_or_default();
             if name == PACKAGES {
                 rules.extend(self.packages.rules());
                 if rules.is_empty() {
@@ -110,13 +108,15 @@ impl Presets {
                 let mut known: Vec<String> = lists.rules.keys().cloned().collect();
                 known.push(PACKAGES.to_owned());
                 let known = known.join(", ");
+                let name = name.clone();
                 return Err(PresetError::Unknown { name, known });
             }
             let closed = self.private(&rules);
             if let Some(block) = closed
                 && audience == Audience::Tenants
-                && !lists.for_tenants.contains(&name)
+                && !lists.for_tenants.contains(name)
             {
+                let name = name.clone();
                 return Err(PresetError::Private { name, block });
             }
             allowed.extend(rules.into_iter().map(|rule| Allowed {
@@ -139,8 +139,7 @@ impl Presets {
         policy: &NetworkPolicy,
         audience: Audience,
     ) -> Result<Policy, PresetError> {
-        let named = |entry: &String| entry.starts_with("preset:");
-        if !policy.allow.iter().flatten().any(named) {
+        if !policy.entries().any(Entry::is_preset) {
             return self.expand(policy, audience);
         }
         let (presets, policy) = (self.clone(), policy.clone());
@@ -229,7 +228,7 @@ fn read(text: &str, lists: &mut Lists) -> Result<(), (usize, String)> {
                 Some((header, mark)) => (header, Some(mark.trim())),
                 None => (header, None),
             };
-            let entry = format!("preset:{header}").parse::<Entry>();
+            let entry = format!("preset:{header}").parse::<EntryKind>();
             entry.map_err(|error| wrong(error.to_string()))?;
             match mark {
                 None => {}
@@ -264,7 +263,7 @@ mod tests {
     fn policy(allow: &[&str]) -> NetworkPolicy {
         NetworkPolicy {
             mode: NetworkMode::Allowlist,
-            allow: Some(allow.iter().map(|&text| text.to_owned()).collect()),
+            allow: Some(Entry::list(allow.iter().copied()).unwrap()),
             ..NetworkPolicy::default()
         }
     }

@@ -17,6 +17,7 @@ use cove_gateway::dns::wire::{self, Answer, Record};
 use cove_gateway::host::{Gateway, GatewayConfig, PackageHosts, Presets};
 use cove_gateway::limits::Limits;
 use cove_model::egress::{EgressEntry, EgressQuery, EgressVerdict};
+use cove_model::network::Entry;
 use cove_model::network::Name;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -327,7 +328,7 @@ impl Drop for World {
 pub fn allowing(allow: &[&str]) -> NetworkPolicy {
     NetworkPolicy {
         mode: NetworkMode::Allowlist,
-        allow: Some(allow.iter().map(|&text| text.to_owned()).collect()),
+        allow: Some(Entry::list(allow.iter().copied()).unwrap()),
         ..NetworkPolicy::default()
     }
 }

@@ -53,7 +53,7 @@ impl ContainerTier {
                 tracing::warn!(%error, "the OOM scores of an adopted sandbox are not in order");
             }
             if let Some(sandbox) = &adopting.sandbox {
-                link.adopt(sandbox, &adopting.network)?;
+                link.adopt(sandbox, &adopting.network);
             }
             Ok(link)
         })

@@ -1,4 +1,7 @@
-//! One entry of an allow list.
+//! One entry of an allow list: its text is parsed here, and nowhere else.
+//!
+//! The grammar only ever grows: rows, records and snapshot files hold entries as text, and what one
+//! version stored has to be read by the next.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -6,17 +9,31 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ALLOW_ENTRY_BYTES_MAX;
 use super::address::{Cidr, CidrError, Reach};
 use super::name::{Name, NameError};
+use super::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX};
+use crate::spec::SpecError;
 
 /// Where an entry for a name leads when it says no port.
 pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 pub const PRESET_BYTES_MAX: usize = 32;
 
-/// An entry as written.
+/// How much of a refused entry its error quotes.
+const SHOWN_CHARS: usize = 80;
+
+/// An entry, parsed. It is stored, sent and shown as the text that it was written as.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Entry {
+    kind: EntryKind,
+    text: String,
+}
+
+/// What an entry allows. Whoever decides by it matches every kind, so that a new kind does not compile
+/// until each of them says what it means there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Entry {
+pub enum EntryKind {
+    /// Names or addresses, and ports of them.
     Rule(Rule),
     /// A named list that the host fills in.
     Preset(String),
@@ -79,6 +96,54 @@ pub enum EntryError {
     Terminate,
 }
 
+impl Entry {
+    /// The entries of an allow list as a caller wrote them; for where requests are decoded.
+    pub fn list<T>(texts: T) -> Result<Vec<Self>, SpecError>
+    where
+        T: IntoIterator<Item: Into<String>, IntoIter: ExactSizeIterator>,
+    {
+        let texts = texts.into_iter();
+        check_length(texts.len())?;
+        texts.map(|text| Self::try_from(text.into())).collect()
+    }
+
+    pub fn kind(&self) -> &EntryKind {
+        &self.kind
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The addresses that it lists, when it lists addresses. What a preset holds is the host's to say.
+    pub fn addresses(&self) -> Option<Cidr> {
+        match &self.kind {
+            EntryKind::Rule(rule) => match rule.target {
+                Target::Addresses(block) => Some(block),
+                Target::Name(_) => None,
+            },
+            EntryKind::Preset(_) => None,
+        }
+    }
+
+    pub fn is_preset(&self) -> bool {
+        match self.kind {
+            EntryKind::Preset(_) => true,
+            EntryKind::Rule(_) => false,
+        }
+    }
+}
+
+pub(super) fn check_length(entries: usize) -> Result<(), SpecError> {
+    if entries <= ALLOW_ENTRIES_MAX {
+        return Ok(());
+    }
+    Err(super::refused(&format!(
+        "at most {ALLOW_ENTRIES_MAX} entries, not {entries}"
+    )))
+}
+
 impl Rule {
     /// A rule for one name on the usual ports.
     pub fn exact(name: Name) -> Self {
@@ -129,6 +194,40 @@ impl PortRange {
 }
 
 impl FromStr for Entry {
+    type Err = SpecError;
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::try_from(text.to_owned())
+    }
+}
+
+impl TryFrom<String> for Entry {
+    type Error = SpecError;
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        match text.parse() {
+            Ok(kind) => Ok(Self { kind, text }),
+            Err(error) => {
+                let error: EntryError = error;
+                let shown: String = text.chars().take(SHOWN_CHARS).collect();
+                let shown = shown.escape_debug();
+                Err(super::refused(&format!("entry '{shown}': {error}")))
+            }
+        }
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for EntryKind {
     type Err = EntryError;
     fn from_str(text: &str) -> Result<Self, EntryError> {
         if text.len() > ALLOW_ENTRY_BYTES_MAX {
@@ -252,7 +351,8 @@ impl fmt::Display for Rule {
     }
 }
 
-impl fmt::Display for Entry {
+/// In one form, whichever of several it was written in.
+impl fmt::Display for EntryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(rule) => rule.fmt(f),
@@ -295,7 +395,38 @@ mod tests {
             ("10.0.0.0/8:22", "10.0.0.0/8:22"),
             ("preset:packages", "preset:packages"),
         ] {
-            assert_eq!(given.parse::<Entry>().unwrap().to_string(), canonical);
+            assert_eq!(given.parse::<EntryKind>().unwrap().to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_stored_and_shown_as_it_was_written() {
+        for text in [
+            "Example.com.",
+            "B\u{fc}cher.example",
+            "*.example.com:443",
+            "10.1.2.3/32",
+            "10.0.0.0/8:22-22",
+            "preset:packages",
+        ] {
+            let entry: Entry = text.parse().unwrap();
+            let stored = serde_json::to_string(&entry).unwrap();
+            assert_eq!(stored, serde_json::to_string(text).unwrap());
+            assert_eq!(serde_json::from_str::<Entry>(&stored).unwrap(), entry);
+            assert_eq!(entry.as_str(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_entry_is_decoded_nowhere() {
+        let error = serde_json::from_str::<Entry>(r#""exa mple.com""#).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("network.allow: entry 'exa mple.com'"),
+            "{message}"
+        );
+        for other in ["1", "null", r#"{"name":"example.com"}"#, r#"["a.com"]"#] {
+            assert!(serde_json::from_str::<Entry>(other).is_err(), "{other}");
         }
     }
 
@@ -332,9 +463,9 @@ mod tests {
             "a\0b.com",
             "terminate:example.com",
         ] {
-            assert!(bad.parse::<Entry>().is_err(), "{bad:?} was accepted");
+            assert!(bad.parse::<EntryKind>().is_err(), "{bad:?} was accepted");
         }
-        let error = "terminate:a.com".parse::<Entry>().unwrap_err();
+        let error = "terminate:a.com".parse::<EntryKind>().unwrap_err();
         assert_eq!(error, EntryError::Terminate);
     }
 
@@ -357,15 +488,15 @@ mod tests {
     proptest! {
         #[test]
         fn parsing_what_was_written_gives_the_same_entry(text in "\\PC{0,60}") {
-            if let Ok(entry) = text.parse::<Entry>() {
-                prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+            if let Ok(entry) = text.parse::<EntryKind>() {
+                prop_assert_eq!(entry.to_string().parse::<EntryKind>(), Ok(entry));
             }
         }
 
         #[test]
         fn entries_like_real_ones_survive_too(text in "(\\*\\.)?[a-z0-9-]{1,12}(\\.[a-z0-9]{1,8}){0,3}(/[0-9]{1,2})?(:[0-9]{1,5}(-[0-9]{1,5})?)?") {
-            if let Ok(entry) = text.parse::<Entry>() {
-                prop_assert_eq!(entry.to_string().parse::<Entry>(), Ok(entry));
+            if let Ok(entry) = text.parse::<EntryKind>() {
+                prop_assert_eq!(entry.to_string().parse::<EntryKind>(), Ok(entry));
             }
         }
     }

@@ -59,6 +59,53 @@ async fn ids_that_are_paths_are_none() {
 }
 
 #[tokio::test]
+async fn policies_that_do_not_parse_reach_no_engine() {
+    let served = Served::new(Fake::default());
+    let id = served.create().await;
+    let before = served.client().get(&id).await.unwrap();
+    for (policy, problem) in [
+        (
+            r#"{"mode":"allowlist","allow":["exa mple.com"]}"#,
+            "entry 'exa mple.com'",
+        ),
+        (
+            r#"{"mode":"allowlist","allow":["a.com","127.0.0.1"]}"#,
+            "entry '127.0.0.1'",
+        ),
+        (
+            r#"{"mode":"allowlist","allow":["terminate:a.com"]}"#,
+            "entry 'terminate:a.com'",
+        ),
+        (
+            r#"{"mode":"allowlist","allow":[{"name":"a.com","ask":true}]}"#,
+            "invalid type",
+        ),
+        (
+            r#"{"mode":"allowlist","allow":["a.com"],"methods":["GET"]}"#,
+            "unknown field",
+        ),
+        (r#"{"mode":"everything"}"#, "unknown variant"),
+    ] {
+        let create = format!(
+            r#"{{"call":"create","request":{{"id":"{}","spec":{{"network":{policy}}}}}}}"#,
+            SandboxId::random()
+        );
+        let change = format!(r#"{{"call":"set_network","id":"{id}","policy":{policy}}}"#);
+        for call in [create, change] {
+            let answer = send(&served, &frame(call.as_bytes())).await;
+            let told = String::from_utf8_lossy(&answer).into_owned();
+            assert_eq!(answer.get(4), Some(&ERROR), "{call}: {told}");
+            assert!(
+                told.contains("invalid") && told.contains(problem),
+                "{call}: {told}"
+            );
+        }
+    }
+    let after = served.client().list().await.unwrap();
+    assert_eq!(after, [before]);
+}
+
+#[tokio::test]
 async fn lists_nobody_reads_keep_only_lists_out() {
     let served = Served::new(Fake::default());
     // More than sockets hold.

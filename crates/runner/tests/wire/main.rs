@@ -225,7 +225,7 @@ async fn calls_about_rest_snapshots_and_the_network_come_through_whole() {
     let gone = client.get_snapshot(&taken.id).await.unwrap_err();
     assert!(matches!(gone, RunnerError::NotFound { .. }));
     let policy = NetworkPolicy {
-        allow: Some(vec!["example.org".into()]),
+        allow: Some(vec!["example.org".parse().unwrap()]),
         bandwidth_up_mbit: Some(7),
         ..NetworkPolicy::default()
     };

@@ -6,8 +6,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{FromSnapshot, SandboxFilter, SandboxPatch};
+use cove_control::{ControlError, FromSnapshot, SandboxFilter, SandboxPatch};
 use cove_limits::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
+use cove_model::NetworkPolicy;
 
 use super::{Answer, nothing, ok, page_request, with_status};
 use crate::convert;
@@ -27,7 +28,7 @@ pub async fn create(
         None if body.memory => {
             return Err(Failure::invalid("memory goes with a snapshot"));
         }
-        None => (body.into_spec(), None),
+        None => (body.into_spec().map_err(ControlError::from)?, None),
         Some(_) if body.image.is_some() => {
             return Err(Failure::invalid("give either an image or a snapshot"));
         }
@@ -38,7 +39,8 @@ pub async fn create(
                 .await?;
             let memory = body.memory;
             let from = FromSnapshot { snapshot, memory };
-            (body.into_spec_over(base), Some(from))
+            let spec = body.into_spec_over(base).map_err(ControlError::from)?;
+            (spec, Some(from))
         }
     };
     let request = cove_control::CreateSandbox {
@@ -128,12 +130,14 @@ pub async fn patch(
     Names(id): Names<String>,
     Json(body): Json<PatchSandbox>,
 ) -> Answer {
+    let network = body.network.map(NetworkPolicy::try_from).transpose();
+    let network = network.map_err(ControlError::from)?;
     let patch = SandboxPatch {
         name: body.name,
         labels: body.labels,
         lifecycle: body.lifecycle.map(Into::into),
         resources: body.resources.map(Into::into),
-        network: body.network.map(Into::into),
+        network,
         expected_generation: body.expected_generation,
     };
     ok(convert::sandbox(
