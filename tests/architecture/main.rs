@@ -75,26 +75,36 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("store", &["model"]),
     ("api", &["model"]),
     ("client", &["api", "model"]),
+    // What code contexts say and hear; pure, so that the control plane alone starts processes.
+    ("code", &["model", "protocol"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner`.
-    ("control", &["model", "protocol", "runner", "store"]),
+    ("control", &["code", "model", "protocol", "runner", "store"]),
     // Dialects stand on the control plane, and the server on them; none knows the native contract.
     (
         "dialect",
-        &["control", "model", "protocol", "runner", "store"],
+        &["code", "control", "model", "protocol", "runner", "store"],
     ),
     (
         "dialect-daytona",
-        &["control", "dialect", "model", "protocol", "runner", "store"],
+        &[
+            "code", "control", "dialect", "model", "protocol", "runner", "store",
+        ],
     ),
     (
         "dialect-e2b",
-        &["control", "dialect", "model", "protocol", "runner", "store"],
+        &[
+            "code", "control", "dialect", "model", "protocol", "runner", "store",
+        ],
     ),
-    ("ssh", &["control", "model", "protocol", "runner", "store"]),
+    (
+        "ssh",
+        &["code", "control", "model", "protocol", "runner", "store"],
+    ),
     (
         "server",
         &[
             "api",
+            "code",
             "control",
             "dialect",
             "dialect-daytona",

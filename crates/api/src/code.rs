@@ -2,28 +2,18 @@
 
 use std::collections::BTreeMap;
 
+pub use cove_model::Language;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::Timestamp;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CodeLanguage {
-    #[default]
-    Python,
-    Javascript,
-    /// Runs in JavaScript's contexts.
-    Typescript,
-    Bash,
-}
-
 /// Body of `POST …/code/contexts`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateCodeContext {
-    pub language: CodeLanguage,
+    pub language: Language,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
@@ -41,7 +31,7 @@ pub struct CreateCodeContext {
 pub struct CodeContext {
     /// Of its process, too.
     pub id: String,
-    pub language: CodeLanguage,
+    pub language: Language,
     /// The one that runs use which name none.
     pub default: bool,
     pub cwd: String,
@@ -57,7 +47,7 @@ pub struct RunCode {
     pub code: String,
     /// That of the context unless told; Python where neither is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub language: Option<CodeLanguage>,
+    pub language: Option<Language>,
     /// Id of a context; the language's default one, made when first needed, unless told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]

@@ -1,5 +1,6 @@
 //! What a sandbox's network policy decided, on the wire.
 
+pub use cove_model::egress::{EgressProtocol, EgressVerdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,35 +26,6 @@ pub struct EgressEntry {
     /// Bytes carried, once a connection is over.
     pub sent_bytes: u64,
     pub received_bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EgressVerdict {
-    Allowed,
-    Denied,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EgressProtocol {
-    Dns,
-    Tcp,
-    Udp,
-    Icmp,
-    Other,
-}
-
-impl EgressProtocol {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Icmp => "icmp",
-            Self::Other => "other",
-        }
-    }
 }
 
 /// What is kept now.

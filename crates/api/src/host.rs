@@ -1,5 +1,6 @@
 //! Figures of sandboxes and of the host, and the ports a sandbox listens on.
 
+pub use cove_model::Level;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,14 +75,6 @@ pub struct Finding {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    Ok,
-    Warning,
-    Error,
 }
 
 /// Answer of `/healthz` and `/readyz`.

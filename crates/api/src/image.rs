@@ -1,5 +1,6 @@
 //! Images and the jobs that make them, on the wire.
 
+pub use cove_model::JobState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,14 +54,6 @@ pub struct Image {
     pub source: String,
     /// Sandboxes made from it.
     pub in_use_by: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    Running,
-    Done,
-    Failed,
 }
 
 /// An image on its way. Each line of a live answer is one of these; the last is not `running`.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use cove_model::network::Entry;
 use cove_model::spec::SpecError;
-use cove_model::{NetworkMode, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec, State};
+pub use cove_model::{NetworkMode, State};
+use cove_model::{NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,8 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::IMAGE_REF_MAX))]
     pub image: Option<String>,
-    /// Name or id of a snapshot to begin from, in place of an image. Limits, environment, user and
-    /// directory that are not given are then those it was taken with.
+    /// Name or id of a snapshot to begin from, in place of an image. Limits, user and directory that are
+    /// not given are then those it was taken with, and `env` is put over its variables.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: Option<String>,
@@ -95,7 +96,7 @@ pub struct ResourcesRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    pub mode: Reach,
+    pub mode: NetworkMode,
     /// Domains, CIDRs and optional ports; with mode `allowlist`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(
@@ -111,16 +112,6 @@ pub struct Network {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_down_mbit: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reach {
-    /// Loopback only.
-    #[default]
-    None,
-    Allowlist,
-    Open,
 }
 
 /// Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole.
@@ -188,7 +179,7 @@ pub struct ListSandboxes {
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<SandboxState>,
+    pub state: Option<State>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
@@ -198,30 +189,13 @@ pub struct ListSandboxes {
     pub labels: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SandboxState {
-    Creating,
-    Running,
-    Frozen,
-    Pausing,
-    Paused,
-    Resuming,
-    Restoring,
-    Stopping,
-    Stopped,
-    Failed,
-    Deleting,
-    Gone,
-}
-
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    pub state: SandboxState,
+    pub state: State,
     /// Why it is in this state, when that is not plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -286,25 +260,17 @@ pub struct StopSandbox {
 }
 
 impl CreateSandbox {
-    /// The spec this asks for, defaults filled in. What it may reach is parsed here; the rest is not
-    /// yet checked.
-    pub fn into_spec(self) -> Result<SandboxSpec, SpecError> {
-        self.into_spec_over(SandboxSpec::default())
-    }
-
-    /// The same over what a snapshot was taken with. What it may reach, when it is put away and what
-    /// it is called comes from the request alone.
-    pub fn into_spec_over(self, base: SandboxSpec) -> Result<SandboxSpec, SpecError> {
-        let env = match self.env.is_empty() {
-            true => base.env,
-            false => self.env,
-        };
+    /// The spec this asks for over the defaults, or over what a snapshot was taken with. What it may
+    /// reach, when it is put away and what it is called comes from the request alone. The allow list is
+    /// parsed here; the rest is not yet checked.
+    pub fn into_spec_over(self, mut base: SandboxSpec) -> Result<SandboxSpec, SpecError> {
+        base.add_env(self.env);
         Ok(SandboxSpec {
             image: self.image.unwrap_or(base.image),
             name: self.name,
             isolation: self.isolation.unwrap_or(base.isolation),
             resources: self.resources.unwrap_or_default().over(base.resources),
-            env,
+            env: base.env,
             network: self.network.unwrap_or_default().try_into()?,
             lifecycle: self.lifecycle.unwrap_or_default().into(),
             labels: self.labels,
@@ -360,13 +326,8 @@ impl From<&Resources> for ResourcesView {
 impl TryFrom<Network> for NetworkPolicy {
     type Error = SpecError;
     fn try_from(network: Network) -> Result<Self, SpecError> {
-        let mode = match network.mode {
-            Reach::None => NetworkMode::None,
-            Reach::Allowlist => NetworkMode::Allowlist,
-            Reach::Open => NetworkMode::Open,
-        };
         Ok(Self {
-            mode,
+            mode: network.mode,
             allow: network.allow.map(Entry::list).transpose()?,
             bandwidth_up_mbit: network.bandwidth_up_mbit,
             bandwidth_down_mbit: network.bandwidth_down_mbit,
@@ -376,66 +337,17 @@ impl TryFrom<Network> for NetworkPolicy {
 
 impl From<&NetworkPolicy> for Network {
     fn from(policy: &NetworkPolicy) -> Self {
-        let mode = match policy.mode {
-            NetworkMode::None => Reach::None,
-            NetworkMode::Allowlist => Reach::Allowlist,
-            NetworkMode::Open => Reach::Open,
-        };
         Self {
-            mode,
-            allow: policy.allow.as_ref().map(written),
+            mode: policy.mode,
+            allow: policy.allow.as_deref().map(written),
             bandwidth_up_mbit: policy.bandwidth_up_mbit,
             bandwidth_down_mbit: policy.bandwidth_down_mbit,
         }
     }
 }
 
-fn written(entries: &Vec<Entry>) -> Vec<String> {
+fn written(entries: &[Entry]) -> Vec<String> {
     entries.iter().map(Entry::to_string).collect()
-}
-
-impl From<State> for SandboxState {
-    fn from(state: State) -> Self {
-        match state {
-            State::Creating => Self::Creating,
-            State::Running => Self::Running,
-            State::Frozen => Self::Frozen,
-            State::Pausing => Self::Pausing,
-            State::Paused => Self::Paused,
-            State::Resuming => Self::Resuming,
-            State::Restoring => Self::Restoring,
-            State::Stopping => Self::Stopping,
-            State::Stopped => Self::Stopped,
-            State::Failed => Self::Failed,
-            State::Deleting => Self::Deleting,
-            State::Gone => Self::Gone,
-        }
-    }
-}
-
-impl From<SandboxState> for State {
-    fn from(state: SandboxState) -> Self {
-        match state {
-            SandboxState::Creating => Self::Creating,
-            SandboxState::Running => Self::Running,
-            SandboxState::Frozen => Self::Frozen,
-            SandboxState::Pausing => Self::Pausing,
-            SandboxState::Paused => Self::Paused,
-            SandboxState::Resuming => Self::Resuming,
-            SandboxState::Restoring => Self::Restoring,
-            SandboxState::Stopping => Self::Stopping,
-            SandboxState::Stopped => Self::Stopped,
-            SandboxState::Failed => Self::Failed,
-            SandboxState::Deleting => Self::Deleting,
-            SandboxState::Gone => Self::Gone,
-        }
-    }
-}
-
-impl SandboxState {
-    pub fn as_str(self) -> &'static str {
-        State::from(self).as_str()
-    }
 }
 
 #[cfg(test)]
@@ -445,7 +357,10 @@ mod tests {
     #[test]
     fn an_empty_body_asks_for_the_default_sandbox() {
         let create: CreateSandbox = serde_json::from_str("{}").unwrap();
-        assert_eq!(create.into_spec().unwrap(), SandboxSpec::default());
+        assert_eq!(
+            create.into_spec_over(SandboxSpec::default()).unwrap(),
+            SandboxSpec::default()
+        );
     }
 
     #[test]
@@ -486,7 +401,21 @@ mod tests {
             .into_spec_over(base.clone())
             .unwrap();
         assert_eq!(spec.resources.memory_mb, 77);
-        assert_eq!((spec.user, spec.env), (base.user, base.env));
+        assert_eq!((&spec.user, &spec.env), (&base.user, &base.env));
+        let asked = CreateSandbox {
+            env: [("A", "c"), ("B", "d")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..CreateSandbox::default()
+        };
+        base.env.insert("OLD".into(), "kept".into());
+        let over = asked.into_spec_over(base).unwrap();
+        let over: Vec<_> = over
+            .env
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(over, [("A", "c"), ("B", "d"), ("OLD", "kept")]);
         assert_eq!(spec.name, None);
         assert_eq!(spec.network, NetworkPolicy::default());
         assert_eq!(spec.lifecycle, cove_model::IdlePolicy::default());
@@ -495,7 +424,7 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_parsed_is_no_policy() {
         let network = |entries: Vec<&str>| Network {
-            mode: Reach::Allowlist,
+            mode: NetworkMode::Allowlist,
             allow: Some(entries.into_iter().map(str::to_owned).collect()),
             ..Network::default()
         };
@@ -529,7 +458,7 @@ mod tests {
         });
         let create: CreateSandbox = serde_json::from_value(body.clone()).unwrap();
         assert_eq!(
-            serde_json::to_value(create.into_spec().unwrap()).unwrap(),
+            serde_json::to_value(create.into_spec_over(SandboxSpec::default()).unwrap()).unwrap(),
             body
         );
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+pub use cove_model::SnapshotKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::{Sandbox, SandboxState};
+use crate::sandbox::{Sandbox, State};
 use crate::{ErrorDetail, Timestamp};
 
 /// Body of `POST …/snapshots`; may be left out.
@@ -69,33 +70,6 @@ pub struct RolledBack {
     pub kept: Snapshot,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SnapshotKind {
-    /// Somebody asked for it.
-    Manual,
-    /// `auto_snapshot` asked for it.
-    Auto,
-    /// What the children of a fork began from.
-    Fork,
-    /// What a sandbox was before a rollback.
-    Rollback,
-    /// It came in a file from somewhere else.
-    Import,
-}
-
-impl SnapshotKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Manual => "manual",
-            Self::Auto => "auto",
-            Self::Fork => "fork",
-            Self::Rollback => "rollback",
-            Self::Import => "import",
-        }
-    }
-}
-
 /// One state of a sandbox, with memory or without. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshot {
@@ -139,7 +113,7 @@ pub struct Timeline {
     pub sandbox: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    pub state: SandboxState,
+    pub state: State,
     pub created_at: Timestamp,
     /// The snapshot it began from, when it did not begin from an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,7 +135,7 @@ pub struct TimelineFork {
     pub sandbox: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    pub state: SandboxState,
+    pub state: State,
     pub from_snapshot: String,
     pub created_at: Timestamp,
 }

@@ -1,39 +1,10 @@
 //! Keys, organisations, usage and the audit trail on the wire.
 
+pub use cove_model::Scope;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-
-/// What a key may do. Each scope includes those before it.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
-    Read,
-    /// Work in sandboxes that exist: commands, files, ports; start one that is stopped.
-    Use,
-    /// Create, change, stop and delete sandboxes; fetch images.
-    Manage,
-    /// Keys and audit records. In the default organisation also the installation: organisations,
-    /// quotas, shared images, the host.
-    Admin,
-}
-
-impl Scope {
-    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Use, Scope::Manage, Scope::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Use => "use",
-            Scope::Manage => "manage",
-            Scope::Admin => "admin",
-        }
-    }
-}
 
 /// Body of `POST /v1/keys`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]

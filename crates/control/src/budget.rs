@@ -17,6 +17,8 @@ use crate::shares::{Portion, Shares, Sharing};
 
 /// Bytes that all organisations together hold.
 pub const MEMORY: Sharing = Sharing::new(512 * 1024 * 1024, 1024 * 1024);
+/// What must be free for output before something is started whose output is collected.
+const OUTPUT_ROOM: usize = 64 * 1024;
 /// How long to wait before trying again.
 const RETRY_S: u64 = 1;
 
@@ -91,6 +93,14 @@ impl Account {
                 .expect(promised),
             key: inner.keys.take(of_key, 0).expect(promised),
             account: self.clone(),
+        }
+    }
+
+    /// Refuses to begin something whose output would find no room: before it is started is the time to.
+    pub fn require_output_room(&self) -> Result<(), ControlError> {
+        match self.fits(OUTPUT_ROOM) {
+            true => Ok(()),
+            false => Err(over()),
         }
     }
 

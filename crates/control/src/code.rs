@@ -6,17 +6,17 @@
 //! process's owner, so contexts survive whatever processes survive: a restart of the server, a pause,
 //! a fork.
 //!
-//! [`driver`] says how a language's driver starts, [`frames`] and [`transcript`] take its output
-//! apart, [`run`] is one run.
+//! How each language's driver is started and what it says is `cove_code`'s; here is who may run code, in
+//! which process, one run after the other. [`run`] is one run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cove_model::ProcessId;
+use cove_code::{CodeContext, Driver};
+use cove_model::{Language, ProcessId};
 use cove_protocol::client::{Guest, GuestError};
-use cove_protocol::identity::{Identity, owner};
-use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, Process, ProcessKind, Signal};
+use cove_protocol::message::{ErrorCode as GuestCode, OutputFrom, ProcessKind, Signal};
 use cove_store::Scope;
 use tokio::time::timeout;
 
@@ -25,17 +25,11 @@ use crate::error::{ControlError, ErrorCode};
 use crate::guest::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 use crate::principal::Principal;
 
-pub mod driver;
-mod frames;
 mod run;
-mod transcript;
 
-pub use driver::Language;
 pub use run::{CodeOutcome, CodeRun};
-pub use transcript::{CodeError, CodeEvent, CodeOutput};
 
 use cove_limits::{CODE_BYTES_MAX, CODE_CONTEXTS_MAX};
-use driver::Driver;
 
 /// Output of each stream that a context keeps for a run's caller to read.
 const RING_BYTES: u64 = 1024 * 1024;
@@ -50,19 +44,6 @@ const REMOVAL_POLL: Duration = Duration::from_millis(5);
 const NO_PROGRAM: i32 = 127;
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
-
-/// A context that runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CodeContext {
-    /// Of its process, too.
-    pub id: String,
-    pub language: Language,
-    /// The one that runs use which name none.
-    pub default: bool,
-    pub cwd: String,
-    pub user: String,
-    pub started_unix_ms: i64,
-}
 
 /// A context to make.
 #[derive(Debug, Clone, Default)]
@@ -174,9 +155,8 @@ impl Control {
         };
         let follow = guest.follow(from).await?;
         let run = format!("{:016x}", rand::random::<u64>());
-        let mut line = format!("run {run} {} {}\n", language.as_str(), request.code.len());
-        line.push_str(&request.code);
-        let written = self.hand_over(&access, &context.id, line.into());
+        let asked = Driver::run(&run, language, &request.code);
+        let written = self.hand_over(&access, &context.id, asked);
         Ok(CodeRun::new(
             self.clone(),
             access,
@@ -201,7 +181,7 @@ impl Control {
         if let Some(wanted) = &request.context {
             let found = find(guest, wanted).await?;
             let language = request.language.unwrap_or(found.language);
-            if language.driver() != found.language.driver() {
+            if Driver::from(language) != found.driver() {
                 return Err(ControlError::invalid(format!(
                     "the context runs {}, not {}",
                     found.language.as_str(),
@@ -211,13 +191,17 @@ impl Control {
             return Ok(found);
         }
         let language = request.language.unwrap_or_default();
-        let name = language.driver().name();
+        let driver = Driver::from(language);
         // Two first runs at once share one context.
-        let _one = self.0.contexts.lock(&key(access, name, "default")).await;
+        let _one = self
+            .0
+            .contexts
+            .lock(&key(access, driver.name(), "default"))
+            .await;
         let found = contexts(guest)
             .await?
             .into_iter()
-            .find(|context| context.default && context.language.driver() == language.driver());
+            .find(|context| context.default && context.driver() == driver);
         match found {
             Some(found) => Ok(found),
             None => {
@@ -242,7 +226,7 @@ impl Control {
             return Err(ControlError::new(ErrorCode::LimitReached, message)
                 .hint("delete one that is no longer needed"));
         }
-        let driver = request.language.driver();
+        let driver = Driver::from(request.language);
         let id = String::from(ProcessId::random());
         let command = CommandRequest {
             cwd: request.cwd,
@@ -250,10 +234,7 @@ impl Control {
             user: request.user,
             stdin_open: true,
             kind: ProcessKind::CodeContext,
-            ..CommandRequest::new(
-                owner_of(driver, default),
-                CommandLine::Argv(driver.argv(&id)),
-            )
+            ..CommandRequest::new(driver.owner(default), CommandLine::Argv(driver.argv(&id)))
         };
         let mut start = access.command(command)?;
         start.id = id;
@@ -265,7 +246,7 @@ impl Control {
             } => no_interpreter(driver),
             other => other.into(),
         })?;
-        let context = context(&process).ok_or_else(|| {
+        let context = CodeContext::of(&process).ok_or_else(|| {
             ControlError::new(ErrorCode::GuestUnreachable, "the context was not started")
         })?;
         let source = Bytes::from_static(driver.source().as_bytes());
@@ -292,12 +273,10 @@ impl Control {
         access: &GuestAccess,
         context: &CodeContext,
     ) -> Result<(), ControlError> {
-        if context.language.driver() == Driver::Node {
-            // Its own thread takes the word; the signal is for what it started.
-            let line = Bytes::from_static(b"interrupt\n");
-            if let Ok(Err(error)) = self.hand_over(access, &context.id, line).await {
-                return Err(error);
-            }
+        if let Some(word) = context.driver().interruption()
+            && let Ok(Err(error)) = self.hand_over(access, &context.id, word).await
+        {
+            return Err(error);
         }
         Ok(send_signal(access.guest(), &context.id, SIGINT).await?)
     }
@@ -348,31 +327,9 @@ fn key(access: &GuestAccess, context: &str, what: &str) -> String {
     format!("{}/{context}/{what}", access.sandbox().id)
 }
 
-fn owner_of(driver: Driver, default: bool) -> String {
-    let kind = if default { "default" } else { "context" };
-    owner::named(owner::CODE, &format!("{}:{kind}", driver.name()))
-}
-
-/// What a process's record says about a context, if it is one that runs.
-fn context(process: &Process) -> Option<CodeContext> {
-    if process.exit.is_some() {
-        return None;
-    }
-    let identity = Identity::of(process);
-    let (name, kind) = identity.name_of(owner::CODE)?.split_once(':')?;
-    Some(CodeContext {
-        id: process.id.clone(),
-        language: Driver::named(name)?.language(),
-        default: kind == "default",
-        cwd: process.cwd.clone(),
-        user: process.user.clone(),
-        started_unix_ms: process.started_unix_ms,
-    })
-}
-
 async fn contexts(guest: &Guest) -> Result<Vec<CodeContext>, ControlError> {
     let all = guest.processes().await?;
-    Ok(all.iter().filter_map(context).collect())
+    Ok(all.iter().filter_map(CodeContext::of).collect())
 }
 
 async fn find(guest: &Guest, wanted: &str) -> Result<CodeContext, ControlError> {
@@ -381,7 +338,7 @@ async fn find(guest: &Guest, wanted: &str) -> Result<CodeContext, ControlError> 
         return Err(missing());
     }
     match guest.process(wanted.to_owned()).await {
-        Ok(process) => context(&process).ok_or_else(missing),
+        Ok(process) => CodeContext::of(&process).ok_or_else(missing),
         Err(GuestError::Refused {
             code: GuestCode::NotFound | GuestCode::Gone,
             ..

@@ -1,5 +1,6 @@
 //! What the control plane refuses and why, with codes that callers may rely on.
 
+pub use cove_model::ErrorCode;
 use cove_model::SpecError;
 use cove_runner::RunnerError;
 use cove_store::StoreError;
@@ -8,110 +9,6 @@ use cove_store::StoreError;
 pub const CAPACITY_RETRY_S: u64 = 5;
 /// Seconds a caller is told to wait when a part of the installation does not answer.
 pub const UNREACHABLE_RETRY_S: u64 = 2;
-
-/// Stable names of everything that can go wrong. Never renamed, only added to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorCode {
-    InvalidRequest,
-    Unauthenticated,
-    Forbidden,
-    NotFound,
-    AlreadyExists,
-    /// The sandbox's state does not allow it now.
-    Conflict,
-    /// Something still uses it, or it is being made.
-    InUse,
-    /// Somebody changed the same thing at the same time.
-    Stale,
-    /// An idempotency key was used before for another request.
-    IdempotencyKeyReused,
-    QuotaExceeded,
-    NoCapacity,
-    RateLimited,
-    Unsupported,
-    /// Something inside cannot be captured with its memory.
-    NotCapturable,
-    /// Captured memory asks for what this host lacks.
-    UnfitHost,
-    /// Nothing changed since the last snapshot.
-    Unchanged,
-    /// A named limit inside the sandbox was reached.
-    LimitReached,
-    /// Inside the sandbox: the acting user may not.
-    PermissionDenied,
-    /// Inside the sandbox: the disk limit is reached.
-    DiskFull,
-    GuestUnreachable,
-    RunnerUnreachable,
-    TimedOut,
-    /// The database does not answer or takes no writes.
-    Unavailable,
-    Internal,
-}
-
-impl ErrorCode {
-    pub const ALL: [ErrorCode; 24] = [
-        Self::InvalidRequest,
-        Self::Unauthenticated,
-        Self::Forbidden,
-        Self::NotFound,
-        Self::AlreadyExists,
-        Self::Conflict,
-        Self::InUse,
-        Self::Stale,
-        Self::IdempotencyKeyReused,
-        Self::QuotaExceeded,
-        Self::NoCapacity,
-        Self::RateLimited,
-        Self::Unsupported,
-        Self::NotCapturable,
-        Self::UnfitHost,
-        Self::Unchanged,
-        Self::LimitReached,
-        Self::PermissionDenied,
-        Self::DiskFull,
-        Self::GuestUnreachable,
-        Self::RunnerUnreachable,
-        Self::TimedOut,
-        Self::Unavailable,
-        Self::Internal,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Forbidden => "forbidden",
-            Self::NotFound => "not_found",
-            Self::AlreadyExists => "already_exists",
-            Self::Conflict => "conflict",
-            Self::InUse => "in_use",
-            Self::Stale => "stale",
-            Self::IdempotencyKeyReused => "idempotency_key_reused",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::NoCapacity => "no_capacity",
-            Self::RateLimited => "rate_limited",
-            Self::Unsupported => "unsupported",
-            Self::NotCapturable => "not_capturable",
-            Self::UnfitHost => "unfit_host",
-            Self::Unchanged => "unchanged",
-            Self::LimitReached => "limit_reached",
-            Self::PermissionDenied => "permission_denied",
-            Self::DiskFull => "disk_full",
-            Self::GuestUnreachable => "guest_unreachable",
-            Self::RunnerUnreachable => "runner_unreachable",
-            Self::TimedOut => "timed_out",
-            Self::Unavailable => "unavailable",
-            Self::Internal => "internal",
-        }
-    }
-}
-
-impl std::fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// One refusal or failure, ready to be shown to a caller.
 #[derive(Debug, thiserror::Error)]
@@ -246,32 +143,30 @@ impl From<StoreError> for ControlError {
 
 impl From<RunnerError> for ControlError {
     fn from(error: RunnerError) -> Self {
-        let message = error.to_string();
+        let told = Self::new(error.code(), error.to_string());
         match &error {
-            RunnerError::NotFound { .. } => Self::new(ErrorCode::NotFound, message),
-            RunnerError::AlreadyExists { .. } => Self::new(ErrorCode::AlreadyExists, message),
-            RunnerError::Invalid { .. } => Self::invalid(message),
-            RunnerError::Conflict { .. } => Self::conflict(message),
-            RunnerError::InUse { .. } => Self::new(ErrorCode::InUse, message),
-            RunnerError::Unchanged => Self::new(ErrorCode::Unchanged, message),
-            RunnerError::Uncapturable { .. } => Self::new(ErrorCode::NotCapturable, message)
+            RunnerError::NotFound { .. }
+            | RunnerError::AlreadyExists { .. }
+            | RunnerError::Invalid { .. }
+            | RunnerError::Conflict { .. }
+            | RunnerError::InUse { .. }
+            | RunnerError::Unchanged
+            | RunnerError::Unsupported { .. } => told,
+            RunnerError::Uncapturable { .. } => told
                 .hint("end that process, or do without its memory; the sandbox goes on unharmed"),
-            RunnerError::Unfit { .. } => Self::new(ErrorCode::UnfitHost, message)
-                .hint("its disk is good everywhere: repeat the request without memory"),
-            RunnerError::NoCapacity { .. } => Self::new(ErrorCode::NoCapacity, message)
+            RunnerError::Unfit { .. } => {
+                told.hint("its disk is good everywhere: repeat the request without memory")
+            }
+            RunnerError::NoCapacity { .. } => told
                 .hint("ask for less, or stop sandboxes that are not needed")
                 .retry_after(CAPACITY_RETRY_S),
-            RunnerError::Unsupported { .. } => Self::new(ErrorCode::Unsupported, message),
-            RunnerError::GuestUnreachable { .. } => {
-                Self::new(ErrorCode::GuestUnreachable, message).retry_after(UNREACHABLE_RETRY_S)
+            RunnerError::GuestUnreachable { .. } => told.retry_after(UNREACHABLE_RETRY_S),
+            RunnerError::Unreachable { .. } => {
+                Self::new(error.code(), "the host's runner does not answer")
+                    .hint("it restarts by itself; sandboxes live on meanwhile")
+                    .retry_after(UNREACHABLE_RETRY_S)
+                    .because(error)
             }
-            RunnerError::Unreachable { .. } => Self::new(
-                ErrorCode::RunnerUnreachable,
-                "the host's runner does not answer",
-            )
-            .hint("it restarts by itself; sandboxes live on meanwhile")
-            .retry_after(UNREACHABLE_RETRY_S)
-            .because(error),
             RunnerError::Internal { .. } => {
                 Self::internal("the host failed to do this").because(error)
             }
@@ -282,13 +177,6 @@ impl From<RunnerError> for ControlError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<_> =
-            ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-        assert_eq!(names.len(), ErrorCode::ALL.len());
-    }
 
     #[test]
     fn causes_are_not_shown_to_callers() {

@@ -7,7 +7,7 @@
 
 use bytes::BytesMut;
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
-use cove_protocol::message::OutputFrom;
+use cove_protocol::message::{Channel, Exit, OutputFrom, Start};
 use futures_util::future::poll_immediate;
 
 use crate::error::ControlError;
@@ -88,8 +88,52 @@ async fn was_put_to_rest(access: &GuestAccess, error: &GuestError) -> bool {
 }
 
 impl Following {
+    /// Starts a command and follows it from its first byte on.
+    pub async fn start(access: GuestAccess, start: Start) -> Result<Self, GuestError> {
+        let from = OutputFrom {
+            id: start.id.clone(),
+            follow: true,
+            ..OutputFrom::default()
+        };
+        let follow = access.start_following(start).await?;
+        Ok(Self::new(access, follow, from, false))
+    }
+
+    /// Follows a process that is there already; its sandbox is not woken for that.
+    pub async fn attach(access: GuestAccess, from: OutputFrom) -> Result<Self, GuestError> {
+        let follow = access.listener().follow(from.clone()).await?;
+        Ok(Self::new(access, follow, from, true))
+    }
+
+    /// Hands on all output until the process's exit. `None`: the output that was asked for ended before
+    /// one, which it does where only what is there already was asked for.
+    pub async fn collect(
+        &mut self,
+        mut take: impl FnMut(Channel, &[u8]),
+    ) -> Result<Option<Exit>, FollowError> {
+        loop {
+            match self.next().await? {
+                Some(FollowEvent::Started(_)) => {}
+                Some(FollowEvent::Output { channel, data, .. }) => take(channel, &data),
+                Some(FollowEvent::Exit(exit)) => return Ok(Some(exit)),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// As [`Following::collect`], for a process whose exit must come.
+    pub async fn until_exit(
+        &mut self,
+        take: impl FnMut(Channel, &[u8]),
+    ) -> Result<Exit, FollowError> {
+        let exit = self.collect(take).await?;
+        exit.ok_or(FollowError::Guest(GuestError::Unexpected(
+            "the output ended without an exit",
+        )))
+    }
+
     /// `begun`: the process is known to be there already.
-    pub fn new(access: GuestAccess, follow: Follow, from: OutputFrom, begun: bool) -> Self {
+    fn new(access: GuestAccess, follow: Follow, from: OutputFrom, begun: bool) -> Self {
         Self {
             access,
             follow,

@@ -57,15 +57,13 @@ pub use access::PORT_VISITS;
 pub use admission::Admission;
 pub use audit::AuditChain;
 pub use budget::{Account, Budget, Charge};
-pub use code::{
-    CodeContext, CodeContextRequest, CodeError, CodeEvent, CodeOutcome, CodeOutput, CodeRequest,
-    CodeRun, Language,
-};
+pub use code::{CodeContextRequest, CodeOutcome, CodeRequest, CodeRun};
 pub use config::{Clock, ControlConfig, SystemClock};
+pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
 pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner::{
-    GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
+    FromSnapshot, GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
 };
 pub use cove_store::{
     AuditHead, AuditRecord, ChainBreak, Holding, Key, Operations, Organisation, Page, PageRequest,
@@ -86,7 +84,7 @@ pub use rate::RateLimit;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
 pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
-    Children, ForkRequest, FromSnapshot, Imported, RolledBack, TakeSnapshot, Taken, Timeline,
+    Base, Children, ForkRequest, Imported, RolledBack, Source, TakeSnapshot, Taken, Timeline,
     TimelineFork,
 };
 pub use ssh::{AddSshKey, SshEntry, SshLogin, SshToken, SshTokenRequest};

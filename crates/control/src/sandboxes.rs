@@ -9,6 +9,7 @@ use cove_model::{
     IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
     SnapshotId, State, Steady,
 };
+use cove_runner::FromSnapshot;
 use cove_runner::SandboxView;
 use cove_store::{
     Desired, Holding, HostFacts, Page, PageRequest, SandboxChange, SandboxFilter, SandboxRecord,
@@ -20,7 +21,6 @@ use time::OffsetDateTime;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-use crate::snapshots::FromSnapshot;
 use crate::{Control, Sample};
 
 mod create;
@@ -29,7 +29,7 @@ mod rest;
 mod turn;
 mod update;
 
-pub(crate) use create::{Beginning, claim, key_reused};
+pub(crate) use create::{claim, key_reused};
 pub(crate) use rest::{Wakes, require_auto_resume};
 pub(crate) use turn::{LOOK_EVERY, still_busy};
 pub(crate) use update::LOST;
@@ -101,7 +101,7 @@ pub struct CreateSandbox {
     pub spec: SandboxSpec,
     /// Two creates with the same key within a day are one.
     pub idempotency_key: Option<String>,
-    /// Begin from this instead of the image, which is then not looked at.
+    /// Begin from this instead of the image, which is then not looked at. See [`Control::base`].
     pub from: Option<FromSnapshot>,
 }
 

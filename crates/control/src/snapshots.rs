@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cove_model::spec::check_name;
-use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
+use cove_model::{SandboxId, SnapshotId, State};
 use cove_store::{
     Page, PageRequest, SandboxRecord, Scope, SnapshotFilter, SnapshotRecord, SnapshotRef,
     SnapshotState,
@@ -21,6 +21,7 @@ use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{LOOK_EVERY, Sandbox, being_deleted, is_doomed, still_busy};
 
+mod base;
 mod checkpoint;
 mod files;
 mod fork;
@@ -29,6 +30,7 @@ mod take;
 mod tend;
 mod timeline;
 
+pub use base::{Base, Source};
 pub(crate) use checkpoint::Checkpoints;
 pub use files::Imported;
 pub use fork::ForkRequest;
@@ -50,15 +52,6 @@ pub struct Taken {
     pub snapshot: SnapshotRecord,
     /// An earlier request with the same idempotency key took it.
     pub replayed: bool,
-}
-
-/// The state a new sandbox begins from.
-#[derive(Debug, Clone)]
-pub struct FromSnapshot {
-    /// Id or name.
-    pub snapshot: String,
-    /// Go on with its processes; without, it boots from its disk.
-    pub memory: bool,
 }
 
 /// What of its children's settings a fork changes.
@@ -144,40 +137,6 @@ fn require_memory(row: &SnapshotRecord, memory: bool) -> Result<(), ControlError
 }
 
 impl Control {
-    /// What a new sandbox from a snapshot is like when its maker does not say. What it may reach, how
-    /// long it lives and what it is called is never taken from the past.
-    pub async fn snapshot_defaults(
-        &self,
-        principal: &Principal,
-        which: &str,
-    ) -> Result<SandboxSpec, ControlError> {
-        principal.require(Scope::Manage)?;
-        let row = self.find_snapshot(principal, which).await?;
-        Ok(self.defaults_from(&row))
-    }
-
-    fn defaults_from(&self, row: &SnapshotRecord) -> SandboxSpec {
-        let base = SandboxSpec::default();
-        SandboxSpec {
-            name: None,
-            network: base.network,
-            lifecycle: base.lifecycle,
-            labels: base.labels,
-            ..row.spec.clone()
-        }
-    }
-
-    /// The snapshot a create names, and whether its processes go on.
-    pub(crate) async fn origin(
-        &self,
-        principal: &Principal,
-        from: &FromSnapshot,
-    ) -> Result<(SnapshotId, bool), ControlError> {
-        let row = self.find_snapshot(principal, &from.snapshot).await?;
-        require_memory(&row, from.memory)?;
-        Ok((row.id, from.memory))
-    }
-
     /// The caller's own snapshot that is there, by id or name.
     pub(crate) async fn find_snapshot(
         &self,

@@ -26,8 +26,6 @@ pub const SIGKILL: i32 = 9;
 pub const ANSWER_MAX: usize = 2 * cove_limits::EXEC_OUTPUT_MAX;
 /// Bytes of output that is read here rather than answered.
 const READ_MAX: usize = 4 * 1024 * 1024;
-/// What must be free for output before a command is started.
-const OUTPUT_ROOM: usize = 64 * 1024;
 
 /// A command that has ended.
 pub struct Ended {
@@ -61,7 +59,7 @@ pub async fn run(
     request: CommandRequest,
 ) -> Result<Ended, Refusal> {
     let mut output = Output::new(access.account(), ANSWER_MAX);
-    let exit = follow(front, access, request, |_, data| output.take(data)).await?;
+    let exit = until_exit(front, access, request, |_, data| output.take(data)).await?;
     Ok(Ended { output, exit })
 }
 
@@ -84,7 +82,7 @@ pub async fn run_apart(
         Channel::Stdout => stdout.take(data),
         Channel::Stderr => stderr.take(data),
     };
-    let exit = follow(front, access, request, take).await?;
+    let exit = until_exit(front, access, request, take).await?;
     let text = |mut output: Output| {
         let bytes = output.whole().ok_or_else(budget::over)?;
         Ok::<_, Refusal>(String::from_utf8_lossy(&bytes).into_owned())
@@ -96,35 +94,17 @@ pub async fn run_apart(
     })
 }
 
-async fn follow(
+async fn until_exit(
     front: &Front,
     access: GuestAccess,
     request: CommandRequest,
-    mut take: impl FnMut(Channel, &[u8]),
+    take: impl FnMut(Channel, &[u8]),
 ) -> Result<Exit, Refusal> {
     let _under_way = front.streams.enter(&access.sandbox().org, Kind::Run)?;
-    if !access.account().fits(OUTPUT_ROOM) {
-        return Err(budget::over().into());
-    }
+    access.account().require_output_room()?;
     let start = access.command(request)?;
-    let from = OutputFrom {
-        id: start.id.clone(),
-        follow: true,
-        ..OutputFrom::default()
-    };
-    let follow = access.start_following(start).await?;
-    let mut following = Following::new(access, follow, from, false);
-    loop {
-        match following.next().await? {
-            Some(FollowEvent::Started(_)) => {}
-            Some(FollowEvent::Output { channel, data, .. }) => take(channel, &data),
-            Some(FollowEvent::Exit(exit)) => return Ok(exit),
-            None => {
-                let message = "the output ended without an exit";
-                return Err(Refusal::new(502, "BAD_GATEWAY", message));
-            }
-        }
-    }
+    let mut following = Following::start(access, start).await?;
+    Ok(following.until_exit(take).await?)
 }
 
 /// Ends a process and all of its group, and returns when the guest has noticed.

@@ -45,8 +45,7 @@ pub async fn logs(
     };
     let seat = front.seat(&caller, Kind::Live)?;
     let (upgrade, wire) = streams::upgrade(&front, &caller, request, Vec::new()).await?;
-    let follow = access.listener().follow(from.clone()).await?;
-    let mut following = Following::new(access, follow, from, true);
+    let mut following = Following::attach(access, from).await?;
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {

@@ -159,15 +159,35 @@ impl From<ControlError> for Refusal {
             | ErrorCode::NotCapturable
             | ErrorCode::UnfitHost
             | ErrorCode::Unchanged
-            | ErrorCode::LimitReached => (409, "CONFLICT"),
+            | ErrorCode::LimitReached
+            | ErrorCode::TooManyProcesses => (409, "CONFLICT"),
             ErrorCode::RateLimited => (429, "RATE_LIMITED"),
             ErrorCode::Unsupported => (501, "UNSUPPORTED"),
             ErrorCode::NoCapacity => (503, "NO_CAPACITY"),
             ErrorCode::DiskFull => (507, "DISK_FULL"),
-            ErrorCode::GuestUnreachable | ErrorCode::RunnerUnreachable => (502, "BAD_GATEWAY"),
+            ErrorCode::GuestUnreachable | ErrorCode::RunnerUnreachable | ErrorCode::PortClosed => {
+                (502, "BAD_GATEWAY")
+            }
             ErrorCode::TimedOut => (504, "TIMED_OUT"),
             ErrorCode::Unavailable => (503, "UNAVAILABLE"),
             ErrorCode::Internal => (500, "INTERNAL"),
+            // Codes of the native contract alone.
+            ErrorCode::MalformedRequest
+            | ErrorCode::PathNotFound
+            | ErrorCode::MethodNotAllowed
+            | ErrorCode::RequestTimeout
+            | ErrorCode::PathExists
+            | ErrorCode::NotADirectory
+            | ErrorCode::IsADirectory
+            | ErrorCode::DirectoryNotEmpty
+            | ErrorCode::ProcessGone
+            | ErrorCode::PayloadTooLarge
+            | ErrorCode::UriTooLong
+            | ErrorCode::UnsupportedMediaType
+            | ErrorCode::RangeNotSatisfiable
+            | ErrorCode::CommandNotFound
+            | ErrorCode::NoSuchUser
+            | ErrorCode::HeadersTooLarge => (error.code.status(), "BAD_REQUEST"),
         };
         let message = match &error.hint {
             Some(hint) => format!("{}; {hint}", error.message),
@@ -261,7 +281,7 @@ mod tests {
     #[test]
     fn every_code_of_the_control_plane_is_a_status_the_sdk_can_tell() {
         for code in ErrorCode::ALL {
-            let refusal = Refusal::from(ControlError::new(code, "x"));
+            let refusal = Refusal::from(ControlError::new(*code, "x"));
             assert!((400..600).contains(&refusal.status), "{code}");
         }
     }

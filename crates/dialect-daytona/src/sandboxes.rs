@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
-use cove_control::{FromSnapshot, PageRequest, SandboxFilter};
+use cove_control::{PageRequest, SandboxFilter, Source};
 use cove_dialect::Front;
-use cove_model::SandboxSpec;
 use cove_model::spec::INTERPRETER_IMAGE;
 use serde_json::json;
 use time::OffsetDateTime;
@@ -40,23 +39,10 @@ pub async fn create(
         ttl: body.ttl_minutes,
     }
     .check()?;
-    let wanted = wanted(&front, &caller, &body).await?;
-    let (mut spec, from) = match wanted {
-        Wanted::Image(image) => {
-            let spec = SandboxSpec {
-                image,
-                ..SandboxSpec::default()
-            };
-            (spec, None)
-        }
-        Wanted::Snapshot(snapshot) => {
-            let base = front.control.snapshot_defaults(&caller, &snapshot).await?;
-            let memory = false;
-            (base, Some(FromSnapshot { snapshot, memory }))
-        }
-    };
+    let base = front.control.base(&caller, source(&body)?).await?;
+    let mut spec = base.spec;
     spec.name = body.name;
-    spec.env.extend(body.env.unwrap_or_default());
+    spec.add_env(body.env.unwrap_or_default());
     spec.user = body.user.or(spec.user);
     spec.network = convert::network(
         &spec.network,
@@ -83,7 +69,7 @@ pub async fn create(
     let request = cove_control::CreateSandbox {
         spec,
         idempotency_key: None,
-        from,
+        from: base.from,
     };
     let created = front.control.create_sandbox(&caller, request).await?;
     let dto = convert::sandbox(created.sandbox, place.toolbox());
@@ -139,37 +125,21 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
     }
 }
 
-enum Wanted {
-    Image(String),
-    Snapshot(String),
-}
-
-/// A snapshot's name may be one of ours, or an image's.
-async fn wanted(
-    front: &Front,
-    caller: &cove_control::Principal,
-    body: &CreateSandbox,
-) -> Result<Wanted, Refusal> {
+/// A snapshot's name may be one of ours, or an image's. It boots from its disk.
+fn source(body: &CreateSandbox) -> Result<Source, Refusal> {
     if let Some(build) = &body.build_info {
         if body.snapshot.is_some() {
             return Err(Refusal::invalid("give either a snapshot or an image"));
         }
-        return Ok(Wanted::Image(base_image(build)?));
+        return base_image(build).map(|image| Source::Image(Some(image)));
     }
-    let Some(named) = body.snapshot.clone().filter(|name| !name.is_empty()) else {
-        let language = body.labels.as_ref().and_then(|l| l.get(LANGUAGE_LABEL));
-        let node = language.is_some_and(|l| l == "typescript" || l == "javascript");
-        let image = match node {
-            true => INTERPRETER_IMAGE,
-            false => cove_model::spec::DEFAULT_IMAGE,
-        };
-        return Ok(Wanted::Image(image.to_owned()));
-    };
-    match front.control.get_snapshot(caller, &named).await {
-        Ok(_) => Ok(Wanted::Snapshot(named)),
-        Err(error) if error.code == cove_control::ErrorCode::NotFound => Ok(Wanted::Image(named)),
-        Err(error) => Err(error.into()),
+    if let Some(name) = body.snapshot.clone().filter(|name| !name.is_empty()) {
+        let memory = false;
+        return Ok(Source::SnapshotOrImage { name, memory });
     }
+    let language = body.labels.as_ref().and_then(|l| l.get(LANGUAGE_LABEL));
+    let node = language.is_some_and(|l| l == "typescript" || l == "javascript");
+    Ok(Source::Image(node.then(|| INTERPRETER_IMAGE.to_owned())))
 }
 
 /// The image of a Dockerfile that does nothing but name it. Anything more would be a build.

@@ -11,9 +11,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use cove_control::{Account, CommandLine, CommandRequest, GuestAccess, GuestAction};
+use cove_control::{Account, CommandLine, CommandRequest, Guest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
-use cove_protocol::client::{FollowEvent, Listed};
+use cove_protocol::client::Listed;
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{Channel, OutputFrom, Process, ProcessKind, Remove, Start, WriteFile};
 use serde::Deserialize;
@@ -295,20 +295,15 @@ pub async fn execute(
     let cmd = start.id.clone();
     if in_background {
         access.guest().start(start).await?;
-        tell(&access, &shell.id, &base).await?;
+        tell(access.guest(), &shell.id, &base).await?;
         let answer = json!({ "cmdId": cmd });
         return Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response());
     }
-    let from = OutputFrom {
-        id: cmd.clone(),
-        follow: true,
-        ..OutputFrom::default()
-    };
     let _under_way = front.streams.enter(&caller.org, Kind::Run)?;
     let account = access.account().clone();
-    let follow = access.start_following(start).await?;
-    tell(&access, &shell.id, &base).await?;
-    let following = Following::new(access, follow, from, false);
+    let guest = access.guest().clone();
+    let following = Following::start(access, start).await?;
+    tell(&guest, &shell.id, &base).await?;
     let said = collect(&account, following).await?;
     let code = said
         .exit
@@ -339,7 +334,7 @@ fn lender(
 }
 
 /// Hands a command to the session's shell, which waits for the lender by itself.
-async fn tell(access: &GuestAccess, shell: &str, base: &str) -> Result<(), Refusal> {
+async fn tell(guest: &Guest, shell: &str, base: &str) -> Result<(), Refusal> {
     let fd = "/proc/$__cove_pid/fd";
     let line = format!(
         "while [ ! -p \"{base}.status\" ]; do sleep 0.01 2>/dev/null || sleep 1; done; \
@@ -348,7 +343,7 @@ async fn tell(access: &GuestAccess, shell: &str, base: &str) -> Result<(), Refus
          echo $? >\"{base}.status\"; unset COVE_STATUS\n"
     );
     let told = async {
-        let mut stdin = access.guest().stdin(shell).await?;
+        let mut stdin = guest.stdin(shell).await?;
         stdin.write(line.into()).await?;
         stdin.flush().await
     };
@@ -380,23 +375,16 @@ async fn collect(account: &Account, mut following: Following) -> Result<Spoken, 
         stderr: Output::new(account, ANSWER_MAX),
         exit: None,
     };
-    loop {
-        match following.next().await? {
-            Some(FollowEvent::Started(_)) => {}
-            Some(FollowEvent::Output { channel, data, .. }) => {
-                said.all.take(&data);
-                match channel {
-                    Channel::Stdout => said.stdout.take(&data),
-                    Channel::Stderr => said.stderr.take(&data),
-                }
-            }
-            Some(FollowEvent::Exit(exit)) => {
-                said.exit = Some(exit.code);
-                return Ok(said);
-            }
-            None => return Ok(said),
+    let take = |channel, data: &[u8]| {
+        said.all.take(data);
+        match channel {
+            Channel::Stdout => said.stdout.take(data),
+            Channel::Stderr => said.stderr.take(data),
         }
-    }
+    };
+    let exit = following.collect(take).await?;
+    said.exit = exit.map(|exit| exit.code);
+    Ok(said)
 }
 
 /// One command of a session, and nothing else that runs in the sandbox.
@@ -433,9 +421,9 @@ pub async fn logs(front: &Front, access: GuestAccess, process: Process) -> Answe
         ..OutputFrom::default()
     };
     let account = access.account().clone();
-    let follow = access.listener().follow(from.clone()).await?;
+    let following = Following::attach(access, from).await?;
     let said = tokio::select! {
-        said = collect(&account, Following::new(access, follow, from, true)) => said?,
+        said = collect(&account, following) => said?,
         () = front.leaving.cancelled() => {
             return Err(Refusal::new(503, "UNAVAILABLE", "the server is restarting"));
         }

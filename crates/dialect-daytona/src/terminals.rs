@@ -236,8 +236,7 @@ async fn attach(
         ..OutputFrom::default()
     };
     let guest = access.guest().clone();
-    let follow = access.listener().follow(from.clone()).await?;
-    let mut following = Following::new(access, follow, from, true);
+    let mut following = Following::attach(access, from).await?;
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {

@@ -167,17 +167,36 @@ impl From<ControlError> for Refusal {
             ErrorCode::NotFound => Kind::NotFound,
             ErrorCode::AlreadyExists => Kind::Exists,
             ErrorCode::Conflict | ErrorCode::InUse | ErrorCode::Stale => Kind::Conflict,
-            ErrorCode::QuotaExceeded | ErrorCode::RateLimited | ErrorCode::LimitReached => {
-                Kind::Exhausted
-            }
+            ErrorCode::QuotaExceeded
+            | ErrorCode::RateLimited
+            | ErrorCode::LimitReached
+            | ErrorCode::TooManyProcesses => Kind::Exhausted,
             ErrorCode::Unsupported => Kind::Unsupported,
             ErrorCode::DiskFull => Kind::DiskFull,
             ErrorCode::NoCapacity
             | ErrorCode::GuestUnreachable
             | ErrorCode::RunnerUnreachable
+            | ErrorCode::PortClosed
             | ErrorCode::Unavailable => Kind::Unavailable,
             ErrorCode::TimedOut => Kind::TimedOut,
             ErrorCode::Internal => Kind::Internal,
+            // Codes of the native contract alone.
+            ErrorCode::MalformedRequest
+            | ErrorCode::PathNotFound
+            | ErrorCode::MethodNotAllowed
+            | ErrorCode::RequestTimeout
+            | ErrorCode::PathExists
+            | ErrorCode::NotADirectory
+            | ErrorCode::IsADirectory
+            | ErrorCode::DirectoryNotEmpty
+            | ErrorCode::ProcessGone
+            | ErrorCode::PayloadTooLarge
+            | ErrorCode::UriTooLong
+            | ErrorCode::UnsupportedMediaType
+            | ErrorCode::RangeNotSatisfiable
+            | ErrorCode::CommandNotFound
+            | ErrorCode::NoSuchUser
+            | ErrorCode::HeadersTooLarge => Kind::Invalid,
         };
         if let Some(source) = &error.source {
             tracing::warn!(code = error.code.as_str(), message = error.message, cause = %source, "an E2B request failed");

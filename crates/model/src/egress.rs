@@ -29,6 +29,7 @@ pub struct EgressBatch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EgressVerdict {
     Allowed,
@@ -36,6 +37,7 @@ pub enum EgressVerdict {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EgressProtocol {
     Dns,
@@ -43,6 +45,18 @@ pub enum EgressProtocol {
     Udp,
     Icmp,
     Other,
+}
+
+impl EgressProtocol {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// One decision of a sandbox's network policy.

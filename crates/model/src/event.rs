@@ -32,12 +32,14 @@ pub struct Restated {
     pub started_at: Option<OffsetDateTime>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventKind {
     /// The lifecycle moved.
     State {
         state: State,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// The kernel killed for memory.
@@ -59,9 +61,18 @@ pub enum EventKind {
     /// A running sandbox was found and taken over after the engine restarted.
     Adopted,
     /// A snapshot of it is on disk.
-    Snapshotted { snapshot: SnapshotId, memory: bool },
+    Snapshotted {
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        snapshot: SnapshotId,
+        memory: bool,
+    },
     /// Its memory could not be captured; it went on as it was.
     CaptureFailed { reason: String },
     /// It was put back to `to`; what it was before is kept as `kept`.
-    RolledBack { to: SnapshotId, kept: SnapshotId },
+    RolledBack {
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        to: SnapshotId,
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        kept: SnapshotId,
+    },
 }

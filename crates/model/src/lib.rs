@@ -6,17 +6,27 @@
 
 pub mod clock;
 pub mod egress;
+pub mod error;
 pub mod event;
+pub mod host;
 pub mod id;
+pub mod language;
 pub mod lifecycle;
 pub mod network;
 pub mod resources;
+pub mod scope;
+pub mod snapshot;
 pub mod spec;
 
 pub use clock::{BootTime, Steady};
+pub use error::ErrorCode;
 pub use event::{Event, EventKind, Restated};
+pub use host::{JobState, Level};
 pub use id::{ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
+pub use language::Language;
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
+pub use scope::Scope;
+pub use snapshot::SnapshotKind;
 pub use spec::{AutoSnapshot, IdlePolicy, SandboxSpec, SpecError};

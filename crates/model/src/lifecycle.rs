@@ -27,6 +27,8 @@
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "SandboxState"))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Being made or started; not yet answering.

@@ -140,6 +140,12 @@ impl Default for SandboxSpec {
 }
 
 impl SandboxSpec {
+    /// Puts a maker's variables over those that are there, of a snapshot for example: what has the same
+    /// name is replaced, the rest stays.
+    pub fn add_env(&mut self, given: BTreeMap<String, String>) {
+        self.env.extend(given);
+    }
+
     pub fn check(&self) -> Result<(), SpecError> {
         self.resources.check()?;
         text("image", &self.image, 1, IMAGE_REF_MAX)?;

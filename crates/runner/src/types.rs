@@ -4,8 +4,10 @@ pub use cove_model::egress::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict,
 };
 use cove_model::{
-    BootTime, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId, State,
+    BootTime, ErrorCode, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId,
+    State,
 };
+pub use cove_model::{JobState, Level};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -227,14 +229,6 @@ pub struct ImageJob {
     pub error: Option<RunnerError>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    Running,
-    Done,
-    Failed,
-}
-
 /// What the host has, has promised and lacks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostReport {
@@ -269,16 +263,6 @@ pub struct Finding {
     pub message: String,
     /// What to do about it; absent when all is well.
     pub fix: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    Ok,
-    /// Works, with less.
-    Warning,
-    /// Sandboxes cannot run.
-    Error,
 }
 
 /// Refusals and failures of a runner. Serialisable, so that they cross the socket whole.
@@ -317,6 +301,27 @@ pub enum RunnerError {
     Unreachable { message: String },
     #[error("{message}")]
     Internal { message: String },
+}
+
+impl RunnerError {
+    /// The code that callers of the API see.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound { .. } => ErrorCode::NotFound,
+            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+            Self::Invalid { .. } => ErrorCode::InvalidRequest,
+            Self::Conflict { .. } => ErrorCode::Conflict,
+            Self::InUse { .. } => ErrorCode::InUse,
+            Self::Unchanged => ErrorCode::Unchanged,
+            Self::Uncapturable { .. } => ErrorCode::NotCapturable,
+            Self::Unfit { .. } => ErrorCode::UnfitHost,
+            Self::NoCapacity { .. } => ErrorCode::NoCapacity,
+            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::GuestUnreachable { .. } => ErrorCode::GuestUnreachable,
+            Self::Unreachable { .. } => ErrorCode::RunnerUnreachable,
+            Self::Internal { .. } => ErrorCode::Internal,
+        }
+    }
 }
 
 impl From<Refusal> for RunnerError {

@@ -1,17 +1,16 @@
 //! From what the control plane, the host and the guests say to the words of the contract.
 
 use cove_api::file::{ChangeKind, FileChange, FileInfo, FileKind, format_mode};
-use cove_api::host::{Finding, Level, Metrics, Port, Runner, Tier};
-use cove_api::image::{Image, ImageJob, JobError, JobState};
+use cove_api::host::{Finding, Metrics, Port, Runner, Tier};
+use cove_api::image::{Image, ImageJob, JobError};
 use cove_api::process::{Exit, Process, ProcessKind, TerminalSize};
 use cove_api::sandbox::Sandbox;
-use cove_api::tenancy::{Amount, AuditChain, AuditRecord, Key, Org, Scope, UsageFigures};
-use cove_api::{ErrorCode, Page, Timestamp, event};
+use cove_api::tenancy::{Amount, AuditChain, AuditRecord, Key, Org, UsageFigures};
+use cove_api::{Page, Timestamp, event};
 use cove_control as control;
 use cove_model::OrgId;
 use cove_protocol::identity::Identity;
 use cove_protocol::message as guest;
-use cove_runner::RunnerError;
 
 pub fn page<T, U>(page: control::Page<T>, convert: impl FnMut(T) -> U) -> Page<U> {
     let page = page.map(convert);
@@ -33,7 +32,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
     Sandbox {
         id: sandbox.id.to_string(),
         name: spec.name,
-        state: sandbox.state.into(),
+        state: sandbox.state,
         reason: sandbox.reason,
         image: spec.image,
         image_id: sandbox.image.map(|image| image.to_string()),
@@ -179,38 +178,16 @@ pub fn image_job(job: control::ImageJob) -> ImageJob {
     ImageJob {
         id: job.id,
         name: job.name,
-        state: match job.state {
-            control::JobState::Running => JobState::Running,
-            control::JobState::Done => JobState::Done,
-            control::JobState::Failed => JobState::Failed,
-        },
+        state: job.state,
         stage: job.stage,
         done_bytes: job.done_bytes,
         total_bytes: job.total_bytes,
         warnings: job.warnings,
         image: job.image.map(image),
         error: job.error.map(|error| JobError {
-            code: runner_code(&error),
+            code: error.code(),
             message: error.to_string(),
         }),
-    }
-}
-
-fn runner_code(error: &RunnerError) -> ErrorCode {
-    match error {
-        RunnerError::NotFound { .. } => ErrorCode::NotFound,
-        RunnerError::AlreadyExists { .. } => ErrorCode::AlreadyExists,
-        RunnerError::Invalid { .. } => ErrorCode::InvalidRequest,
-        RunnerError::Conflict { .. } => ErrorCode::Conflict,
-        RunnerError::Unchanged => ErrorCode::Unchanged,
-        RunnerError::Uncapturable { .. } => ErrorCode::NotCapturable,
-        RunnerError::Unfit { .. } => ErrorCode::UnfitHost,
-        RunnerError::InUse { .. } => ErrorCode::InUse,
-        RunnerError::NoCapacity { .. } => ErrorCode::NoCapacity,
-        RunnerError::Unsupported { .. } => ErrorCode::Unsupported,
-        RunnerError::GuestUnreachable { .. } => ErrorCode::GuestUnreachable,
-        RunnerError::Unreachable { .. } => ErrorCode::RunnerUnreachable,
-        RunnerError::Internal { .. } => ErrorCode::Internal,
     }
 }
 
@@ -260,72 +237,19 @@ pub fn runner(host: control::HostReport) -> Runner {
 fn finding(finding: cove_runner::Finding) -> Finding {
     Finding {
         name: finding.name,
-        level: match finding.level {
-            cove_runner::Level::Ok => Level::Ok,
-            cove_runner::Level::Warning => Level::Warning,
-            cove_runner::Level::Error => Level::Error,
-        },
+        level: finding.level,
         message: finding.message,
         fix: finding.fix,
     }
 }
 
 pub fn event(stored: control::StoredEvent) -> event::Event {
-    use cove_model::EventKind as Kind;
-    let kind = match stored.kind {
-        Kind::State { state, reason } => event::EventKind::State {
-            state: state.into(),
-            reason,
-        },
-        Kind::Oom {
-            kills,
-            limit_mb,
-            peak_mb,
-        } => event::EventKind::Oom {
-            kills,
-            limit_mb,
-            peak_mb,
-        },
-        Kind::MemoryGrown { from_mb, to_mb } => event::EventKind::MemoryGrown { from_mb, to_mb },
-        Kind::DiskHeld { limit_mb } => event::EventKind::DiskHeld { limit_mb },
-        Kind::DiskReleased => event::EventKind::DiskReleased,
-        Kind::NetworkChanged => event::EventKind::NetworkChanged,
-        Kind::Resized => event::EventKind::Resized,
-        Kind::Adopted => event::EventKind::Adopted,
-        Kind::Snapshotted { snapshot, memory } => event::EventKind::Snapshotted {
-            snapshot: snapshot.to_string(),
-            memory,
-        },
-        Kind::CaptureFailed { reason } => event::EventKind::CaptureFailed { reason },
-        Kind::RolledBack { to, kept } => event::EventKind::RolledBack {
-            to: to.to_string(),
-            kept: kept.to_string(),
-        },
-    };
     let sandbox = stored.sandbox.to_string();
     event::Event {
         id: stored.sequence,
         at: stored.at.into(),
         sandbox,
-        kind,
-    }
-}
-
-pub fn scope(scope: control::Scope) -> Scope {
-    match scope {
-        control::Scope::Read => Scope::Read,
-        control::Scope::Use => Scope::Use,
-        control::Scope::Manage => Scope::Manage,
-        control::Scope::Admin => Scope::Admin,
-    }
-}
-
-pub fn scope_asked(scope: Scope) -> control::Scope {
-    match scope {
-        Scope::Read => control::Scope::Read,
-        Scope::Use => control::Scope::Use,
-        Scope::Manage => control::Scope::Manage,
-        Scope::Admin => control::Scope::Admin,
+        kind: stored.kind,
     }
 }
 
@@ -334,7 +258,7 @@ pub fn key(key: control::Key) -> Key {
         id: key.id.to_string(),
         org: key.org.to_string(),
         name: key.name,
-        scopes: key.scopes.into_iter().map(scope).collect(),
+        scopes: key.scopes,
         created_at: key.created_at.into(),
         expires_at: key.expires_at.map(Timestamp),
         revoked_at: key.revoked_at.map(Timestamp),

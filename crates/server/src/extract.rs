@@ -1,9 +1,6 @@
 //! From requests to typed values: who asks, the query, the body. Everything refused here is refused
 //! in the contract's own form.
 
-use std::time::Duration;
-
-use axum::body::BodyDataStream;
 use axum::extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -12,13 +9,9 @@ use cove_api::ErrorCode;
 use cove_api::route::{Access, Body as RouteBody, Route};
 use cove_control::Principal;
 use cove_dialect::{BodyError, RequestId, Seen, Tab};
-use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
-use crate::convert;
 use crate::failure::Failure;
-use crate::guard::too_large;
 use crate::state::App;
 use crate::strict;
 
@@ -139,12 +132,7 @@ impl FromRequest<App> for Raw {
 }
 
 /// A raw body, piece by piece at the pace of whoever takes the pieces.
-pub struct Pieces {
-    stream: BodyDataStream,
-    route: &'static Route,
-    idle: Duration,
-    taken: u64,
-}
+pub struct Pieces(cove_dialect::Pieces);
 
 impl FromRequest<App> for Pieces {
     type Rejection = Failure;
@@ -152,32 +140,14 @@ impl FromRequest<App> for Pieces {
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
         let route = table_row(&request)?;
         debug_assert!(matches!(route.body, RouteBody::Raw(_)));
-        let stream = request.into_body().into_data_stream();
-        Ok(Self {
-            stream,
-            route,
-            idle: app.config.upload_idle,
-            taken: 0,
-        })
+        let max = route.body_max as u64;
+        Ok(Self(app.front.pieces(request.into_body(), max)))
     }
 }
 
 impl Pieces {
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        let piece = timeout(self.idle, self.stream.next())
-            .await
-            .map_err(|_| too_slow())?;
-        match piece {
-            None => Ok(None),
-            Some(Err(error)) => Err(broken(&error)),
-            Some(Ok(bytes)) => {
-                self.taken += bytes.len() as u64;
-                if self.taken > self.route.body_max as u64 {
-                    return Err(too_large(self.route));
-                }
-                Ok(Some(bytes))
-            }
-        }
+        Ok(self.0.next().await?)
     }
 }
 
@@ -207,8 +177,7 @@ async fn whole(request: Request, app: &App) -> Result<Bytes, Failure> {
         {
             sandbox = named.iter().next().map(|(_, value)| value.to_owned());
         }
-        let needed = convert::scope_asked(scope);
-        let expected = app.control.expect(&principal, needed, sandbox.as_deref());
+        let expected = app.control.expect(&principal, scope, sandbox.as_deref());
         Ok::<_, Failure>(expected.await?)
     };
     app.front.whole(&tab, body, route.body_max, known).await

@@ -2,8 +2,8 @@
 
 use cove_control::GuestAccess;
 use cove_dialect::FollowError;
-use cove_protocol::client::{Follow, FollowEvent};
-use cove_protocol::message::OutputFrom;
+use cove_protocol::client::FollowEvent;
+use cove_protocol::message::{Channel, Exit, OutputFrom, Start};
 
 use crate::failure::{self, About, Failure};
 
@@ -13,20 +13,39 @@ pub struct Following {
 }
 
 impl Following {
-    pub fn new(access: GuestAccess, follow: Follow, from: OutputFrom, about: About) -> Self {
-        let begun = !matches!(about, About::Start);
-        Self {
-            inner: cove_dialect::Following::new(access, follow, from, begun),
-            about,
-        }
+    /// Starts a command and follows it.
+    pub async fn start(access: GuestAccess, start: Start) -> Result<Self, Failure> {
+        let about = About::Start;
+        let inner = cove_dialect::Following::start(access, start).await;
+        let inner = inner.map_err(|error| failure::guest(error, about))?;
+        Ok(Self { inner, about })
+    }
+
+    /// Follows a process that is there.
+    pub async fn attach(access: GuestAccess, from: OutputFrom) -> Result<Self, Failure> {
+        let about = About::Process;
+        let inner = cove_dialect::Following::attach(access, from).await;
+        let inner = inner.map_err(|error| failure::guest(error, about))?;
+        Ok(Self { inner, about })
+    }
+
+    /// Hands on all output until the exit.
+    pub async fn until_exit(&mut self, take: impl FnMut(Channel, &[u8])) -> Result<Exit, Failure> {
+        let exit = self.inner.until_exit(take).await;
+        exit.map_err(|error| self.failure(error))
     }
 
     /// The next event; `None` after the exit. Dropping the wait loses nothing.
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, Failure> {
-        self.inner.next().await.map_err(|error| match error {
+        let next = self.inner.next().await;
+        next.map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: FollowError) -> Failure {
+        match error {
             FollowError::Guest(error) => failure::guest(error, self.about),
             FollowError::Control(error) => error.into(),
-        })
+        }
     }
 
     /// Where it is: the next offsets of stdout and stderr.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cove_control::{CommandRequest, Control, ControlError, Following, GuestAction, SshLogin};
 use cove_protocol::client::{FollowEvent, Guest};
-use cove_protocol::message::{Channel, Exit, OutputFrom, PtySize, Resize, Signal};
+use cove_protocol::message::{Channel, Exit, PtySize, Resize, Signal};
 use russh::ChannelWriteHalf;
 use russh::server::{Handle, Msg};
 use tokio::sync::mpsc;
@@ -79,13 +79,7 @@ impl Session {
         let guest = access.guest().clone();
         let start = access.command(request)?;
         let id = start.id.clone();
-        let follow = access.start_following(start).await?;
-        let from = OutputFrom {
-            id: id.clone(),
-            follow: true,
-            ..OutputFrom::default()
-        };
-        let mut following = Following::new(access, follow, from, false);
+        let mut following = Following::start(access, start).await?;
         // The first event tells that it runs, or why not.
         following.next().await?;
         Ok((guest, Started { id, following }))

@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 
 mod snapshot;
 
+pub use cove_model::{Scope, SnapshotKind};
 pub use snapshot::*;
 
 /// What a database was asked for.
@@ -92,44 +93,6 @@ pub struct Organisation {
     pub used: Holding,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-}
-
-/// What a key may do. Each scope includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
-    Read,
-    /// Work in sandboxes that exist: commands, files, ports; start one that is stopped.
-    Use,
-    /// Create, change, stop and delete sandboxes; fetch images.
-    Manage,
-    /// Keys, audit records and everything else of the organisation. In the default organisation also
-    /// the installation itself: organisations, quotas, shared images, the host report.
-    Admin,
-}
-
-impl Scope {
-    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Use, Scope::Manage, Scope::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Use => "use",
-            Self::Manage => "manage",
-            Self::Admin => "admin",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scope| scope.as_str() == text)
-    }
-}
-
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// An API key without its secret.

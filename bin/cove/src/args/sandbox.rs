@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
-    CreateSandbox, Network, PatchSandbox, Reach, ResourcesChange, ResourcesRequest, SandboxState,
+    CreateSandbox, Network, NetworkMode, PatchSandbox, ResourcesChange, ResourcesRequest, State,
 };
 
 use super::lifecycle::LifecycleArgs;
@@ -113,13 +113,13 @@ impl NetworkOptions {
             return None;
         }
         let mode = match self.network {
-            Some(NetworkArg::None) => Reach::None,
-            Some(NetworkArg::Allowlist) => Reach::Allowlist,
-            Some(NetworkArg::Open) => Reach::Open,
-            None if self.allow.is_empty() => Reach::None,
-            None => Reach::Allowlist,
+            Some(NetworkArg::None) => NetworkMode::None,
+            Some(NetworkArg::Allowlist) => NetworkMode::Allowlist,
+            Some(NetworkArg::Open) => NetworkMode::Open,
+            None if self.allow.is_empty() => NetworkMode::None,
+            None => NetworkMode::Allowlist,
         };
-        let listed = mode == Reach::Allowlist || !self.allow.is_empty();
+        let listed = mode == NetworkMode::Allowlist || !self.allow.is_empty();
         Some(Network {
             mode,
             allow: listed.then(|| self.allow.clone()),
@@ -176,7 +176,7 @@ impl CreateOptions {
 pub struct ListArgs {
     /// Only those in this state
     #[arg(long, value_parser = state)]
-    pub state: Option<SandboxState>,
+    pub state: Option<State>,
     /// Only those with this label
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub label: Vec<(String, String)>,
@@ -185,7 +185,7 @@ pub struct ListArgs {
     pub quiet: bool,
 }
 
-fn state(text: &str) -> Result<SandboxState, String> {
+fn state(text: &str) -> Result<State, String> {
     serde_json::from_value(text.into()).map_err(|_| {
         "one of creating, running, frozen, pausing, paused, resuming, restoring, stopping, stopped, failed, deleting".to_owned()
     })
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_new_bandwidth_leaves_the_reach_alone_and_the_other_way_round() {
         let now = Network {
-            mode: Reach::Allowlist,
+            mode: NetworkMode::Allowlist,
             allow: Some(vec!["example.org".into()]),
             bandwidth_up_mbit: Some(5),
             bandwidth_down_mbit: None,
@@ -271,7 +271,7 @@ mod tests {
             bandwidth_down: Some(7),
         };
         let limited = options.over(&now).unwrap();
-        assert_eq!(limited.mode, Reach::Allowlist);
+        assert_eq!(limited.mode, NetworkMode::Allowlist);
         assert_eq!(limited.allow, now.allow);
         assert_eq!(limited.bandwidth_up_mbit, Some(5));
         assert_eq!(limited.bandwidth_down_mbit, Some(7));
@@ -280,7 +280,7 @@ mod tests {
         assert!(options.over(&now).is_none());
         options.network = Some(NetworkArg::Open);
         let opened = options.over(&now).unwrap();
-        assert_eq!((opened.mode, opened.allow), (Reach::Open, None));
+        assert_eq!((opened.mode, opened.allow), (NetworkMode::Open, None));
         assert_eq!(opened.bandwidth_up_mbit, Some(5));
     }
 }

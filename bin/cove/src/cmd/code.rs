@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use cove_api::code::{CodeEnd, CodeEvent, CodeLanguage, CodeOutput, CreateCodeContext, RunCode};
+use cove_api::code::{CodeEnd, CodeEvent, CodeOutput, CreateCodeContext, Language, RunCode};
 use cove_client::Client;
 
 use crate::args::code::{CodeCommand, CodeRunArgs, LanguageArg};
@@ -58,21 +58,21 @@ pub async fn run(client: &Client, command: CodeCommand, json: bool) -> Result<u8
     Ok(0)
 }
 
-fn wire(language: LanguageArg) -> CodeLanguage {
+fn wire(language: LanguageArg) -> Language {
     match language {
-        LanguageArg::Python => CodeLanguage::Python,
-        LanguageArg::Javascript => CodeLanguage::Javascript,
-        LanguageArg::Typescript => CodeLanguage::Typescript,
-        LanguageArg::Bash => CodeLanguage::Bash,
+        LanguageArg::Python => Language::Python,
+        LanguageArg::Javascript => Language::JavaScript,
+        LanguageArg::Typescript => Language::TypeScript,
+        LanguageArg::Bash => Language::Bash,
     }
 }
 
-fn name(language: CodeLanguage) -> &'static str {
+fn name(language: Language) -> &'static str {
     match language {
-        CodeLanguage::Python => "python",
-        CodeLanguage::Javascript => "javascript",
-        CodeLanguage::Typescript => "typescript",
-        CodeLanguage::Bash => "bash",
+        Language::Python => "python",
+        Language::JavaScript => "javascript",
+        Language::TypeScript => "typescript",
+        Language::Bash => "bash",
     }
 }
 
@@ -95,12 +95,12 @@ async fn list(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError
 }
 
 /// The language a file's name tells.
-fn by_name(file: &Path) -> Option<CodeLanguage> {
+fn by_name(file: &Path) -> Option<Language> {
     match file.extension()?.to_str()? {
-        "py" => Some(CodeLanguage::Python),
-        "js" | "mjs" | "cjs" => Some(CodeLanguage::Javascript),
-        "ts" | "mts" => Some(CodeLanguage::Typescript),
-        "sh" | "bash" => Some(CodeLanguage::Bash),
+        "py" => Some(Language::Python),
+        "js" | "mjs" | "cjs" => Some(Language::JavaScript),
+        "ts" | "mts" => Some(Language::TypeScript),
+        "sh" | "bash" => Some(Language::Bash),
         _ => None,
     }
 }

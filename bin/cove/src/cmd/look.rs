@@ -4,7 +4,7 @@ use cove_api::PageQuery;
 use cove_api::event::{Event, EventKind};
 use cove_api::port::SharePort;
 use cove_api::process::{OutputEvent, OutputQuery, Process};
-use cove_api::sandbox::{ListSandboxes, SandboxState};
+use cove_api::sandbox::{ListSandboxes, State};
 use cove_api::tenancy::UsageQuery;
 use cove_client::Client;
 
@@ -290,7 +290,7 @@ pub async fn stats(client: &Client, sandboxes: Vec<String>, json: bool) -> Resul
 
 async fn running(client: &Client) -> Result<Vec<String>, CliError> {
     let mut query = ListSandboxes {
-        state: Some(SandboxState::Running),
+        state: Some(State::Running),
         ..ListSandboxes::default()
     };
     let mut all = Vec::new();

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use cove_api::file::{ReadFile, WriteFile};
 use cove_api::process::{OutputEvent, OutputQuery, StartProcess};
-use cove_api::sandbox::{CreateSandbox, ListSandboxes, Network, Reach, ResourcesRequest, Sandbox};
+use cove_api::sandbox::{
+    CreateSandbox, ListSandboxes, Network, NetworkMode, ResourcesRequest, Sandbox,
+};
 use cove_api::snapshot::TakeSnapshot;
 use cove_client::{Client, ClientConfig, ClientError, Outgoing};
 use rustix::process::Signal;
@@ -149,7 +151,7 @@ async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>
                 let key = format!("chaos-{seed:x}-{worker}-{}", done.creates);
                 // Some may reach something, so that there is a gateway to be killed.
                 let network = (done.creates % 3 == 0).then(|| Network {
-                    mode: Reach::Allowlist,
+                    mode: NetworkMode::Allowlist,
                     allow: Some(vec!["chaos.invalid".into()]),
                     ..Network::default()
                 });

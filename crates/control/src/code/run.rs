@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use cove_code::{CodeContext, CodeError, CodeEvent, Transcript};
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
 use cove_protocol::message::{Exit, OutputFrom};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::transcript::{CodeError, CodeEvent, Transcript};
-use super::{CodeContext, NO_PROGRAM, SIGKILL, no_interpreter, send_signal};
+use super::{NO_PROGRAM, SIGKILL, no_interpreter, send_signal};
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::guest::GuestAccess;
@@ -192,7 +192,7 @@ impl CodeRun {
         self.over = true;
         self.ended = true;
         if !self.said_something && exit.code == NO_PROGRAM {
-            return Err(no_interpreter(self.context.language.driver()));
+            return Err(no_interpreter(self.context.driver()));
         }
         let how = if exit.oom {
             "was killed for memory".to_owned()

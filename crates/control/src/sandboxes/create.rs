@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
+use cove_model::{SandboxId, SandboxSpec, State};
 use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
@@ -24,14 +24,6 @@ const REPLAYS_MAX: u32 = 4;
 const CUT_OFF_WAIT: Duration = Duration::from_secs(10);
 const CUT_OFF_LOOK: Duration = Duration::from_millis(20);
 
-/// A sandbox to be made, with its names looked up.
-pub(crate) struct Beginning {
-    pub spec: SandboxSpec,
-    /// A snapshot the caller may use, and whether its processes go on.
-    pub from: Option<(SnapshotId, bool)>,
-    pub idempotency_key: Option<String>,
-}
-
 impl Control {
     pub(super) async fn create_audited(
         &self,
@@ -41,20 +33,15 @@ impl Control {
         let id = SandboxId::random();
         let outcome = async {
             principal.require(Scope::Manage)?;
-            let from = match &request.from {
-                Some(from) => Some(self.origin(principal, from).await?),
-                None => None,
-            };
+            if let Some(from) = &request.from {
+                self.check_origin(principal, from).await?;
+            }
             // Nobody collects the snapshot while it is begun from.
-            let _held = from
+            let _held = request
+                .from
                 .as_ref()
-                .map(|(id, _)| self.0.snapshots_under_way.enter(id));
-            let beginning = Beginning {
-                spec: request.spec,
-                from,
-                idempotency_key: request.idempotency_key,
-            };
-            self.begin(principal, beginning, &id).await
+                .map(|from| self.0.snapshots_under_way.enter(&from.snapshot));
+            self.begin(principal, request, &id).await
         }
         .await;
         self.conclude_create(principal, &id, outcome).await
@@ -81,11 +68,12 @@ impl Control {
         concluded
     }
 
-    /// What it writes is durable once the caller has concluded.
+    /// What it writes is durable once the caller has concluded. A snapshot to begin from is one that the
+    /// caller may use.
     pub(crate) async fn begin(
         &self,
         principal: &Principal,
-        request: Beginning,
+        request: CreateSandbox,
         id: &SandboxId,
     ) -> Result<Created, ControlError> {
         principal.require(Scope::Manage)?;
@@ -95,7 +83,8 @@ impl Control {
             .idempotency_key
             .map(|key| match &request.from {
                 None => claim(key, &request.spec),
-                Some(from) => claim(key, &(&request.spec, from)),
+                // In this form, so that keys of earlier versions keep their meaning.
+                Some(from) => claim(key, &(&request.spec, (&from.snapshot, from.memory))),
             })
             .transpose()?;
         let image = match &request.from {
@@ -103,7 +92,7 @@ impl Control {
             Some(_) => request.spec.image.clone(),
         };
         let Moment { at: now, steady } = self.moment();
-        let origin = request.from.as_ref().map(|(id, _)| id.clone());
+        let origin = request.from.as_ref().map(|from| from.snapshot.clone());
         let record = SandboxRecord {
             id: id.clone(),
             org: principal.org.clone(),
@@ -125,9 +114,7 @@ impl Control {
             head: origin.clone(),
             origin,
         };
-        let from = request
-            .from
-            .map(|(snapshot, memory)| FromSnapshot { snapshot, memory });
+        let from = request.from;
         // Held until the end, so that a repeated request waits for this one.
         let _turn = self.0.locks.lock(id).await;
         let mut waited = false;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cove_model::{SandboxId, SandboxSpec, SnapshotId};
+use cove_runner::FromSnapshot;
 use cove_store::{Scope, SnapshotKind, SnapshotRecord, SnapshotState};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
@@ -12,7 +13,7 @@ use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-use crate::sandboxes::{Beginning, Sandbox, claim};
+use crate::sandboxes::{CreateSandbox, Sandbox, claim};
 use cove_limits::FORKS_MAX;
 
 /// Children made side by side.
@@ -207,15 +208,18 @@ impl Control {
                 && let Some(index) = waiting.next()
             {
                 let (control, principal) = (self.clone(), principal.clone());
-                let beginning = Beginning {
+                let child = CreateSandbox {
                     spec: request.spec(parent, index),
-                    from: Some((from.clone(), request.memory)),
+                    from: Some(FromSnapshot {
+                        snapshot: from.clone(),
+                        memory: request.memory,
+                    }),
                     idempotency_key: request.key(index),
                 };
                 let id = SandboxId::random();
                 unfinished.insert(index as usize, id.clone());
                 running.spawn(async move {
-                    let outcome = control.begin(&principal, beginning, &id).await;
+                    let outcome = control.begin(&principal, child, &id).await;
                     let outcome = control.conclude_create(&principal, &id, outcome).await;
                     (index as usize, outcome.map(|created| created.sandbox))
                 });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{
     Children, CommandRequest, CreateSandbox, ErrorCode, ForkRequest, FromSnapshot, PageRequest,
-    Principal, Quota, SandboxPatch, Scope, SnapshotKind, SnapshotRecord, TakeSnapshot,
+    Principal, Quota, SandboxPatch, Scope, SnapshotKind, SnapshotRecord, Source, TakeSnapshot,
 };
 use cove_model::{AutoSnapshot, IdlePolicy, NetworkMode, SandboxSpec, SnapshotId, State};
 use cove_runner::{GuestStream, RunnerError};
@@ -91,16 +91,21 @@ async fn another_organisation_meets_none_of_it() {
     for which in [mine.id.as_str(), "mine"] {
         let from = CreateSandbox {
             from: Some(FromSnapshot {
-                snapshot: which.into(),
+                snapshot: mine.id.clone(),
                 memory: false,
             }),
             ..CreateSandbox::default()
+        };
+        let source = Source::Snapshot {
+            snapshot: which.into(),
+            memory: false,
         };
         for refused in [
             control.get_snapshot(&other, which).await.err(),
             control.delete_snapshot(&other, which).await.err(),
             control.export_snapshot(&other, which).await.err(),
             control.create_sandbox(&other, from).await.err(),
+            control.base(&other, source).await.err(),
             control.fork_snapshot(&other, which, forks(1)).await.err(),
             control.image_from_snapshot(&other, which, "x").await.err(),
             control
@@ -351,6 +356,26 @@ async fn a_rollback_the_host_refuses_leaves_everything_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_name_means_a_snapshot_before_it_means_an_image() {
+    let plane = Plane::new().await;
+    plane.sandbox("agent").await;
+    let clean = take(&plane, "agent", "clean").await;
+    let base = |name: &str| {
+        let name = name.to_owned();
+        let source = Source::SnapshotOrImage { name, memory: true };
+        plane.control.base(&plane.root, source)
+    };
+    let from = base("clean").await.unwrap().from.unwrap();
+    // It has no memory, so that there is nothing to go on with.
+    assert_eq!((from.snapshot, from.memory), (clean.id, false));
+    let image = base("python:3").await.unwrap();
+    assert!(image.from.is_none());
+    assert_eq!(image.spec.image, "python:3");
+    let none = plane.control.base(&plane.root, Source::Image(None)).await;
+    assert_eq!(none.unwrap().spec, SandboxSpec::default());
+}
+
+#[tokio::test]
 async fn a_new_sandbox_from_a_snapshot_has_its_defaults_but_not_its_reach() {
     let plane = Plane::new().await;
     let mut spec = sized(123);
@@ -360,10 +385,13 @@ async fn a_new_sandbox_from_a_snapshot_has_its_defaults_but_not_its_reach() {
     plane.create(&plane.root, spec).await.unwrap();
     let clean = take(&plane, "agent", "clean").await;
     let control = &plane.control;
-    let defaults = control
-        .snapshot_defaults(&plane.root, "clean")
-        .await
-        .unwrap();
+    let base = |memory| {
+        let snapshot = "clean".into();
+        control.base(&plane.root, Source::Snapshot { snapshot, memory })
+    };
+    let found = base(false).await.unwrap();
+    assert_eq!(found.from.as_ref().unwrap().snapshot, clean.id);
+    let defaults = found.spec;
     assert_eq!(defaults.resources.memory_mb, 123);
     assert_eq!(defaults.network.mode, NetworkMode::None);
     assert_eq!(defaults.lifecycle, IdlePolicy::default());
@@ -371,15 +399,19 @@ async fn a_new_sandbox_from_a_snapshot_has_its_defaults_but_not_its_reach() {
     let from = |memory| CreateSandbox {
         spec: defaults.clone(),
         from: Some(FromSnapshot {
-            snapshot: "clean".into(),
+            snapshot: clean.id.clone(),
             memory,
         }),
         ..CreateSandbox::default()
     };
     let made = control.create_sandbox(&plane.root, from(false)).await;
-    assert_eq!(made.unwrap().sandbox.origin, Some(clean.id));
+    assert_eq!(made.unwrap().sandbox.origin, Some(clean.id.clone()));
     let refused = control.create_sandbox(&plane.root, from(true)).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::InvalidRequest);
+    assert_eq!(
+        base(true).await.unwrap_err().code,
+        ErrorCode::InvalidRequest
+    );
 }
 
 #[tokio::test]

@@ -225,14 +225,8 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
         ..CommandRequest::new(owner::E2B, CommandLine::Argv(argv))
     };
     let wish = access.command(request)?;
-    let id = wish.id.clone();
-    let follow = access.start_following(wish).await.map_err(not_started)?;
-    let from = OutputFrom {
-        id,
-        follow: true,
-        ..OutputFrom::default()
-    };
-    let mut following = Following::new(access, follow, from, false);
+    let following = Following::start(access, wish).await;
+    let mut following = following.map_err(not_started)?;
     let process = match following.next().await {
         Ok(Some(FollowEvent::Started(process))) => process,
         Ok(_) => return Err(Refusal::new(Kind::Internal, "the process did not begin").into()),
@@ -273,10 +267,10 @@ pub async fn connect(
         follow: true,
         ..OutputFrom::default()
     };
-    let follow = access.listener().follow(from.clone()).await?;
+    let following = Following::attach(access, from).await?;
     let patience = wire::timeout_ms(&door.headers)?.map(Duration::from_millis);
     let output = Output {
-        following: Following::new(access, follow, from, true),
+        following,
         is_terminal: process.pty.is_some(),
         started: Some(process.pid),
         keepalive: wire::keepalive(&door.headers),

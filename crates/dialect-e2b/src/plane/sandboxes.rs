@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use cove_control::{
-    Control, ControlError, CreateSandbox, ErrorCode, FromSnapshot, PageRequest, Principal, Sandbox,
-    SandboxFilter, SandboxPatch,
+    Control, ControlError, CreateSandbox, PageRequest, Principal, Sandbox, SandboxFilter,
+    SandboxPatch, Source,
 };
 use cove_model::{SandboxId, SandboxSpec, State as Life};
 use percent_encoding::percent_decode_str;
@@ -93,19 +93,17 @@ pub async fn create(
         request.allow_internet_access,
         None,
     )?;
-    let (base, from) = beginning(control, &principal, &request.template).await?;
-    let mut env = base.env.clone();
-    env.extend(request.env.unwrap_or_default());
-    let spec = SandboxSpec {
-        env,
+    let base = control.base(&principal, source(&request.template)).await?;
+    let mut spec = SandboxSpec {
         network: policy,
         lifecycle,
         labels: request.metadata.unwrap_or_default(),
-        ..base
+        ..base.spec
     };
+    spec.add_env(request.env.unwrap_or_default());
     let request = CreateSandbox {
         spec,
-        from,
+        from: base.from,
         idempotency_key: one(&headers, IDEMPOTENCY_KEY).map(str::to_owned),
     };
     let created = control.create_sandbox(&principal, request).await?;
@@ -113,34 +111,17 @@ pub async fn create(
     with_status(StatusCode::CREATED, opened)
 }
 
-/// What a template's name stands for: one of E2B's own, a snapshot, or an image.
-async fn beginning(
-    control: &Control,
-    principal: &Principal,
-    template: &str,
-) -> Result<(SandboxSpec, Option<FromSnapshot>), Refusal> {
+/// What a template's name stands for: one of E2B's own, a snapshot, or an image. A snapshot with memory
+/// goes on with its processes.
+fn source(template: &str) -> Source {
     let image = naming::image_of(template);
-    if image == template {
-        match control.get_snapshot(principal, template).await {
-            Ok(row) => {
-                let from = FromSnapshot {
-                    snapshot: row.id.to_string(),
-                    memory: row.memory,
-                };
-                let spec = control
-                    .snapshot_defaults(principal, row.id.as_str())
-                    .await?;
-                return Ok((spec, Some(from)));
-            }
-            Err(error) if error.code == ErrorCode::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+    if image != template {
+        return Source::Image(Some(image.to_owned()));
     }
-    let spec = SandboxSpec {
-        image: image.to_owned(),
-        ..SandboxSpec::default()
-    };
-    Ok((spec, None))
+    Source::SnapshotOrImage {
+        name: template.to_owned(),
+        memory: true,
+    }
 }
 
 pub async fn get(

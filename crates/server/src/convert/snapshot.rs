@@ -1,18 +1,8 @@
 //! Snapshots and timelines.
 
 use cove_api::Timestamp;
-use cove_api::snapshot::{Snapshot, SnapshotKind, Timeline, TimelineFork};
+use cove_api::snapshot::{Snapshot, Timeline, TimelineFork};
 use cove_control as control;
-
-fn kind(kind: control::SnapshotKind) -> SnapshotKind {
-    match kind {
-        control::SnapshotKind::Manual => SnapshotKind::Manual,
-        control::SnapshotKind::Auto => SnapshotKind::Auto,
-        control::SnapshotKind::Fork => SnapshotKind::Fork,
-        control::SnapshotKind::Rollback => SnapshotKind::Rollback,
-        control::SnapshotKind::Import => SnapshotKind::Import,
-    }
-}
 
 pub fn snapshot(row: control::SnapshotRecord) -> Snapshot {
     Snapshot {
@@ -20,7 +10,7 @@ pub fn snapshot(row: control::SnapshotRecord) -> Snapshot {
         name: row.name,
         sandbox: row.sandbox.map(Into::into),
         parent: row.parent.map(Into::into),
-        kind: kind(row.kind),
+        kind: row.kind,
         memory: row.memory,
         image_id: row.facts.image.map(Into::into),
         created_at: row.created_at.into(),
@@ -38,14 +28,14 @@ pub fn timeline(tree: control::Timeline) -> Timeline {
     let forks = tree.forks.into_iter().map(|fork| TimelineFork {
         sandbox: fork.sandbox.into(),
         name: fork.name,
-        state: fork.state.into(),
+        state: fork.state,
         from_snapshot: fork.from.into(),
         created_at: fork.created_at.into(),
     });
     Timeline {
         sandbox: tree.sandbox.into(),
         name: tree.name,
-        state: tree.state.into(),
+        state: tree.state,
         created_at: tree.created_at.into(),
         from_snapshot: tree.origin.map(Into::into),
         head: tree.head.map(Into::into),

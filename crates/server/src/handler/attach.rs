@@ -27,7 +27,7 @@ use super::exec::terminal;
 use super::processes::{process_failure, process_id};
 use crate::convert;
 use crate::extract::{Caller, Names, Query};
-use crate::failure::{About, Failure};
+use crate::failure::Failure;
 use crate::following::Following;
 use crate::state::App;
 use crate::streaming::Counted;
@@ -68,13 +68,9 @@ pub async fn attach(
         follow: true,
         resume: false,
     };
-    let follow = access
-        .listener()
-        .follow(from.clone())
-        .await
-        .map_err(process_failure)?;
     let guest = access.guest().clone();
     let account = access.account().clone();
+    let following = Following::attach(access, from).await?;
     wire.pay(&account);
     let session = Session {
         app: app.clone(),
@@ -83,7 +79,7 @@ pub async fn attach(
         account,
         wire,
         id,
-        following: Following::new(access, follow, from, About::Process),
+        following,
         process: convert::process(process),
     };
     let tracked = app.clone();

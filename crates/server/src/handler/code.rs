@@ -5,16 +5,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use cove_api::NoQuery;
 use cove_api::code::{
-    CodeContext, CodeEnd, CodeError, CodeEvent, CodeLanguage, CodeOutput, CreateCodeContext, Form,
-    RunCode,
+    CodeContext, CodeEnd, CodeError, CodeEvent, CodeOutput, CreateCodeContext, Form, RunCode,
 };
 use cove_api::route::NDJSON;
-use cove_control::{Account, CodeContextRequest, CodeRequest, CodeRun, ControlError, budget};
+use cove_control::{Account, CodeContextRequest, CodeRequest, CodeRun, ControlError};
 use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
 use cove_limits::{CODE_RESULTS_BYTES_MAX, EXEC_OUTPUT_MAX};
 use serde::Serialize;
 
-use super::exec::{OUTPUT_ROOM, timeout};
+use super::exec::timeout;
 use super::processes::leaving;
 use super::{Answer, nothing, ok, with_status};
 use crate::convert;
@@ -31,7 +30,7 @@ pub async fn create(
     Json(body): Json<CreateCodeContext>,
 ) -> Answer {
     let request = CodeContextRequest {
-        language: to_control(body.language),
+        language: body.language,
         cwd: body.cwd,
         env: body.env,
         user: body.user,
@@ -87,7 +86,7 @@ pub async fn run(
 ) -> Answer {
     let request = CodeRequest {
         code: body.code,
-        language: body.language.map(to_control),
+        language: body.language,
         context: body.context,
         timeout_ms: timeout(body.timeout_ms)?,
     };
@@ -95,9 +94,7 @@ pub async fn run(
     let kind = if live { Kind::Live } else { Kind::Run };
     let slot = app.front.streams.enter(&caller.principal.org, kind)?;
     let account = app.control.budget().account(&caller.principal);
-    if !account.fits(OUTPUT_ROOM) {
-        return Err(budget::over().into());
-    }
+    account.require_output_room()?;
     let mut run = app
         .control
         .run_code(&caller.principal, &id, request)
@@ -237,26 +234,10 @@ async fn collect(account: &Account, mut run: CodeRun, _under_way: Slot) -> Answe
     }
 }
 
-fn to_control(language: CodeLanguage) -> cove_control::Language {
-    use cove_control::Language;
-    match language {
-        CodeLanguage::Python => Language::Python,
-        CodeLanguage::Javascript => Language::JavaScript,
-        CodeLanguage::Typescript => Language::TypeScript,
-        CodeLanguage::Bash => Language::Bash,
-    }
-}
-
 fn view(context: cove_control::CodeContext) -> CodeContext {
-    use cove_control::Language;
     CodeContext {
         id: context.id,
-        language: match context.language {
-            Language::Python => CodeLanguage::Python,
-            Language::JavaScript => CodeLanguage::Javascript,
-            Language::TypeScript => CodeLanguage::Typescript,
-            Language::Bash => CodeLanguage::Bash,
-        },
+        language: context.language,
         default: context.default,
         cwd: context.cwd,
         user: context.user,

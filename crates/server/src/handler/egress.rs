@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use cove_api::egress::{
-    EgressEntry, EgressLine, EgressList, EgressProtocol, EgressQuery, EgressVerdict,
-};
+use cove_api::egress::{EgressEntry, EgressLine, EgressList, EgressQuery};
 use cove_api::route::NDJSON;
 use cove_control::egress::EgressFilter;
 use cove_dialect::Kind;
@@ -37,8 +35,8 @@ pub async fn of_sandbox(
         return Err(Failure::invalid("limit must be between 1 and 1000"));
     }
     let filter = EgressFilter {
-        verdict: query.verdict.map(verdict_asked),
-        protocol: query.protocol.map(protocol_asked),
+        verdict: query.verdict,
+        protocol: query.protocol,
         name: query.name,
     };
     let after = query.after.unwrap_or(0);
@@ -90,44 +88,16 @@ fn lines(batch: cove_runner::EgressBatch) -> std::collections::VecDeque<EgressLi
 }
 
 fn entry(entry: cove_runner::EgressEntry) -> EgressEntry {
-    use cove_runner::EgressProtocol as Protocol;
     EgressEntry {
         id: entry.sequence,
         at: entry.at.into(),
-        protocol: match entry.protocol {
-            Protocol::Dns => EgressProtocol::Dns,
-            Protocol::Tcp => EgressProtocol::Tcp,
-            Protocol::Udp => EgressProtocol::Udp,
-            Protocol::Icmp => EgressProtocol::Icmp,
-            Protocol::Other => EgressProtocol::Other,
-        },
+        protocol: entry.protocol,
         name: entry.name,
         address: entry.address.map(|address| address.to_string()),
         port: entry.port,
-        verdict: match entry.verdict {
-            cove_runner::EgressVerdict::Allowed => EgressVerdict::Allowed,
-            cove_runner::EgressVerdict::Denied => EgressVerdict::Denied,
-        },
+        verdict: entry.verdict,
         rule: entry.rule,
         sent_bytes: entry.sent_bytes,
         received_bytes: entry.received_bytes,
-    }
-}
-
-fn verdict_asked(verdict: EgressVerdict) -> cove_runner::EgressVerdict {
-    match verdict {
-        EgressVerdict::Allowed => cove_runner::EgressVerdict::Allowed,
-        EgressVerdict::Denied => cove_runner::EgressVerdict::Denied,
-    }
-}
-
-fn protocol_asked(protocol: EgressProtocol) -> cove_runner::EgressProtocol {
-    use cove_runner::EgressProtocol as Protocol;
-    match protocol {
-        EgressProtocol::Dns => Protocol::Dns,
-        EgressProtocol::Tcp => Protocol::Tcp,
-        EgressProtocol::Udp => Protocol::Udp,
-        EgressProtocol::Icmp => Protocol::Icmp,
-        EgressProtocol::Other => Protocol::Other,
     }
 }

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use cove_api::NoQuery;
 use cove_api::process::{Encoding, Exec, Exit, OutputEvent, StartProcess, TerminalSize};
 use cove_api::route::NDJSON;
-use cove_control::{CommandLine, CommandRequest, GuestAction, budget};
+use cove_control::{CommandLine, CommandRequest, GuestAction};
 use cove_dialect::{JsonAnswer, Kind, Output, Said, Slot};
 use cove_limits::{EXEC_OUTPUT_MAX, RING_MAX, RING_MIN, TERMINAL_SIDE_MAX, TIMEOUT_MAX_MS};
 use cove_protocol::client::{FollowEvent, GuestError};
 use cove_protocol::identity::owner;
-use cove_protocol::message::{OutputFrom, ProcessKind};
+use cove_protocol::message::ProcessKind;
 use serde::Serialize;
 
 use super::processes::{Ending, follow_lines};
@@ -25,9 +25,6 @@ use crate::failure::{self, About, Failure};
 use crate::following::Following;
 use crate::state::App;
 use crate::streaming::ndjson;
-
-/// What must be free for output before a command is started whose answer comes in one piece.
-pub const OUTPUT_ROOM: usize = 64 * 1024;
 
 pub async fn exec(
     State(app): State<App>,
@@ -63,22 +60,14 @@ pub async fn exec(
     let kind = if live { Kind::Live } else { Kind::Run };
     let slot = app.front.streams.enter(&caller.principal.org, kind)?;
     let account = app.control.budget().account(&caller.principal);
-    if !account.fits(OUTPUT_ROOM) {
-        return Err(budget::over().into());
-    }
+    account.require_output_room()?;
     let access = app
         .control
         .guest(&caller.principal, &id, GuestAction::Exec)
         .await?;
     let start = access.command(request)?;
     let process = start.id.clone();
-    let follow = access.start_following(start).await.map_err(start_failure)?;
-    let from = OutputFrom {
-        id: process.clone(),
-        follow: true,
-        ..OutputFrom::default()
-    };
-    let mut following = Following::new(access, follow, from, About::Start);
+    let mut following = Following::start(access, start).await?;
     if live {
         // The first event tells whether there is a command at all; before it an error has a status.
         let first = next(&mut following).await?;
@@ -100,6 +89,7 @@ fn start_failure(error: GuestError) -> Failure {
     failure::guest(error, About::Start)
 }
 
+/// The next event of a command that has not ended.
 async fn next(following: &mut Following) -> Result<FollowEvent, Failure> {
     match following.next().await? {
         Some(event) => Ok(event),
@@ -127,32 +117,25 @@ async fn collect(
     process: String,
     _under_way: Slot,
 ) -> Answer {
-    loop {
-        match next(&mut following).await? {
-            FollowEvent::Started(_) => {}
-            FollowEvent::Output { channel, data, .. } => outputs[channel as usize].take(&data),
-            FollowEvent::Exit(exit) => {
-                let (stdout_bytes, stderr_bytes) = following.position();
-                let [stdout, stderr] = outputs;
-                let truncated =
-                    stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
-                let head = Head {
-                    exit: convert::exit(&exit),
-                    encoding,
-                    truncated,
-                    process,
-                };
-                let said = match encoding {
-                    Encoding::Text => Said::Text,
-                    Encoding::Base64 => Said::Base64,
-                };
-                return Ok(JsonAnswer::new(&head)
-                    .output("stdout", stdout, said)
-                    .output("stderr", stderr, said)
-                    .into_response());
-            }
-        }
-    }
+    let take = |channel, data: &[u8]| outputs[channel as usize].take(data);
+    let exit = following.until_exit(take).await?;
+    let (stdout_bytes, stderr_bytes) = following.position();
+    let [stdout, stderr] = outputs;
+    let truncated = stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
+    let head = Head {
+        exit: convert::exit(&exit),
+        encoding,
+        truncated,
+        process,
+    };
+    let said = match encoding {
+        Encoding::Text => Said::Text,
+        Encoding::Base64 => Said::Base64,
+    };
+    Ok(JsonAnswer::new(&head)
+        .output("stdout", stdout, said)
+        .output("stderr", stderr, said)
+        .into_response())
 }
 
 pub fn output_event(event: FollowEvent) -> OutputEvent {

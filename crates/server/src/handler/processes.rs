@@ -96,12 +96,7 @@ pub async fn output(
         follow: query.follow,
         resume: false,
     };
-    let follow = access
-        .listener()
-        .follow(from.clone())
-        .await
-        .map_err(process_failure)?;
-    let following = Following::new(access, follow, from, About::Process);
+    let following = Following::attach(access, from).await?;
     let ending = Ending {
         until: app.draining.clone(),
         request_id: caller.request_id,

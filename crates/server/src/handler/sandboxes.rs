@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{ControlError, FromSnapshot, SandboxFilter, SandboxPatch};
+use cove_control::{ControlError, SandboxFilter, SandboxPatch, Source};
 use cove_limits::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 use cove_model::NetworkPolicy;
 
@@ -24,29 +24,25 @@ pub async fn create(
     Json(body): Json<CreateSandbox>,
 ) -> Answer {
     let idempotency_key = idempotency_key(&headers)?;
-    let (spec, from) = match body.snapshot.clone() {
+    let source = match body.snapshot.clone() {
         None if body.memory => {
             return Err(Failure::invalid("memory goes with a snapshot"));
         }
-        None => (body.into_spec().map_err(ControlError::from)?, None),
+        None => Source::Image(body.image.clone()),
         Some(_) if body.image.is_some() => {
             return Err(Failure::invalid("give either an image or a snapshot"));
         }
-        Some(snapshot) => {
-            let base = app
-                .control
-                .snapshot_defaults(&caller.principal, &snapshot)
-                .await?;
-            let memory = body.memory;
-            let from = FromSnapshot { snapshot, memory };
-            let spec = body.into_spec_over(base).map_err(ControlError::from)?;
-            (spec, Some(from))
-        }
+        Some(snapshot) => Source::Snapshot {
+            snapshot,
+            memory: body.memory,
+        },
     };
+    let base = app.control.base(&caller.principal, source).await?;
+    let spec = body.into_spec_over(base.spec).map_err(ControlError::from)?;
     let request = cove_control::CreateSandbox {
         spec,
         idempotency_key,
-        from,
+        from: base.from,
     };
     let created = app
         .control
@@ -86,7 +82,7 @@ pub async fn list(
         cursor: query.cursor,
     })?;
     let filter = SandboxFilter {
-        states: query.state.into_iter().map(Into::into).collect(),
+        states: query.state.into_iter().collect(),
         name: query.name,
         labels: labels(query.labels.as_deref())?,
     };

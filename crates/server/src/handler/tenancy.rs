@@ -55,7 +55,7 @@ pub async fn create_key(
     };
     let request = cove_control::CreateKey {
         name: body.name,
-        scopes: body.scopes.into_iter().map(convert::scope_asked).collect(),
+        scopes: body.scopes,
         expires_at,
         org: body.org.map(|org| org_id(&org)).transpose()?,
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, SandboxState, StopSandbox};
+use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, State, StopSandbox};
 use cove_client::Outgoing;
 use http::{HeaderName, Method, header};
 use http_body_util::BodyExt;
@@ -165,7 +165,7 @@ async fn repeats_with_an_idempotency_key_make_one_sandbox() {
 async fn a_sandbox_goes_through_its_life_over_http() {
     let server = Server::bare().await;
     let made = server.sandbox("one").await;
-    assert_eq!(made.state, SandboxState::Running);
+    assert_eq!(made.state, State::Running);
     assert_eq!(server.client.sandbox("one").await.unwrap().id, made.id);
     let patch = PatchSandbox {
         name: Some(Some("two".into())),
@@ -203,16 +203,13 @@ async fn a_sandbox_goes_through_its_life_over_http() {
         .stop_sandbox(&made.id, &StopSandbox::default())
         .await
         .unwrap();
-    assert_eq!(stopped.state, SandboxState::Stopped);
+    assert_eq!(stopped.state, State::Stopped);
     assert_eq!(stopped.stopped_at, Some(stopped.updated_at));
     let (status, error) = refused(server.client.exec(&made.id, &shell("true")).await);
     assert_eq!((status, error.code.as_str()), (409, "conflict"));
     assert!(error.hint.is_some(), "{error:?}");
     let started = server.client.start_sandbox(&made.id).await.unwrap();
-    assert_eq!(
-        (started.state, started.stopped_at),
-        (SandboxState::Running, None)
-    );
+    assert_eq!((started.state, started.stopped_at), (State::Running, None));
     server.client.delete_sandbox(&made.id).await.unwrap();
     assert_eq!(refused(server.client.delete_sandbox(&made.id).await).0, 404);
 }

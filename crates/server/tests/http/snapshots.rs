@@ -3,7 +3,7 @@
 use cove_api::image::AddImage;
 use cove_api::lifecycle::{AutoSnapshot, Lifecycle};
 use cove_api::process::OutputEvent;
-use cove_api::sandbox::{CreateSandbox, PatchSandbox, Sandbox, SandboxState};
+use cove_api::sandbox::{CreateSandbox, PatchSandbox, Sandbox, State};
 use cove_api::snapshot::{
     Fork, Forked, ImportSnapshot, Rollback, Snapshot, SnapshotKind, TakeSnapshot,
 };
@@ -223,7 +223,7 @@ async fn another_organisation_finds_no_snapshot() {
     assert!(other.snapshots(None, &page).await.unwrap().items.is_empty());
 }
 
-fn told(sandbox: Result<Sandbox, cove_client::ClientError>) -> SandboxState {
+fn told(sandbox: Result<Sandbox, cove_client::ClientError>) -> State {
     sandbox.unwrap().state
 }
 
@@ -235,16 +235,10 @@ async fn a_request_wakes_what_rests_unless_it_must_not() {
         .runner
         .set_guest(GuestKind::Scripted(ScriptedGuest::default()));
     server.sandbox("agent").await;
-    assert_eq!(
-        told(client.freeze_sandbox("agent").await),
-        SandboxState::Frozen
-    );
+    assert_eq!(told(client.freeze_sandbox("agent").await), State::Frozen);
     client.processes("agent").await.unwrap();
-    assert_eq!(told(client.sandbox("agent").await), SandboxState::Running);
-    assert_eq!(
-        told(client.pause_sandbox("agent").await),
-        SandboxState::Paused
-    );
+    assert_eq!(told(client.sandbox("agent").await), State::Running);
+    assert_eq!(told(client.pause_sandbox("agent").await), State::Paused);
     let lifecycle = Lifecycle {
         pause_after_s: Some(60),
         auto_resume: Some(false),
@@ -264,10 +258,7 @@ async fn a_request_wakes_what_rests_unless_it_must_not() {
     let (_, detail) = refused(client.processes("agent").await);
     assert_eq!(detail.code, ErrorCode::Conflict);
     assert!(detail.hint.as_ref().unwrap().contains("cove resume"));
-    assert_eq!(
-        told(client.resume_sandbox("agent").await),
-        SandboxState::Running
-    );
+    assert_eq!(told(client.resume_sandbox("agent").await), State::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,16 +1,10 @@
 //! How the driver of each language is started. Its source travels over standard input, so that
 //! nothing of it is on the sandbox's disk or in its process list.
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Language {
-    #[default]
-    Python,
-    JavaScript,
-    /// Runs in the same contexts as JavaScript.
-    TypeScript,
-    Bash,
-}
+use bytes::Bytes;
+use cove_model::Language;
 
+/// What runs code. Languages that share one share its contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
     Python,
@@ -43,27 +37,18 @@ require('vm').runInThisContext(text, { filename: 'cove' })(require, process, (na
 
 const START_BASH: &str = r#"LC_ALL=C IFS= read -r -N "$1" __cove_code; shift; eval "$__cove_code""#;
 
-impl Language {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::JavaScript => "javascript",
-            Self::TypeScript => "typescript",
-            Self::Bash => "bash",
-        }
-    }
-
-    pub(super) fn driver(self) -> Driver {
-        match self {
-            Self::Python => Driver::Python,
-            Self::JavaScript | Self::TypeScript => Driver::Node,
-            Self::Bash => Driver::Bash,
+impl From<Language> for Driver {
+    fn from(language: Language) -> Self {
+        match language {
+            Language::Python => Self::Python,
+            Language::JavaScript | Language::TypeScript => Self::Node,
+            Language::Bash => Self::Bash,
         }
     }
 }
 
 impl Driver {
-    /// In tags; never changes, because processes outlive servers.
+    /// In owners of processes; never changes, because processes outlive servers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -123,6 +108,23 @@ impl Driver {
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
+
+    /// What is written to a context's input to have it run code. `run` is of letters and digits, and no
+    /// other run's of this context.
+    pub fn run(run: &str, language: Language, code: &str) -> Bytes {
+        let mut line = format!("run {run} {} {}\n", language.as_str(), code.len());
+        line.push_str(code);
+        line.into()
+    }
+
+    /// What is written to a context's input before it is sent SIGINT, where the signal alone does not
+    /// interrupt it. Node's own thread takes the word; the signal is for what it started.
+    pub fn interruption(self) -> Option<Bytes> {
+        match self {
+            Self::Node => Some(Bytes::from_static(b"interrupt\n")),
+            Self::Python | Self::Bash => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +136,7 @@ mod tests {
         for driver in [Driver::Python, Driver::Node, Driver::Bash] {
             assert!(driver.source().is_ascii(), "{}", driver.name());
             assert_eq!(Driver::named(driver.name()), Some(driver));
+            assert_eq!(Driver::from(driver.language()), driver);
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use cove_limits::{CODE_RESULT_BYTES_MAX, CODE_RESULTS_MAX};
 
-use super::frames::{Decoder, Frame, Item, Kind};
+use crate::frames::{Decoder, Frame, Item, Kind};
 
 /// Messages that have begun and not ended at once.
 const MESSAGES_OPEN_MAX: usize = 16;
@@ -51,6 +51,7 @@ struct Ended {
     exit_code: Option<i32>,
 }
 
+/// What one run of one context says, as far as it was read.
 pub struct Transcript {
     run: String,
     streams: [Stream; 2],

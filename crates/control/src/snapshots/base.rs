@@ -1,0 +1,96 @@
+//! What a new sandbox begins from: an image or a snapshot, looked up in one way for every front.
+
+use cove_model::SandboxSpec;
+use cove_runner::FromSnapshot;
+use cove_store::{Scope, SnapshotRecord};
+
+use super::require_memory;
+use crate::Control;
+use crate::error::{ControlError, ErrorCode};
+use crate::principal::Principal;
+
+/// What a new sandbox begins from, as its maker names it.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// An image by name or id; `None`: the default one.
+    Image(Option<String>),
+    /// A snapshot by id or name. `memory`: go on with its processes; without, it boots from its disk.
+    Snapshot { snapshot: String, memory: bool },
+    /// A snapshot of that id or name where there is one, else an image. `memory`: go on with its
+    /// processes if it has them.
+    SnapshotOrImage { name: String, memory: bool },
+}
+
+/// What a maker's own wishes are put over.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// What it may reach, how long it lives and what it is called is never taken from the past.
+    pub spec: SandboxSpec,
+    /// Goes into [`crate::CreateSandbox`] as it is.
+    pub from: Option<FromSnapshot>,
+}
+
+impl Control {
+    /// What a new sandbox is like where its maker does not say; needs `manage` for one from a snapshot.
+    pub async fn base(&self, principal: &Principal, source: Source) -> Result<Base, ControlError> {
+        let found = match &source {
+            Source::Image(_) => None,
+            Source::Snapshot { snapshot, .. } => {
+                principal.require(Scope::Manage)?;
+                Some(self.find_snapshot(principal, snapshot).await?)
+            }
+            Source::SnapshotOrImage { name, .. } => {
+                principal.require(Scope::Manage)?;
+                match self.find_snapshot(principal, name).await {
+                    Ok(row) => Some(row),
+                    Err(error) if error.code == ErrorCode::NotFound => None,
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let memory = |row: &SnapshotRecord| match source {
+            Source::Image(_) => false,
+            Source::Snapshot { memory, .. } => memory,
+            Source::SnapshotOrImage { memory, .. } => memory && row.memory,
+        };
+        if let Some(row) = found {
+            let spec = self.defaults_from(&row);
+            let memory = memory(&row);
+            require_memory(&row, memory)?;
+            let snapshot = row.id;
+            let from = Some(FromSnapshot { snapshot, memory });
+            return Ok(Base { spec, from });
+        }
+        let mut spec = SandboxSpec::default();
+        match source {
+            Source::Image(Some(image)) | Source::SnapshotOrImage { name: image, .. } => {
+                spec.image = image;
+            }
+            Source::Image(None) | Source::Snapshot { .. } => {}
+        }
+        Ok(Base { spec, from: None })
+    }
+
+    pub(super) fn defaults_from(&self, row: &SnapshotRecord) -> SandboxSpec {
+        let base = SandboxSpec::default();
+        SandboxSpec {
+            name: None,
+            network: base.network,
+            lifecycle: base.lifecycle,
+            labels: base.labels,
+            ..row.spec.clone()
+        }
+    }
+
+    /// Refuses a create from a snapshot that is not the caller's, is gone, or lacks memory to go on with.
+    pub(crate) async fn check_origin(
+        &self,
+        principal: &Principal,
+        from: &FromSnapshot,
+    ) -> Result<(), ControlError> {
+        let row = self
+            .find_snapshot(principal, from.snapshot.as_str())
+            .await?;
+        require_memory(&row, from.memory)
+    }
+}
