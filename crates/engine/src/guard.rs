@@ -81,7 +81,9 @@ impl Guard {
 
     /// Ends the threads and waits for them; what is held stays held until the next engine looks.
     pub async fn stop(&self) {
-        for (stop, thread) in std::mem::take(&mut *lock(&self.threads)) {
+        // Taken before the loop, so that the lock is not held while threads are waited for.
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for (stop, thread) in threads {
             drop(stop);
             let _ = spawn_blocking(move || thread.join()).await;
         }
