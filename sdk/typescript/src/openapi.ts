@@ -289,8 +289,8 @@ export interface components {
             no_new_privs?: boolean;
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /**
-             * @description Name or id of a snapshot to begin from, in place of an image. Limits, environment, user and
-             *     directory that are not given are then those it was taken with.
+             * @description Name or id of a snapshot to begin from, in place of an image. Limits, user and directory that are
+             *     not given are then those it was taken with, and `env` is put over its variables.
              */
             snapshot?: string | null;
             /** @description Who commands run as; the image's user, else root, unless told. */
@@ -383,7 +383,7 @@ export interface components {
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
-        /** @description Stable names of what can go wrong. */
+        /** @description Stable names of what can go wrong. Never renamed, only added to. */
         ErrorCode: ("not_found" | "method_not_allowed" | "already_exists" | "path_exists" | "not_a_directory" | "is_a_directory" | "directory_not_empty" | "payload_too_large" | "uri_too_long" | "unsupported_media_type" | "range_not_satisfiable" | "command_not_found" | "no_such_user" | "rate_limited" | "headers_too_large" | "internal" | "runner_unreachable") | "malformed_request" | "unauthenticated" | "forbidden" | "quota_exceeded" | "permission_denied" | "path_not_found" | "request_timeout" | "conflict" | "stale" | "in_use" | "not_capturable" | "unfit_host" | "unchanged" | "idempotency_key_reused" | "process_gone" | "invalid_request" | "too_many_processes" | "limit_reached" | "unsupported" | "guest_unreachable" | "port_closed" | "no_capacity" | "unavailable" | "timed_out" | "disk_full";
         ErrorDetail: {
             code: components["schemas"]["ErrorCode"];
@@ -430,10 +430,10 @@ export interface components {
             type: "disk_released";
         } | {
             /** @constant */
-            type: "network_changed";
+            type: "resized";
         } | {
             /** @constant */
-            type: "resized";
+            type: "network_changed";
         } | {
             /** @constant */
             type: "adopted";
@@ -665,7 +665,10 @@ export interface components {
             code: components["schemas"]["ErrorCode"];
             message: string;
         };
-        /** @enum {string} */
+        /**
+         * @description How far an image on its way is.
+         * @enum {string}
+         */
         JobState: "running" | "done" | "failed";
         Key: {
             created_at: components["schemas"]["Timestamp"];
@@ -679,7 +682,7 @@ export interface components {
             root: boolean;
             scopes: components["schemas"]["Scope"][];
         };
-        /** @enum {string} */
+        /** @description How much a finding of `cove doctor` matters. */
         Level: "ok" | "warning" | "error";
         /** @description When a sandbox that nobody uses is put away; absent: never. The times must grow in this order. */
         Lifecycle: {
@@ -1060,7 +1063,7 @@ export interface components {
             /** Format: uint64 */
             sandboxes?: number | null;
         };
-        Reach: ("allowlist" | "open") | "none";
+        Reach: "none" | "allowlist" | "open";
         /** @description Query of `GET …/files/archive`. */
         ReadArchive: {
             path: string;
@@ -1229,8 +1232,7 @@ export interface components {
             user?: string | null;
             workdir?: string | null;
         };
-        /** @enum {string} */
-        SandboxState: "creating" | "running" | "frozen" | "pausing" | "paused" | "resuming" | "restoring" | "stopping" | "stopped" | "failed" | "deleting" | "gone";
+        SandboxState: ("running" | "deleting" | "gone") | "creating" | "frozen" | "pausing" | "paused" | "resuming" | "restoring" | "stopping" | "stopped" | "failed";
         /** @description What was used. */
         SandboxUsage: {
             /** Format: double */
@@ -1312,6 +1314,7 @@ export interface components {
             /** @description Why its memory cannot be restored on this host, when it has some and it cannot. */
             unfit?: string | null;
         };
+        /** @description Why a snapshot was taken. All but the first and the last come and go by themselves. */
         SnapshotKind: "manual" | "auto" | "fork" | "rollback" | "import";
         /** @description A way in for one sandbox. The token is the password. */
         SshAccess: {
