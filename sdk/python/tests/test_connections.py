@@ -29,13 +29,15 @@ def server(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
         protocol_version = "HTTP/1.1"
 
         def _any(self) -> None:
+            body = b""
             if self.headers.get("transfer-encoding") == "chunked":
-                while int(self.rfile.readline(), 16):
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
                     self.rfile.readline()
                 self.rfile.readline()
             else:
-                self.rfile.read(int(self.headers.get("content-length", 0)))
-            asked.append((self.command, self.path, self.headers.get("idempotency-key")))
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            asked.append((self.command, self.path, self.headers.get("idempotency-key"), body))
             answer(self, len(asked))
 
         do_GET = do_POST = do_DELETE = do_PUT = _any
@@ -96,7 +98,7 @@ def test_creates_carry_one_key_over_all_tries() -> None:
     with server(answer) as (url, asked), Client(url, "key") as client:
         with pytest.raises(cove.InvalidRequestError) as told:
             cove.Sandbox(client=client)
-        assert len(asked) == 3 and len({key for _, _, key in asked}) == 1 and asked[0][2]
+        assert len(asked) == 3 and len({key for _, _, key, _ in asked}) == 1 and asked[0][2]
         assert (told.value.hint, told.value.request_id, told.value.status) == ("wait", "req_1", 422)
 
 

@@ -133,6 +133,8 @@ def ask(client: Client, call: str) -> None:
         box.run("true")
     elif call == "upload":
         box.files.write("/srv/x", (piece for piece in [b"one", b"two"]))
+    elif call == "upload_file":
+        box.files.upload(__file__, "/srv/x")
     else:
         raise AssertionError(f"{call} is not known here")
 
@@ -166,7 +168,9 @@ def test_wire(vector: dict[str, Any]) -> None:
         else:
             ask(client, vector["call"])
     assert len(asked) == vector["requests"]
-    keys = {key for _, _, key in asked}
+    keys = {key for _, _, key, _ in asked}
+    if vector.get("same_body"):
+        assert len({body for _, _, _, body in asked}) == 1 and asked[0][3]
     if vector.get("one_key"):
         assert len(keys) == 1 and None not in keys
     if vector.get("no_key"):

@@ -211,8 +211,9 @@ export class Client {
       init.body = JSON.stringify(call.json);
     } else if (call.content !== undefined) {
       headers["content-type"] ??= "application/octet-stream";
-      init.body = call.content as NonNullable<RequestInit["body"]>;
-      if (!resendable(call)) init.duplex = "half";
+      const body = typeof call.content === "function" ? call.content() : call.content;
+      init.body = body as NonNullable<RequestInit["body"]>;
+      if (body instanceof ReadableStream) init.duplex = "half";
     }
     try {
       const response = await watch.during(transport.send(this.url + call.path + queryString(call.query), init));

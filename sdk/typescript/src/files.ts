@@ -9,7 +9,7 @@ import { camel } from "./names.js";
 import type { Result } from "./results.js";
 import { pack, replacing, unpack } from "./trees.js";
 import type { FileChange, FileInfo, FileMatch } from "./types.js";
-import { type Call, type Cancel, octal, sandboxPath } from "./wire.js";
+import { type Body, type Call, type Cancel, octal, sandboxPath } from "./wire.js";
 
 /** What can be written: text, bytes, or bytes piece by piece. */
 export type Content =
@@ -78,12 +78,12 @@ export function streamed(pieces: Iterable<Uint8Array> | AsyncIterable<Uint8Array
   });
 }
 
-async function body(content: Content): Promise<Uint8Array | ReadableStream<Uint8Array>> {
+function body(content: Content): Body {
   if (typeof content === "string") return new TextEncoder().encode(content);
   if (content instanceof Uint8Array || content instanceof ReadableStream) return content;
   if (content instanceof ArrayBuffer) return new Uint8Array(content);
-  if (content instanceof Blob) return content.stream() as ReadableStream<Uint8Array>;
-  return streamed(content);
+  if (content instanceof Blob) return () => content.stream() as ReadableStream<Uint8Array>;
+  return Array.isArray(content) ? () => streamed(content as Uint8Array[]) : streamed(content);
 }
 
 /** `box.files`. Paths are absolute. */
@@ -128,11 +128,13 @@ export class Files {
 
   /** Writes a file in one step, so that readers see the old one or the new one; its size. */
   async write(path: string, content: Content, options: WriteOptions = {}): Promise<number> {
+    return this.#write(path, body(content), options);
+  }
+
+  async #write(path: string, content: Body, options: WriteOptions): Promise<number> {
     const { mode, owner, user, parents = true, append, signal } = options;
     const query = { path, user, owner, parents, append, mode: octal(mode) };
-    const data = await body(content);
-    const whole = data instanceof Uint8Array;
-    const call = this.#call("PUT", "", { query, content: data, repeatable: whole && !append, patience: null, signal });
+    const call = this.#call("PUT", "", { query, content, repeatable: !append, patience: null, signal });
     return (await this.#client._get<{ bytes: number }>(call)).bytes;
   }
 
@@ -201,12 +203,13 @@ export class Files {
     const { user, signal } = options;
     const found = await stat(source);
     if (!found.isDirectory()) {
-      await this.write(target, createReadStream(source), { ...options, mode: found.mode & 0o777 });
+      const content = () => streamed(createReadStream(source));
+      await this.#write(target, content, { ...options, mode: found.mode & 0o777 });
       return;
     }
     await this.mkdir(target, options);
     const headers = { "content-type": "application/x-tar" };
-    const content = streamed(pack(source));
+    const content = () => streamed(pack(source));
     await this.#client._json(
       this.#call("PUT", "/archive", { query: { path: target, user }, content, headers, patience: null, signal }),
     );

@@ -91,7 +91,7 @@ export class Snapshot {
   /** Imports a file that {@link export} wrote. */
   static async load(source: string, options: ClientChoice & { name?: string } = {}): Promise<Snapshot> {
     const { client = Client.default(), name, signal } = options;
-    const content = streamed(createReadStream(source));
+    const content = () => streamed(createReadStream(source));
     const call = { method: "POST", path: "/v1/snapshots/import", query: { name }, content, patience: null, signal } as const;
     return new Snapshot(client, (await client._get<{ snapshot: SnapshotInfo }>(call)).snapshot);
   }

@@ -37,13 +37,16 @@ export interface Cancel {
   signal?: AbortSignal | undefined;
 }
 
+/** What is sent: bytes, a stream, which can be sent once, or what makes a new stream for every try. */
+export type Body = Uint8Array | ReadableStream<Uint8Array> | (() => ReadableStream<Uint8Array>);
+
 /** One request. */
 export interface Call {
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   path: string;
   query?: Record<string, unknown>;
   json?: unknown;
-  content?: Uint8Array | ReadableStream<Uint8Array>;
+  content?: Body;
   headers?: Record<string, string>;
   /** Seconds without a byte before it is given up; `null`: as long as it takes. */
   patience?: number | null;

@@ -37,6 +37,7 @@ interface Wire {
   requests: number;
   one_key?: boolean;
   no_key?: boolean;
+  same_body?: boolean;
   fails?: Failure;
 }
 
@@ -157,6 +158,11 @@ const SANDBOX = {
   generation: 1,
 };
 
+async function* pieces(): AsyncGenerator<Uint8Array> {
+  yield new TextEncoder().encode("one");
+  yield new TextEncoder().encode("two");
+}
+
 async function ask(client: Client, call: string): Promise<unknown> {
   const box = new Sandbox(client, camel<cove.SandboxInfo>(SANDBOX), true);
   switch (call) {
@@ -169,7 +175,9 @@ async function ask(client: Client, call: string): Promise<unknown> {
     case "exec":
       return box.run("true");
     case "upload":
-      return box.files.write("/srv/x", [new TextEncoder().encode("one"), new TextEncoder().encode("two")]);
+      return box.files.write("/srv/x", pieces());
+    case "upload_file":
+      return box.files.upload(new URL(import.meta.url).pathname, "/srv/x");
     default:
       throw new Error(`${call} is not known here`);
   }
@@ -191,6 +199,8 @@ describe("against a server that misbehaves", { concurrency: 4 }, () => {
       assert.equal(server.asked.length, vector.requests);
       const keys = new Set(server.asked.map((one) => one.key));
       if (vector.one_key) assert.ok(keys.size === 1 && !keys.has(undefined));
+      const bodies = new Set(server.asked.map((one) => one.body));
+      if (vector.same_body) assert.ok(bodies.size === 1 && !bodies.has(""));
       if (vector.no_key) assert.deepEqual([...keys], [undefined]);
     });
   }

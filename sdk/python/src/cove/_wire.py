@@ -60,7 +60,7 @@ class Call:
 
     def body(self) -> Any:
         if self.json is None:
-            return self.content
+            return self.content() if callable(self.content) else self.content
         return json.dumps(self.json, separators=(",", ":")).encode()
 
     def all_headers(self) -> dict[str, str]:
@@ -73,8 +73,9 @@ class Call:
 
     @property
     def resendable(self) -> bool:
-        """Whether the body is still there for a second try: what comes piece by piece is not."""
-        return self.content is None or isinstance(self.content, bytes)
+        """Whether the body is still there for a second try: what comes piece by piece is not, unless it
+        can be made again (the content is a function then)."""
+        return self.content is None or isinstance(self.content, bytes) or callable(self.content)
 
     def once(self) -> Call:
         """The same with a key of its own, so that the server acts on it once however often it comes."""

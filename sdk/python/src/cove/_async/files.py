@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
@@ -81,7 +81,23 @@ class AsyncFiles:
         ``content`` is text, bytes, an open file or pieces of bytes. Missing directories are made.
         """
         data: Any = content.encode() if isinstance(content, str) else content
-        whole = isinstance(data, bytes)
+        if not isinstance(data, bytes):
+            data = _io_pieces(data)
+        return await self._write(
+            path, data, mode=mode, owner=owner, user=user, parents=parents, append=append
+        )
+
+    async def _write(
+        self,
+        path: str,
+        content: Any,
+        *,
+        mode: Optional[int] = None,
+        owner: Optional[str] = None,
+        user: Optional[str] = None,
+        parents: bool = True,
+        append: bool = False,
+    ) -> int:
         params = query(
             path=path,
             user=user,
@@ -90,10 +106,8 @@ class AsyncFiles:
             append=append,
             mode=None if mode is None else f"{mode:04o}",
         )
-        if not whole:
-            data = _io_pieces(data)
-        call = await self._call("PUT", params=params, content=data, patience=None)
-        call.repeatable = whole and not append
+        call = await self._call("PUT", params=params, content=content, patience=None)
+        call.repeatable = not append
         return int((await self._box._client._json(call))["bytes"])
 
     async def append(self, path: str, content: Union[str, bytes], *, user: Optional[str] = None) -> int:
@@ -182,7 +196,7 @@ class AsyncFiles:
         if not os.path.isdir(source):
             mode = os.stat(source).st_mode & 0o777
             with open(source, "rb") as file:
-                await self.write(target, file, mode=mode, user=user)
+                await self._write(target, _rewound(file), mode=mode, user=user)
             return
         await self.mkdir(target, user=user)
         with _trees.pack(source) as archive:
@@ -190,7 +204,7 @@ class AsyncFiles:
                 "PUT",
                 "/archive",
                 params=query(path=target, user=user),
-                content=_io_pieces(archive),
+                content=_rewound(archive),
                 headers={"content-type": "application/x-tar"},
                 patience=None,
             )
@@ -307,6 +321,16 @@ class AsyncFiles:
 
 #: ``list`` is a method above.
 _List = list
+
+
+def _rewound(file: IO[bytes]) -> Callable[[], AsyncGenerator[bytes, None]]:
+    """A file's content from its beginning, for every try."""
+
+    def pieces() -> AsyncGenerator[bytes, None]:
+        file.seek(0)
+        return _io_pieces(file)
+
+    return pieces
 
 
 async def _io_pieces(source: Any) -> AsyncGenerator[bytes, None]:

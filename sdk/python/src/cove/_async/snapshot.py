@@ -105,7 +105,7 @@ class AsyncSnapshot:
         client: Optional[AsyncClient] = None,
     ) -> AsyncSnapshot:
         """Takes in a file that :meth:`export` wrote."""
-        from .files import _io_pieces
+        from .files import _rewound
 
         client = client or AsyncClient.default()
         with open(source, "rb") as file:
@@ -113,7 +113,7 @@ class AsyncSnapshot:
                 "POST",
                 "/v1/snapshots/import",
                 params=query(name=name),
-                content=_io_pieces(file),
+                content=_rewound(file),
                 patience=None,
             )
             answer = await client._json(call)

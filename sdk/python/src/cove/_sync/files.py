@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
@@ -82,7 +82,23 @@ class Files:
         ``content`` is text, bytes, an open file or pieces of bytes. Missing directories are made.
         """
         data: Any = content.encode() if isinstance(content, str) else content
-        whole = isinstance(data, bytes)
+        if not isinstance(data, bytes):
+            data = _io_pieces(data)
+        return self._write(
+            path, data, mode=mode, owner=owner, user=user, parents=parents, append=append
+        )
+
+    def _write(
+        self,
+        path: str,
+        content: Any,
+        *,
+        mode: Optional[int] = None,
+        owner: Optional[str] = None,
+        user: Optional[str] = None,
+        parents: bool = True,
+        append: bool = False,
+    ) -> int:
         params = query(
             path=path,
             user=user,
@@ -91,10 +107,8 @@ class Files:
             append=append,
             mode=None if mode is None else f"{mode:04o}",
         )
-        if not whole:
-            data = _io_pieces(data)
-        call = self._call("PUT", params=params, content=data, patience=None)
-        call.repeatable = whole and not append
+        call = self._call("PUT", params=params, content=content, patience=None)
+        call.repeatable = not append
         return int((self._box._client._json(call))["bytes"])
 
     def append(self, path: str, content: Union[str, bytes], *, user: Optional[str] = None) -> int:
@@ -183,7 +197,7 @@ class Files:
         if not os.path.isdir(source):
             mode = os.stat(source).st_mode & 0o777
             with open(source, "rb") as file:
-                self.write(target, file, mode=mode, user=user)
+                self._write(target, _rewound(file), mode=mode, user=user)
             return
         self.mkdir(target, user=user)
         with _trees.pack(source) as archive:
@@ -191,7 +205,7 @@ class Files:
                 "PUT",
                 "/archive",
                 params=query(path=target, user=user),
-                content=_io_pieces(archive),
+                content=_rewound(archive),
                 headers={"content-type": "application/x-tar"},
                 patience=None,
             )
@@ -308,6 +322,16 @@ class Files:
 
 #: ``list`` is a method above.
 _List = list
+
+
+def _rewound(file: IO[bytes]) -> Callable[[], Generator[bytes, None, None]]:
+    """A file's content from its beginning, for every try."""
+
+    def pieces() -> Generator[bytes, None, None]:
+        file.seek(0)
+        return _io_pieces(file)
+
+    return pieces
 
 
 def _io_pieces(source: Any) -> Generator[bytes, None, None]:

@@ -106,7 +106,7 @@ class Snapshot:
         client: Optional[Client] = None,
     ) -> Snapshot:
         """Takes in a file that :meth:`export` wrote."""
-        from .files import _io_pieces
+        from .files import _rewound
 
         client = client or Client.default()
         with open(source, "rb") as file:
@@ -114,7 +114,7 @@ class Snapshot:
                 "POST",
                 "/v1/snapshots/import",
                 params=query(name=name),
-                content=_io_pieces(file),
+                content=_rewound(file),
                 patience=None,
             )
             answer = client._json(call)
