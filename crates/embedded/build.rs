@@ -14,7 +14,7 @@ fn main() {
     let workspace = crates.parent().expect("the workspace is above crates/");
     for name in PROGRAMS
         .iter()
-        .chain(&["protocol", "limits", "model", "runner", "confine"])
+        .chain(&["protocol", "limits", "model", "runner", "confine", "wire"])
     {
         watch(&crates.join(name));
     }

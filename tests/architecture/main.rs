@@ -12,12 +12,13 @@ use std::process::Command;
 /// What each crate may reach, directly or through others. A new crate takes its place here.
 const MAY_REACH: &[(&str, &[&str])] = &[
     ("limits", &[]),
+    ("wire", &[]),
     ("model", &[]),
-    ("protocol", &["model"]),
+    ("protocol", &["model", "wire"]),
     // Programs that run among strangers carry as little as they can.
-    ("guest", &["protocol", "model"]),
+    ("guest", &["protocol", "model", "wire"]),
     ("confine", &[]),
-    ("spawner", &["confine"]),
+    ("spawner", &["confine", "wire"]),
     ("unpack", &["confine"]),
     ("parser", &["confine", "model"]),
     ("embedded", &[]),
@@ -27,13 +28,17 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // The interface of a tier, with what a host gives to all of its tiers.
     (
         "isolation",
-        &["confine", "model", "network", "parser", "pool", "runner"],
+        &[
+            "confine", "model", "network", "parser", "pool", "runner", "wire",
+        ],
     ),
-    ("gateway", &["confine", "model"]),
-    ("fetcher", &["confine", "gateway", "model"]),
+    ("gateway", &["confine", "model", "wire"]),
+    ("fetcher", &["confine", "gateway", "model", "wire"]),
     (
         "image",
-        &["fetcher", "model", "parser", "pool", "confine", "unpack"],
+        &[
+            "fetcher", "model", "parser", "pool", "confine", "unpack", "wire",
+        ],
     ),
     (
         "isolation-container",
@@ -50,9 +55,10 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "confine",
             "spawner",
             "unpack",
+            "wire",
         ],
     ),
-    ("runner", &["model"]),
+    ("runner", &["model", "wire"]),
     // One host's sandboxes, whatever holds them: tiers are joined to it by the programs on top.
     (
         "engine",
@@ -70,35 +76,43 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "runner",
             "confine",
             "unpack",
+            "wire",
         ],
     ),
     ("store", &["model"]),
     ("api", &["model"]),
     ("client", &["api", "model"]),
     // What code contexts say and hear; pure, so that the control plane alone starts processes.
-    ("code", &["model", "protocol"]),
+    ("code", &["model", "protocol", "wire"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner`.
-    ("control", &["code", "model", "protocol", "runner", "store"]),
+    (
+        "control",
+        &["code", "model", "protocol", "runner", "store", "wire"],
+    ),
     // Dialects stand on the control plane, and the server on them; none knows the native contract.
     (
         "dialect",
-        &["code", "control", "model", "protocol", "runner", "store"],
+        &[
+            "code", "control", "model", "protocol", "runner", "store", "wire",
+        ],
     ),
     (
         "dialect-daytona",
         &[
-            "code", "control", "dialect", "model", "protocol", "runner", "store",
+            "code", "control", "dialect", "model", "protocol", "runner", "store", "wire",
         ],
     ),
     (
         "dialect-e2b",
         &[
-            "code", "control", "dialect", "model", "protocol", "runner", "store",
+            "code", "control", "dialect", "model", "protocol", "runner", "store", "wire",
         ],
     ),
     (
         "ssh",
-        &["code", "control", "model", "protocol", "runner", "store"],
+        &[
+            "code", "control", "model", "protocol", "runner", "store", "wire",
+        ],
     ),
     (
         "server",
@@ -113,6 +127,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "protocol",
             "runner",
             "store",
+            "wire",
         ],
     ),
 ];

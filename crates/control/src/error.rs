@@ -160,6 +160,8 @@ impl From<RunnerError> for ControlError {
             RunnerError::NoCapacity { .. } => told
                 .hint("ask for less, or stop sandboxes that are not needed")
                 .retry_after(CAPACITY_RETRY_S),
+            RunnerError::MissingFeature { .. } => told
+                .hint("upgrade Cove on that host: its runner cannot enforce all of this request"),
             RunnerError::GuestUnreachable { .. } => told.retry_after(UNREACHABLE_RETRY_S),
             RunnerError::Unreachable { .. } => {
                 Self::new(error.code(), "the host's runner does not answer")

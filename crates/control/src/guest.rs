@@ -576,7 +576,9 @@ pub(crate) fn code_of(error: &GuestError) -> ErrorCode {
             GuestCode::PermissionDenied => ErrorCode::PermissionDenied,
             GuestCode::DiskFull => ErrorCode::DiskFull,
             GuestCode::TooManyProcesses | GuestCode::Limit => ErrorCode::LimitReached,
-            GuestCode::Unsupported | GuestCode::VersionMismatch => ErrorCode::Unsupported,
+            GuestCode::Unsupported | GuestCode::VersionMismatch | GuestCode::MissingFeature => {
+                ErrorCode::Unsupported
+            }
             GuestCode::NotADirectory
             | GuestCode::IsADirectory
             | GuestCode::NotEmpty

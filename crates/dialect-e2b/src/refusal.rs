@@ -248,7 +248,9 @@ impl From<GuestError> for Refusal {
             GuestCode::DiskFull => Kind::DiskFull,
             GuestCode::TooManyProcesses | GuestCode::Limit => Kind::Exhausted,
             GuestCode::NoSuchUser => Kind::Unauthenticated,
-            GuestCode::Unsupported | GuestCode::VersionMismatch => Kind::Unsupported,
+            GuestCode::Unsupported | GuestCode::VersionMismatch | GuestCode::MissingFeature => {
+                Kind::Unsupported
+            }
             GuestCode::Internal => Kind::Unavailable,
         };
         Self::new(kind, message)

@@ -3,9 +3,12 @@
 //! The process is started with one [`Start`] over its standard input, descriptors attached, and
 //! answers with one [`Reply`]. Afterwards each call is one connection to the control socket: a
 //! frame there, a frame back. A [`Call::Watch`] stays open, so that each side learns of the other's
-//! end. Frames are a length of four bytes, then JSON for what the process is told, which root writes, and
-//! the fixed forms of [`reply`] for what it answers, which root reads.
+//! end. Frames carry JSON for what the process is told, which root writes, and the fixed forms of [`reply`] for
+//! what it answers, which root reads. A message names what the process must be able to enforce ([`needs`]).
 
+pub mod needs;
+#[cfg(test)]
+mod recorded;
 pub mod reply;
 
 use std::io;
@@ -14,9 +17,11 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use cove_model::SandboxId;
 use cove_model::egress::{EgressEntry, EgressQuery};
 use cove_model::network::Cidr;
+use cove_wire::frame::{GATEWAY_CALL, GATEWAY_REPLY};
+use cove_wire::{Layout, blocking, stream};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use self::reply::{BadReply, REPLY_BYTES_MAX};
 pub use self::reply::{Hello, Reply};
@@ -24,14 +29,21 @@ use crate::journal::Kept;
 use crate::limits::Limits;
 use crate::policy::Policy;
 
-/// Raised when a message changes its meaning. A gateway of another version is replaced.
-pub const VERSION: u32 = 2;
-/// Room for every policy of a full host in one table.
-pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Raised when a message changes its meaning. Version 3 added `needs` and the features in a [`Hello`].
+pub const VERSION: u32 = 3;
+/// The oldest version that an engine adopts, and that a process serves: what it knows, all of them know.
+pub const OLDEST: u32 = 2;
 
-#[derive(Debug, Serialize, Deserialize)]
+/// A process says no more than it can.
+const REPLY: Layout = GATEWAY_REPLY.at_most(REPLY_BYTES_MAX);
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {
+    /// Exactly [`VERSION`]: an engine starts the program that it carries.
     pub version: u32,
+    /// What the process must be able to enforce.
+    #[serde(default)]
+    pub needs: Vec<String>,
     pub instance: String,
     /// What the program was built from; told back on [`Call::Hello`].
     pub build: String,
@@ -62,14 +74,18 @@ pub struct Placed {
     pub policy: Policy,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
+    /// The lowest that can carry the call; see [`Request::new`].
     pub version: u32,
     pub instance: String,
+    /// What the process must be able to enforce. One of version 2 does not look at it.
+    #[serde(default)]
+    pub needs: Vec<String>,
     pub call: Call,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Call {
     Hello,
     /// Never answered after its first `Done`; ends when either side does.
@@ -90,15 +106,8 @@ pub enum Call {
 }
 
 pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    frame(&serde_json::to_vec(message)?)
-}
-
-fn frame(body: &[u8]) -> io::Result<Vec<u8>> {
-    if body.len() > FRAME_BYTES_MAX {
-        return Err(io::Error::other("the message is too long"));
-    }
-    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
-    Ok([&length.to_be_bytes(), body].concat())
+    let body = serde_json::to_vec(message)?;
+    Ok(blocking::whole(GATEWAY_CALL, 0, &body)?)
 }
 
 pub async fn write<T: Serialize>(
@@ -109,61 +118,36 @@ pub async fn write<T: Serialize>(
 }
 
 pub async fn read<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
-    let body = body(stream, FRAME_BYTES_MAX).await?;
+    let (_, body) = stream::read(stream, GATEWAY_CALL).await?;
     Ok(serde_json::from_slice(&body)?)
 }
 
 pub async fn write_reply(stream: &mut (impl AsyncWrite + Unpin), reply: &Reply) -> io::Result<()> {
-    stream.write_all(&frame(&reply.encode())?).await
+    Ok(stream::write(stream, REPLY, 0, &reply.encode()).await?)
 }
 
 pub async fn read_reply(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Reply> {
-    let body = body(stream, REPLY_BYTES_MAX).await?;
+    let (_, body) = stream::read(stream, REPLY).await?;
     Reply::decode(&body).map_err(invalid)
-}
-
-async fn body(stream: &mut (impl AsyncRead + Unpin), most: usize) -> io::Result<Vec<u8>> {
-    let length = within(stream.read_u32().await?, most)?;
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await?;
-    Ok(body)
 }
 
 /// [`read`] for where there is no runtime yet.
 pub fn read_blocking<T: DeserializeOwned>(stream: &mut impl io::Read) -> io::Result<T> {
-    let body = body_blocking(stream, FRAME_BYTES_MAX)?;
+    let (_, body) = blocking::read(stream, GATEWAY_CALL)?;
     Ok(serde_json::from_slice(&body)?)
 }
 
 /// [`write_reply`] likewise.
 pub fn write_reply_blocking(stream: &mut impl io::Write, reply: &Reply) -> io::Result<()> {
-    stream.write_all(&frame(&reply.encode())?)
+    Ok(blocking::write(stream, REPLY, 0, &reply.encode())?)
 }
 
 /// [`read_reply`] likewise.
 pub fn read_reply_blocking(stream: &mut impl io::Read) -> io::Result<Reply> {
-    let body = body_blocking(stream, REPLY_BYTES_MAX)?;
+    let (_, body) = blocking::read(stream, REPLY)?;
     Reply::decode(&body).map_err(invalid)
-}
-
-fn body_blocking(stream: &mut impl io::Read, most: usize) -> io::Result<Vec<u8>> {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header)?;
-    let mut body = vec![0; within(u32::from_be_bytes(header), most)?];
-    stream.read_exact(&mut body)?;
-    Ok(body)
 }
 
 fn invalid(error: BadReply) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-fn within(announced: u32, most: usize) -> io::Result<usize> {
-    match usize::try_from(announced) {
-        Ok(length) if length <= most => Ok(length),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the message is too long",
-        )),
-    }
 }

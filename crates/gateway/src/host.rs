@@ -25,7 +25,7 @@ use cove_model::{NetworkPolicy, SandboxId};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::control::{self, Call, Hello, Placed, Reply, Request, VERSION};
+use crate::control::{self, Call, Hello, Placed, Reply, Request};
 use crate::limits::Limits;
 use crate::policy::Policy;
 
@@ -112,6 +112,8 @@ pub enum GatewayError {
     },
     #[error("the egress gateway did not start: {message}")]
     Refused { message: String },
+    #[error("the egress gateway lacks the features: {}", .features.join(", "))]
+    MissingFeature { features: Vec<String> },
     #[error("the egress gateway does not answer")]
     Silent(#[source] io::Error),
 }
@@ -330,11 +332,7 @@ impl Inner {
     async fn call(&self, call: Call, limit: Duration) -> Result<Reply, GatewayError> {
         let asked = async {
             let mut stream = self.connect().await?;
-            let request = Request {
-                version: VERSION,
-                instance: self.config.instance.clone(),
-                call,
-            };
+            let request = Request::new(&self.config.instance, call);
             control::write(&mut stream, &request).await?;
             control::read_reply(&mut stream).await
         };
@@ -365,11 +363,7 @@ impl Inner {
         let mut stream = std::os::unix::net::UnixStream::connect(path)?;
         stream.set_read_timeout(Some(CALL))?;
         stream.set_write_timeout(Some(CALL))?;
-        let request = Request {
-            version: VERSION,
-            instance: self.config.instance.clone(),
-            call,
-        };
+        let request = Request::new(&self.config.instance, call);
         stream.write_all(&control::encode(&request)?)?;
         control::read_reply_blocking(&mut stream)
     }
@@ -393,7 +387,8 @@ impl Inner {
             return Err(GatewayError::Silent(io::ErrorKind::NotConnected.into()));
         }
         if let Ok(hello) = &self.found().await {
-            let ours = hello.version == VERSION
+            // One that lacks what this engine may ask for is replaced before it is asked.
+            let ours = hello.has_everything()
                 && hello.instance == self.config.instance
                 && (hello.dns, hello.proxy) == (self.config.dns, self.config.proxy);
             if ours && !self.is_outdated(hello) {
@@ -455,6 +450,7 @@ fn expect_done(reply: Reply) -> Result<(), GatewayError> {
 fn unexpected(reply: Reply) -> GatewayError {
     let message = match reply {
         Reply::Refused { message } => message,
+        Reply::Missing { features } => return GatewayError::MissingFeature { features },
         other => format!("it answered {other:?}"),
     };
     GatewayError::Refused { message }

@@ -3,15 +3,15 @@
 
 mod confine;
 
-use std::io::{self, IoSliceMut, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use cove_gateway::control::needs::SIDE;
 use cove_gateway::control::{self, Reply, Start, VERSION};
 use cove_gateway::journal::FILES;
 use cove_gateway::serve::{Sockets, serve};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use cove_wire::descriptor;
 
 /// Threads that carry bytes; the kernel does most of the work.
 const WORKERS_MAX: usize = 4;
@@ -56,6 +56,8 @@ fn run(parent: &mut UnixStream) -> io::Result<()> {
     if start.version != VERSION {
         return Err(io::Error::other("the engine is of another version"));
     }
+    let named = start.needs.iter().map(String::as_str);
+    SIDE.accept_needs(named).map_err(io::Error::other)?;
     confine::enter(start.uid, start.gid)?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -76,22 +78,8 @@ fn run(parent: &mut UnixStream) -> io::Result<()> {
 
 /// One byte comes first, with the sockets attached to it.
 fn receive_sockets(parent: &UnixStream) -> io::Result<Sockets> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    recvmsg(
-        parent,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        flags,
-    )?;
     let mut fds: Vec<OwnedFd> = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
-        }
-    }
+    descriptor::receive(parent, &mut [0], &mut fds)?;
     let [packets, streams, proxy, control, journal @ ..] = <[OwnedFd; SOCKETS]>::try_from(fds)
         .map_err(|_| io::Error::other("the parent sent no sockets"))?;
     Ok(Sockets {

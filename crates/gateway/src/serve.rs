@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cove_wire::Side;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use crate::control::{self, Call, Hello, Reply, Request, Start, VERSION};
+use crate::control::needs::SIDE;
+use crate::control::{self, Call, Hello, OLDEST, Reply, Request, Start};
 use crate::dns::resolve::Resolver;
 use crate::dns::server::Server;
 use crate::journal::{FILES, Journal};
@@ -138,6 +140,20 @@ fn connections_max() -> usize {
     usize::try_from(free / DESCRIPTORS_PER_CONNECTION).unwrap_or(usize::MAX)
 }
 
+/// Why a process that is `side` does nothing for this request: it would be weakened, or misread.
+fn refusal(side: &Side, request: &Request) -> Option<Reply> {
+    if let Err(error) = side.accept_version(request.version) {
+        let message = error.to_string();
+        return Some(Reply::Refused { message });
+    }
+    let named = request.needs.iter().map(String::as_str);
+    let missing = side
+        .accept_needs(named)
+        .and_then(|()| side.accept_content(&request.call.needs()));
+    let features = missing.err()?.features;
+    Some(Reply::Missing { features })
+}
+
 impl Gateway {
     async fn listen(self: Arc<Self>, listener: UnixListener) {
         let calls = Arc::new(Semaphore::new(CALLS_MAX));
@@ -169,29 +185,34 @@ impl Gateway {
     async fn call(&self, mut stream: UnixStream) -> io::Result<()> {
         let request: Request = timeout(CALL_PATIENCE, control::read(&mut stream)).await??;
         // Hello is understood between all versions, so that each can tell which the other is.
-        let known = request.version == VERSION && request.instance == self.instance;
+        let same = request.instance == self.instance;
         let reply = match request.call {
-            Call::Hello => Reply::Hello(self.hello()),
-            Call::Stop if request.instance == self.instance => {
+            Call::Hello => Reply::Hello(self.hello(request.version)),
+            Call::Stop if same => {
                 control::write_reply(&mut stream, &Reply::Done).await?;
                 self.stop.notify_one();
                 return Ok(());
             }
-            _ if !known => Reply::Refused {
-                message: format!(
-                    "this is the gateway of instance {}, version {VERSION}",
-                    self.instance
-                ),
+            _ if !same => Reply::Refused {
+                message: format!("this is the gateway of instance {}", self.instance),
             },
-            Call::Watch => return self.watch(stream).await,
-            call => self.perform(call).await,
+            _ => match refusal(&SIDE, &request) {
+                Some(refusal) => refusal,
+                None => match request.call {
+                    Call::Watch => return self.watch(stream).await,
+                    call => self.perform(call).await,
+                },
+            },
         };
         control::write_reply(&mut stream, &reply).await
     }
 
-    fn hello(&self) -> Hello {
+    /// In a form that the caller knows.
+    fn hello(&self, version: u32) -> Hello {
+        let plain = version <= OLDEST;
         Hello {
-            version: VERSION,
+            version: if plain { OLDEST } else { SIDE.version },
+            features: if plain { Vec::new() } else { SIDE.names() },
             instance: self.instance.clone(),
             build: self.build.clone(),
             pid: std::process::id(),
@@ -268,5 +289,59 @@ impl Gateway {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LACKING: Side = Side {
+        features: &[],
+        ..SIDE
+    };
+
+    fn placed(owner: &str) -> control::Placed {
+        control::Placed {
+            address: std::net::Ipv4Addr::new(10, 9, 0, 1),
+            sandbox: cove_model::SandboxId::random(),
+            owner: owner.to_owned(),
+            policy: crate::policy::Policy::default(),
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_feature_refuses_every_call_that_needs_it() {
+        for call in [
+            Call::Place(placed("")),
+            Call::Place(placed("org")),
+            Call::Replace(vec![placed("org")]),
+        ] {
+            let mut request = Request::new("main", call);
+            assert_eq!(refusal(&SIDE, &request), None);
+            let features = request.needs.clone();
+            assert!(!features.is_empty(), "{request:?}");
+            let refused = Some(Reply::Missing { features });
+            assert_eq!(refusal(&LACKING, &request), refused);
+            // An engine that names nothing is refused for what it says.
+            request.needs.clear();
+            assert_eq!(refusal(&LACKING, &request), refused);
+        }
+        let harmless = Request::new("main", Call::Upstreams(Vec::new()));
+        assert_eq!(refusal(&LACKING, &harmless), None);
+    }
+
+    #[test]
+    fn a_policy_of_a_newer_engine_is_refused_and_not_weakened() {
+        let mut request = Request::new("main", Call::Place(placed("org")));
+        request.needs.push("made-up".into());
+        let features = vec!["made-up".to_owned()];
+        assert_eq!(refusal(&SIDE, &request), Some(Reply::Missing { features }));
+        request.version = SIDE.version + 1;
+        let refused = refusal(&SIDE, &request);
+        assert!(
+            matches!(refused, Some(Reply::Refused { .. })),
+            "{refused:?}"
+        );
     }
 }

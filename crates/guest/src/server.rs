@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cove_protocol::message::{ErrorCode, Info, Open, ReplyKind, Request};
+use cove_protocol::needs::SIDE;
 use cove_protocol::{OLDEST_SUPPORTED, VERSION};
+use cove_wire::Side;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::spawn_local;
@@ -161,7 +163,7 @@ async fn converse(place: Place, listed: Option<OpenCall>, mut call: Call) {
         return;
     };
     // Errors of these last words have nobody left to hear of them.
-    let _ = match check(open) {
+    let _ = match check(&SIDE, open) {
         Ok(Request::Quiesce(_) | Request::Refresh(_)) if place.inside => {
             let refusal = "only the host may ask for that";
             call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
@@ -177,16 +179,12 @@ async fn converse(place: Place, listed: Option<OpenCall>, mut call: Call) {
     };
 }
 
-fn check(open: Open) -> Result<Request, Failure> {
-    if !(OLDEST_SUPPORTED..=VERSION).contains(&open.version) {
-        return Err(Failure::new(
-            ErrorCode::VersionMismatch,
-            format!(
-                "the host speaks version {} and this guest {OLDEST_SUPPORTED} to {VERSION}",
-                open.version
-            ),
-        ));
-    }
+/// The request, if a guest that is `side` can do all that it asks for.
+fn check(side: &Side, open: Open) -> Result<Request, Failure> {
+    side.accept_version(open.version)
+        .map_err(|refusal| Failure::new(ErrorCode::VersionMismatch, refusal.to_string()))?;
+    side.accept_needs(open.needs.iter().map(String::as_str))
+        .map_err(|missing| Failure::new(ErrorCode::MissingFeature, missing.to_string()))?;
     open.request.ok_or_else(|| {
         Failure::new(
             ErrorCode::Unsupported,
@@ -250,5 +248,77 @@ fn info(state: &State) -> Info {
         build: env!("CARGO_PKG_VERSION").to_owned(),
         started_unix_ms: state.started_unix_ms,
         hostname: crate::state::hostname(),
+        features: SIDE.names(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_protocol::message::{ArchiveIn, ListDir, MakeDir, SetAttributes, Start, WriteFile};
+
+    use super::*;
+
+    const LACKING: Side = Side {
+        features: &[],
+        ..SIDE
+    };
+
+    #[test]
+    fn a_guest_without_a_feature_refuses_every_request_that_needs_it() {
+        let user = || "agent".to_owned();
+        let restricting = [
+            Request::Start(Start {
+                user: user(),
+                ..Start::default()
+            }),
+            Request::Start(Start {
+                timeout_ms: 1,
+                ..Start::default()
+            }),
+            Request::Start(Start {
+                ring_bytes: 1,
+                ..Start::default()
+            }),
+            Request::Start(Start {
+                kill_on_disconnect: true,
+                ..Start::default()
+            }),
+            Request::WriteFile(WriteFile {
+                mode: Some(0o600),
+                ..WriteFile::default()
+            }),
+            Request::MakeDir(MakeDir {
+                mode: Some(0o700),
+                ..MakeDir::default()
+            }),
+            Request::SetAttributes(SetAttributes {
+                owner: user(),
+                ..SetAttributes::default()
+            }),
+            Request::List(ListDir {
+                user: user(),
+                ..ListDir::default()
+            }),
+            Request::ArchiveIn(ArchiveIn {
+                user: user(),
+                ..ArchiveIn::default()
+            }),
+        ];
+        for request in restricting {
+            let open = Open::new(request.clone());
+            check(&SIDE, open.clone()).expect("this guest has all features");
+            let refusal = check(&LACKING, open).expect_err("it would be weakened");
+            let refusal = refusal.into_message();
+            assert_eq!(refusal.code, ErrorCode::MissingFeature as i32);
+            for feature in request.needs().names() {
+                assert!(refusal.message.contains(&feature), "{refusal:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_restricts_nothing_is_done_by_a_guest_without_features() {
+        let request = Request::Start(Start::default());
+        check(&LACKING, Open::new(request)).expect("it needs nothing");
     }
 }

@@ -10,7 +10,7 @@ use cove_isolation::slots::{Slot, Slots};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::Network;
 use cove_spawner::message::{ChildReply, Prepare, Start};
-use cove_spawner::socket;
+use cove_wire::packet;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::cgroup::{Cgroups, Group};
@@ -268,7 +268,7 @@ impl Seat {
     /// Tells the child to become the guest in `root` and waits until its socket listens.
     pub fn start(mut self, start: &Start, root: OwnedFd) -> Result<Taken, IsolationError> {
         self.wait_parked()?;
-        socket::send(&self.parts().child.socket, start, &[root.as_fd()])
+        packet::send(&self.parts().child.socket, start, &[root.as_fd()])
             .map_err(IsolationError::failed("tell the child to start"))?;
         drop(root);
         self.expect("start the guest", |reply| {

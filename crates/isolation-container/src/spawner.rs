@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use cove_isolation::IsolationError;
 use cove_spawner::message::{Criu, Prepare, PrepareReply, Request};
-use cove_spawner::socket;
+use cove_spawner::side::{self, SIDE};
+use cove_wire::{Hello, packet};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
@@ -99,7 +100,7 @@ impl Spawner {
                 Some(running) => running,
                 None => launch(&self.paths).map_err(IsolationError::failed("start the spawner"))?,
             };
-            let asked = socket::send(&running.socket, request, fds)
+            let asked = packet::send(&running.socket, request, fds)
                 .and_then(|()| receive::<PrepareReply>(&running.socket));
             match asked {
                 Ok((PrepareReply::Failed(failure), _)) => {
@@ -109,6 +110,10 @@ impl Spawner {
                         step: failure.step,
                         source,
                     });
+                }
+                Ok((PrepareReply::Refused(refusal), _)) => {
+                    let source = io::Error::new(io::ErrorKind::Unsupported, refusal);
+                    return Err(IsolationError::failed("greet the spawner")(source));
                 }
                 Ok(answer) => {
                     *slot = Some(running);
@@ -138,12 +143,18 @@ impl Drop for Running {
 }
 
 fn launch(paths: &[String]) -> io::Result<Running> {
+    launch_saying(&SIDE.hello(&side::needs()), paths)
+}
+
+/// The hello waits in the socket for the spawner; nobody waits for the spawner.
+fn launch_saying(hello: &Hello, paths: &[String]) -> io::Result<Running> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
+    packet::send_hello(&ours, hello)?;
     let program = rustix::fs::memfd_create("cove-spawner", rustix::fs::MemfdFlags::CLOEXEC)?;
     // Out of the way of descriptor 3, which the child's socket takes.
     let mut program = File::from(rustix::io::fcntl_dupfd_cloexec(&program, ABOVE_STANDARD)?);
@@ -196,6 +207,35 @@ pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<Owne
             Err(errno) => return Err(errno.into()),
         }
     }
-    socket::receive(socket)?
+    packet::receive(socket)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the process ended"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cove_wire::{Missing, Refusal};
+
+    use super::*;
+
+    fn refusal_of(hello: &Hello) -> Refusal {
+        let mut running = launch_saying(hello, &[]).unwrap();
+        let (reply, _) = receive::<PrepareReply>(&running.socket).unwrap();
+        assert!(running.process.wait().unwrap().success());
+        match reply {
+            PrepareReply::Refused(refusal) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_spawner_that_lacks_a_feature_or_is_of_another_version_says_so_and_ends() {
+        let mut hello = SIDE.hello(&side::needs());
+        hello.needs.push("made-up".into());
+        let features = vec!["made-up".to_owned()];
+        assert_eq!(refusal_of(&hello), Refusal::Missing(Missing { features }));
+        let mut later = SIDE.hello(&side::needs());
+        later.version += 1;
+        assert!(matches!(refusal_of(&later), Refusal::Version { .. }));
+    }
 }

@@ -11,7 +11,6 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::VERSION;
 use crate::client::{CONNECT_DEADLINE, SHUTDOWN_MARGIN};
 use crate::frame::{self, HEADER};
 use crate::message::{Empty, ErrorCode, Open, Quiesce, Request, Shutdown};
@@ -109,10 +108,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         .await
         .map_err(|_| BriefError::TimedOut(CONNECT_DEADLINE))?
         .map_err(BriefError::Connect)?;
-    let open = Open {
-        version: VERSION,
-        request: Some(request),
-    };
+    let open = Open::new(request);
     let mut out = BytesMut::new();
     frame::encode(&open, &mut out).map_err(|error| BriefError::Io(io::Error::other(error)))?;
     stream.write_all(&out).await.map_err(BriefError::Io)?;
@@ -121,10 +117,10 @@ async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         .read_exact(&mut header)
         .await
         .map_err(BriefError::Io)?;
-    let length = u32::from_le_bytes(header) as usize;
-    if length > ANSWER_MAX {
-        return Err(BriefError::Unexpected);
-    }
+    let length = match frame::announced(&header) {
+        Ok(Some(length)) if length <= ANSWER_MAX => length,
+        _ => return Err(BriefError::Unexpected),
+    };
     let mut answer = [0; ANSWER_MAX];
     let answer = &mut answer[..length];
     stream.read_exact(answer).await.map_err(BriefError::Io)?;

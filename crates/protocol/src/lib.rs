@@ -16,11 +16,12 @@ pub mod client;
 pub mod frame;
 pub mod identity;
 pub mod message;
+pub mod needs;
 
 /// The version this crate speaks. It grows when a guest of the older version could misread a newer
 /// host; new optional fields and new requests do not need it (an unknown request gets
-/// [`message::ErrorCode::Unsupported`]).
-pub const VERSION: u32 = 1;
+/// [`message::ErrorCode::Unsupported`]). Version 2 added [`message::Open::needs`].
+pub const VERSION: u32 = 2;
 /// The oldest guest this host still talks to: snapshots keep old guests alive for long.
 pub const OLDEST_SUPPORTED: u32 = 1;
 

@@ -12,6 +12,9 @@ pub struct Open {
         tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
     )]
     pub request: Option<Request>,
+    /// What the guest must have to take the request; see [`crate::needs`]. Guests of version 1 do not look at it.
+    #[prost(string, repeated, tag = "27")]
+    pub needs: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -197,6 +200,8 @@ pub enum ErrorCode {
     Limit = 14,
     NoSuchUser = 15,
     CommandNotFound = 16,
+    /// The guest lacks something that the request needs.
+    MissingFeature = 17,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -211,6 +216,9 @@ pub struct Info {
     pub started_unix_ms: i64,
     #[prost(string, tag = "5")]
     pub hostname: String,
+    /// What this guest has. One of version 1 names nothing and has [`crate::needs::BASELINE`].
+    #[prost(string, repeated, tag = "6")]
+    pub features: Vec<String>,
 }
 
 /// Start a command. With `follow` the same call goes on as `Output` from offset 0.

@@ -295,6 +295,9 @@ pub enum RunnerError {
     /// This host or tier cannot do that at all.
     #[error("{message}")]
     Unsupported { message: String },
+    /// The runner is older than what the request restricts; it would be weakened.
+    #[error("the runner of this host lacks the features: {}", .features.join(", "))]
+    MissingFeature { features: Vec<String> },
     #[error("the guest does not answer: {message}")]
     GuestUnreachable { message: String },
     #[error("the runner cannot be reached: {message}")]
@@ -316,7 +319,7 @@ impl RunnerError {
             Self::Uncapturable { .. } => ErrorCode::NotCapturable,
             Self::Unfit { .. } => ErrorCode::UnfitHost,
             Self::NoCapacity { .. } => ErrorCode::NoCapacity,
-            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::Unsupported { .. } | Self::MissingFeature { .. } => ErrorCode::Unsupported,
             Self::GuestUnreachable { .. } => ErrorCode::GuestUnreachable,
             Self::Unreachable { .. } => ErrorCode::RunnerUnreachable,
             Self::Internal { .. } => ErrorCode::Internal,
@@ -329,6 +332,25 @@ impl From<Refusal> for RunnerError {
         Self::Conflict {
             request: refusal.request.to_owned(),
             state: refusal.state,
+        }
+    }
+}
+
+impl From<cove_wire::Missing> for RunnerError {
+    fn from(missing: cove_wire::Missing) -> Self {
+        Self::MissingFeature {
+            features: missing.features,
+        }
+    }
+}
+
+impl From<cove_wire::Refusal> for RunnerError {
+    fn from(refusal: cove_wire::Refusal) -> Self {
+        match refusal {
+            cove_wire::Refusal::Missing(missing) => missing.into(),
+            version @ cove_wire::Refusal::Version { .. } => Self::Unsupported {
+                message: version.to_string(),
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The runner interface over a unix socket.
 //!
-//! One connection carries one call: a frame with the [`Request`], then frames with the answer, then
-//! the end. Lists come in several frames. A connection to a guest is answered with the descriptor of
+//! One connection carries one call: a frame with a hello and the [`Request`], then frames with the answer, then
+//! the end. The hello names what the runner must be able to enforce ([`needs`]). Lists come in several frames. A connection to a guest is answered with the descriptor of
 //! the guest's own socket (SCM_RIGHTS), so the privileged process neither sees nor copies what is
 //! said on it; a guest stream that is not a socket is relayed over the same connection instead. A
 //! snapshot is exported the same way, and imported from a descriptor that comes with the request.
@@ -19,17 +19,24 @@ use crate::{
 
 mod bounds;
 mod client;
-mod descriptor;
 mod frame;
+pub mod needs;
+#[cfg(test)]
+mod recorded;
 mod server;
 
 pub use client::Client;
 pub use frame::{FRAME_MAX, LIST_BYTES_MAX};
-pub use server::{CALLS_MAX, LISTS_MAX, bind, serve};
+pub use needs::SIDE;
+pub use server::{CALLS_MAX, LISTS_MAX, bind, serve, serve_as};
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
+/// Fields that a call does not know are ignored: they inform. What restricts (specs, limits, policies, owners)
+/// knows all of its fields, and names a feature besides.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case")]
 enum Request {
+    /// Asks for the runner's version and features.
+    Hello,
     Create {
         request: Box<CreateRequest>,
     },
@@ -142,7 +149,8 @@ impl Request {
             | Self::SetNetwork { .. }
             | Self::AddImage { .. }
             | Self::RemoveImage { .. } => true,
-            Self::Get { .. }
+            Self::Hello
+            | Self::Get { .. }
             | Self::List
             | Self::Sample { .. }
             | Self::Samples

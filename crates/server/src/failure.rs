@@ -205,7 +205,7 @@ fn guest_code(code: GuestCode, about: About) -> ErrorCode {
         (GuestCode::DiskFull, _) => ErrorCode::DiskFull,
         (GuestCode::TooManyProcesses, _) => ErrorCode::TooManyProcesses,
         (GuestCode::Gone, _) => ErrorCode::ProcessGone,
-        (GuestCode::Unsupported, _) => ErrorCode::Unsupported,
+        (GuestCode::Unsupported | GuestCode::MissingFeature, _) => ErrorCode::Unsupported,
         (GuestCode::ConnectionRefused, _) => ErrorCode::PortClosed,
         (GuestCode::Limit, _) => ErrorCode::LimitReached,
         (GuestCode::NoSuchUser, _) => ErrorCode::NoSuchUser,

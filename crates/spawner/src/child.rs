@@ -12,7 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use cove_spawner::message::{ChildReply, Failure, Start, Step};
-use cove_spawner::{boot_id, shared, socket};
+use cove_spawner::{boot_id, shared};
+use cove_wire::packet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -58,9 +59,9 @@ pub fn run(inherited: Inherited<'_>) -> ! {
             std::process::exit(0);
         }
         let parked = park(&inherited)?;
-        socket::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
+        packet::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
         let Some((start, mut fds)) =
-            socket::receive::<Start>(&inherited.socket).step("wait for the start")?
+            packet::receive::<Start>(&inherited.socket).step("wait for the start")?
         else {
             // The engine is gone or has no use for this one.
             std::process::exit(0);
@@ -71,7 +72,7 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         become_guest(&inherited, &start, root, &parked)
     })();
     let Err(failure) = outcome;
-    let _ = socket::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
+    let _ = packet::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
     std::process::exit(1)
 }
 
@@ -232,7 +233,7 @@ fn become_guest(
     lockdown::filter_syscalls(inherited.filter).step("filter system calls")?;
     lockdown::drop_capabilities().step("give up capabilities")?;
     // The last word before exec; what fails after it shows as a guest that never answers.
-    socket::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
+    packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
     lockdown::exec(&null, listener.as_fd())
         .step("run the guest")
         .map(|()| unreachable!("exec does not return"))

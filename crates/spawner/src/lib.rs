@@ -1,4 +1,4 @@
-//! What the engine and its spawner say to each other, and the socket they say it on.
+//! What the engine and its spawner say to each other, in packets of `cove_wire::packet`.
 //!
 //! The spawner is a tiny privileged process: cloning from it costs a fraction of cloning from the
 //! engine, whose page tables are large. It makes a child per sandbox in fresh namespaces and hands
@@ -9,4 +9,4 @@ pub mod boot_id;
 pub mod message;
 pub mod oom;
 pub mod shared;
-pub mod socket;
+pub mod side;

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use cove_spawner::message::{Failure, PrepareReply, Request};
-use cove_spawner::socket;
+use cove_spawner::side::SIDE;
+use cove_wire::packet;
 
 mod child;
 mod clone;
@@ -29,9 +30,22 @@ fn main() {
         fail(&error);
     }
     let kernel_files = kernel_files::KernelFiles::of_this_host();
+    match packet::receive_hello(&requests) {
+        Ok(Some(hello)) => {
+            if let Err(refusal) = SIDE.accept(&hello) {
+                let told = packet::send(&requests, &PrepareReply::Refused(refusal.clone()), &[]);
+                if told.is_err() {
+                    fail(&refusal);
+                }
+                return;
+            }
+        }
+        Ok(None) => return,
+        Err(error) => fail(&error),
+    }
     let mut alone = false;
     loop {
-        let (request, fds) = match socket::receive::<Request>(&requests) {
+        let (request, fds) = match packet::receive::<Request>(&requests) {
             Ok(Some(received)) => received,
             Ok(None) => return,
             Err(error) => {
@@ -41,9 +55,9 @@ fn main() {
         let sent = match serve(&request, fds, (&filter, &kernel_files), &mut alone) {
             Ok((reply, fds)) => {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                socket::send(&requests, &reply, &fds)
+                packet::send(&requests, &reply, &fds)
             }
-            Err(failure) => socket::send(&requests, &PrepareReply::Failed(failure), &[]),
+            Err(failure) => packet::send(&requests, &PrepareReply::Failed(failure), &[]),
         };
         if sent.is_err() {
             return;

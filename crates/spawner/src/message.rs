@@ -82,10 +82,16 @@ pub enum CgroupEntry {
 /// namespace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum PrepareReply {
-    Prepared { pid: i32 },
-    Criu { pid: i32 },
+    Prepared {
+        pid: i32,
+    },
+    Criu {
+        pid: i32,
+    },
     Ids,
     Failed(Failure),
+    /// To the engine's hello: this spawner cannot do what its requests may need, and ends.
+    Refused(cove_wire::Refusal),
 }
 
 /// Engine to child, with one descriptor: the sandbox's root as a detached mount.

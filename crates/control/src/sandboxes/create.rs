@@ -273,6 +273,7 @@ impl Control {
             RunnerError::NoCapacity { .. }
                 | RunnerError::Invalid { .. }
                 | RunnerError::Unsupported { .. }
+                | RunnerError::MissingFeature { .. }
                 | RunnerError::NotFound { .. }
                 | RunnerError::Unfit { .. }
         );

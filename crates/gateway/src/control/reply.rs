@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use cove_model::egress::EgressBatch;
+use cove_wire::limits::{FEATURE_BYTES_MAX, FEATURES_MAX, GATEWAY_REPLY_MAX};
 
 use crate::log::BATCH_MAX;
 use crate::record::{self, LINE_BYTES_MAX};
@@ -12,12 +13,16 @@ use crate::record::{self, LINE_BYTES_MAX};
 const TEXT_BYTES_MAX: usize = 1024;
 /// The longest answer is a full batch of the longest lines.
 pub const REPLY_BYTES_MAX: usize = 64 + BATCH_MAX * (2 + LINE_BYTES_MAX);
+const _: () = assert!(REPLY_BYTES_MAX <= GATEWAY_REPLY_MAX);
 
 const DONE: u8 = 1;
 const HELLO: u8 = 2;
 const EGRESS: u8 = 3;
 const UNKNOWN: u8 = 4;
 const REFUSED: u8 = 5;
+/// A hello with features, for engines of version 3 and later.
+const FEATURED_HELLO: u8 = 6;
+const MISSING: u8 = 7;
 
 /// The bytes are no answer of the process's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +39,10 @@ pub enum Reply {
     Refused {
         message: String,
     },
+    /// The process lacks what the call needs, and did nothing.
+    Missing {
+        features: Vec<String>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +55,12 @@ pub struct Hello {
     pub connections: u64,
     pub dns: SocketAddrV4,
     pub proxy: SocketAddrV4,
+    /// What it can do; nothing is said in version 2.
+    pub features: Vec<String>,
 }
+
+/// The version whose hello has no features.
+const PLAIN_HELLO: u32 = 2;
 
 impl Reply {
     pub fn encode(&self) -> Vec<u8> {
@@ -58,8 +72,13 @@ impl Reply {
                 out.push(REFUSED);
                 put_text(&mut out, &clean(message));
             }
+            Self::Missing { features } => {
+                out.push(MISSING);
+                put_names(&mut out, features);
+            }
             Self::Hello(hello) => {
-                out.push(HELLO);
+                let plain = hello.version == PLAIN_HELLO;
+                out.push(if plain { HELLO } else { FEATURED_HELLO });
                 out.extend(hello.version.to_be_bytes());
                 out.extend(hello.pid.to_be_bytes());
                 out.extend(hello.sandboxes.to_be_bytes());
@@ -70,6 +89,9 @@ impl Reply {
                 }
                 put_text(&mut out, &clean(&hello.instance));
                 put_text(&mut out, &clean(&hello.build));
+                if !plain {
+                    put_names(&mut out, &hello.features);
+                }
             }
             Self::Egress(batch) => {
                 out.push(EGRESS);
@@ -95,16 +117,29 @@ impl Reply {
             REFUSED => Self::Refused {
                 message: shown(rest.text(TEXT_BYTES_MAX)?)?,
             },
-            HELLO => Self::Hello(Hello {
-                version: rest.u32()?,
-                pid: rest.u32()?,
-                sandboxes: rest.u64()?,
-                connections: rest.u64()?,
-                dns: rest.address()?,
-                proxy: rest.address()?,
-                instance: shown(rest.text(TEXT_BYTES_MAX)?)?,
-                build: shown(rest.text(TEXT_BYTES_MAX)?)?,
-            }),
+            MISSING => Self::Missing {
+                features: rest.names()?,
+            },
+            kind @ (HELLO | FEATURED_HELLO) => {
+                let mut hello = Hello {
+                    version: rest.u32()?,
+                    pid: rest.u32()?,
+                    sandboxes: rest.u64()?,
+                    connections: rest.u64()?,
+                    dns: rest.address()?,
+                    proxy: rest.address()?,
+                    instance: shown(rest.text(TEXT_BYTES_MAX)?)?,
+                    build: shown(rest.text(TEXT_BYTES_MAX)?)?,
+                    features: Vec::new(),
+                };
+                if (kind == HELLO) != (hello.version == PLAIN_HELLO) {
+                    return Err(BadReply);
+                }
+                if kind == FEATURED_HELLO {
+                    hello.features = rest.names()?;
+                }
+                Self::Hello(hello)
+            }
             EGRESS => {
                 let next = rest.u64()?;
                 let lost = match rest.u8()? {
@@ -148,6 +183,15 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
+fn put_names(out: &mut Vec<u8>, names: &[String]) {
+    let names = &names[..names.len().min(FEATURES_MAX)];
+    out.push(u8::try_from(names.len()).expect("they are bounded"));
+    for name in names {
+        let name = &name[..name.floor_char_boundary(FEATURE_BYTES_MAX)];
+        put_text(out, &clean(name));
+    }
+}
+
 /// A text that is quoted in the log and in errors.
 fn shown(text: &str) -> Result<String, BadReply> {
     match text.chars().any(char::is_control) {
@@ -183,6 +227,15 @@ impl<'a> Fields<'a> {
         Ok(SocketAddrV4::new(Ipv4Addr::from(ip), port))
     }
 
+    fn names(&mut self) -> Result<Vec<String>, BadReply> {
+        let count = usize::from(self.u8()?);
+        if count > FEATURES_MAX {
+            return Err(BadReply);
+        }
+        let name = |_| shown(self.text(FEATURE_BYTES_MAX)?);
+        (0..count).map(name).collect()
+    }
+
     fn text(&mut self, most: usize) -> Result<&'a str, BadReply> {
         let length = usize::from(u16::from_be_bytes(self.take()?));
         if length > most {
@@ -205,6 +258,10 @@ mod tests {
         "[ -~äö]{0,40}"
     }
 
+    fn names() -> impl Strategy<Value = Vec<String>> {
+        prop::collection::vec("[a-z-]{1,40}", 0..5)
+    }
+
     fn address() -> impl Strategy<Value = SocketAddrV4> {
         any::<(Ipv4Addr, u16)>().prop_map(|(ip, port)| SocketAddrV4::new(ip, port))
     }
@@ -212,16 +269,26 @@ mod tests {
     fn reply() -> impl Strategy<Value = Reply> {
         let hello = (
             any::<(u32, u32, u64, u64)>(),
-            (text(), text()),
+            (text(), text(), names()),
             (address(), address()),
         );
         prop_oneof![
             Just(Reply::Done),
             Just(Reply::Unknown),
             text().prop_map(|message| Reply::Refused { message }),
+            names().prop_map(|features| Reply::Missing { features }),
             hello.prop_map(
-                |((version, pid, sandboxes, connections), (instance, build), (dns, proxy))| {
+                |(
+                    (version, pid, sandboxes, connections),
+                    (instance, build, features),
+                    (dns, proxy),
+                )| {
                     Reply::Hello(Hello {
+                        features: if version == PLAIN_HELLO {
+                            Vec::new()
+                        } else {
+                            features
+                        },
                         version,
                         instance,
                         build,

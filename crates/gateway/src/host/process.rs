@@ -1,8 +1,7 @@
 //! Starts the process and ends it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -13,8 +12,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use cove_confine::SealedProgram;
+use cove_wire::descriptor;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -60,6 +59,7 @@ impl Inner {
         let upstreams = self.upstreams();
         let start = Start {
             version: VERSION,
+            needs: Vec::new(),
             instance: self.config.instance.clone(),
             build: self.build.clone(),
             uid: self.config.uid,
@@ -123,6 +123,7 @@ fn launch(config: &GatewayConfig, mut start: Start) -> Result<Child, GatewayErro
         .map_err(failed("make the directory"))?;
     let (journal, logs) = journal::open(directory).map_err(failed("open the journal"))?;
     start.logs = logs;
+    start.needs = start.needs().names();
     let sockets = bind(config, journal)?;
     let log = open_log(&directory.join("log")).map_err(failed("open the log"))?;
     let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket pair"))?;
@@ -220,13 +221,7 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets, start: &Start) -> io::Re
         sockets.journal[0].as_fd(),
         sockets.journal[1].as_fd(),
     ];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + FILES))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(io::Error::other("the descriptors do not fit"));
-    }
-    let byte = [IoSlice::new(&[0])];
-    sendmsg(&stream, &byte, &mut ancillary, SendFlags::NOSIGNAL)?;
+    descriptor::send(&stream, &[0], &fds)?;
     stream.set_read_timeout(Some(START))?;
     stream.set_write_timeout(Some(START))?;
     stream.write_all(&control::encode(start)?)?;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use cove_model::{NetworkMode, SandboxId};
 
 use super::{Fresh, Gateway, GatewayConfig, Inner, PackageHosts, Presets, process};
-use crate::control::{self, Call, Hello, Placed, Reply, Request, VERSION};
+use crate::control::needs::SIDE;
+use crate::control::{self, Call, Hello, OLDEST, Placed, Reply, Request, VERSION};
 use crate::limits::Limits;
 use crate::policy::Policy;
 
@@ -54,6 +55,7 @@ fn hello() -> Reply {
     let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     Reply::Hello(Hello {
         version: VERSION,
+        features: SIDE.names(),
         instance: "scripted".into(),
         build: "ours".into(),
         pid: 1,
@@ -183,4 +185,57 @@ async fn a_process_that_lives_is_not_killed_for_a_hello_that_failed() {
     let gateway = gateway(directory.path().to_owned());
     gateway.0.ensure(Fresh::Policies).await.unwrap();
     assert!(serving.0.try_wait().unwrap().is_none(), "it was killed");
+}
+
+/// What the engine makes of a process that says this of itself: whether it kept it.
+async fn keeps(hello: Hello) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join("control.sock")).unwrap();
+    let mut serving = Bystander(Command::new("sleep").arg("600").spawn().unwrap());
+    process::note(&directory.path().join("process"), serving.0.id()).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let request: Request = control::read_blocking(&mut stream).unwrap();
+            match request.call {
+                Call::Hello => answer(&mut stream, &Reply::Hello(hello.clone())),
+                _ => answer(&mut stream, &Reply::Done),
+            }
+        }
+    });
+    let gateway = gateway(directory.path().to_owned());
+    // Where it is replaced there is no program to replace it with.
+    let kept = gateway.0.ensure(Fresh::Policies).await.is_ok();
+    assert_eq!(serving.0.try_wait().unwrap().is_none(), kept);
+    kept
+}
+
+fn said() -> Hello {
+    match hello() {
+        Reply::Hello(hello) => hello,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_the_version_before_is_adopted() {
+    let before = Hello {
+        version: OLDEST,
+        features: Vec::new(),
+        ..said()
+    };
+    assert!(keeps(before).await);
+    assert!(keeps(said()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_lacks_a_feature_is_replaced_before_it_is_told_a_policy() {
+    let mut lacking = said();
+    lacking.features.pop();
+    assert!(!keeps(lacking).await);
+    let later = Hello {
+        version: VERSION + 1,
+        ..said()
+    };
+    assert!(!keeps(later).await);
 }

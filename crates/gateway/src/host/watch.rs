@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::{CALL, Fresh, Inner, expect_done};
-use crate::control::{self, Call, Request, VERSION};
+use crate::control::{self, Call, Request};
 
 /// How often resolvers and age are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -68,11 +68,7 @@ async fn run(weak: Weak<Inner>) {
 
 async fn attach(inner: &Inner) -> io::Result<UnixStream> {
     let mut stream = inner.connect().await?;
-    let request = Request {
-        version: VERSION,
-        instance: inner.config.instance.clone(),
-        call: Call::Watch,
-    };
+    let request = Request::new(&inner.config.instance, Call::Watch);
     control::write(&mut stream, &request).await?;
     let reply = timeout(CALL, control::read_reply(&mut stream)).await??;
     expect_done(reply).map_err(io::Error::other)?;

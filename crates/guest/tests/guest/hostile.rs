@@ -83,7 +83,11 @@ async fn other_versions_and_unknown_requests_are_told_so() {
         (1, None, ErrorCode::Unsupported),
     ] {
         let mut stream = UnixStream::connect(guest.socket()).unwrap();
-        let open = Open { version, request };
+        let open = Open {
+            version,
+            request,
+            ..Open::default()
+        };
         stream.write_all(&frame(&open.encode_to_vec())).unwrap();
         let (code, message) = error_of(&rest(&mut stream));
         assert_eq!(code, wanted as i32);

@@ -1,5 +1,7 @@
 //! Cuts what a guest says down to what a host is ready to keep.
 
+use cove_wire::limits::FEATURES_MAX;
+
 use crate::message::{FileInfo, Process, ReplyKind};
 
 /// Characters kept of any one text in a reply, paths and command lines included.
@@ -26,6 +28,8 @@ pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
         ReplyKind::Info(info) => {
             cut(&mut info.build);
             cut(&mut info.hostname);
+            info.features.truncate(FEATURES_MAX);
+            info.features.iter_mut().for_each(cut);
         }
         ReplyKind::Started(process) | ReplyKind::Process(process) => bound_process(process),
         ReplyKind::Processes(list) => list.processes.iter_mut().for_each(bound_process),

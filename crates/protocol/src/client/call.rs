@@ -9,7 +9,6 @@ use tokio::time::timeout;
 
 use super::bounds::bound;
 use super::{GuestError, Observe, Stream, tell};
-use crate::VERSION;
 use crate::frame::{self, CHUNK, FrameError, FrameReader};
 use crate::message::{Empty, ErrorCode, Input, InputKind, Open, Reply, ReplyKind, Request};
 
@@ -40,10 +39,7 @@ impl Call {
             told: false,
             out: BytesMut::new(),
         };
-        let open = Open {
-            version: VERSION,
-            request: Some(request),
-        };
+        let open = Open::new(request);
         frame::encode(&open, &mut call.out)?;
         call.drain().await?;
         Ok(call)

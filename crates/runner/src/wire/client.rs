@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
+use cove_wire::frame::RUNNER;
+use cove_wire::{Hello, stream};
 use serde::de::DeserializeOwned;
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::frame::{self, Kind, LIST_BYTES_MAX};
-use super::{Request, descriptor};
+use super::{Request, SIDE};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
     ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
@@ -46,6 +49,28 @@ fn out_of_turn() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer of the wrong kind")
 }
 
+fn opening(request: &Request) -> io::Result<Vec<u8>> {
+    frame::encode_opening(&SIDE.hello(&request.needs()), request)
+}
+
+/// A refusal. One that this side does not know is told in its own words.
+fn refusal(content: &[u8]) -> io::Result<RunnerError> {
+    frame::parse(content).or_else(|error| {
+        let refusal: serde_json::Value = frame::parse(content)?;
+        let code = refusal.get("code").and_then(serde_json::Value::as_str);
+        let text = refusal.get("message").and_then(serde_json::Value::as_str);
+        match code {
+            Some(code) => Ok(RunnerError::Internal {
+                message: format!(
+                    "the runner is newer and refuses with {code:?}: {:?}",
+                    text.unwrap_or_default()
+                ),
+            }),
+            None => Err(error),
+        }
+    })
+}
+
 impl Client {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
@@ -54,8 +79,13 @@ impl Client {
     async fn open(&self, request: &Request) -> io::Result<UnixStream> {
         let connect = UnixStream::connect(&self.path);
         let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
-        frame::write(&mut stream, Kind::Request, request).await?;
+        stream.write_all(&opening(request)?).await?;
         Ok(stream)
+    }
+
+    /// Which version the runner speaks, and what it can enforce.
+    pub async fn hello(&self) -> Result<Hello, RunnerError> {
+        self.question(Request::Hello).await
     }
 
     async fn within<T>(
@@ -79,7 +109,7 @@ impl Client {
             let (kind, content) = frame::read(&mut stream).await?;
             match kind {
                 Kind::Done => Ok(Ok(frame::parse(&content)?)),
-                Kind::Error => Ok(Err(frame::parse(&content)?)),
+                Kind::Error => Ok(Err(refusal(&content)?)),
                 _ => Err(out_of_turn()),
             }
         })
@@ -98,9 +128,9 @@ impl Client {
     async fn stream(&self, request: Request) -> Result<GuestStream, RunnerError> {
         Self::within(QUESTION_TIMEOUT, async {
             let mut stream = self.open(&request).await?;
-            let (header, received) = descriptor::receive_header(&mut stream).await?;
-            let (kind, length) = frame::header(header)?;
-            let content = frame::content(&mut stream, length).await?;
+            let (head, received) = stream::read_head_with(&mut stream, RUNNER).await?;
+            let (kind, length) = frame::announced(head)?;
+            let content = stream::body(&mut stream, length).await?;
             match (kind, received) {
                 (Kind::Descriptor, Some(received)) => {
                     let guest = std::os::unix::net::UnixStream::from(received);
@@ -108,7 +138,7 @@ impl Client {
                     Ok(Ok(GuestStream::Unix(UnixStream::from_std(guest)?)))
                 }
                 (Kind::Relay, _) => Ok(Ok(GuestStream::Unix(stream))),
-                (Kind::Error, _) => Ok(Err(frame::parse(&content)?)),
+                (Kind::Error, _) => Ok(Err(refusal(&content)?)),
                 _ => Err(out_of_turn()),
             }
         })
@@ -130,9 +160,9 @@ impl Client {
         };
         let connect = UnixStream::connect(&self.path);
         let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
-        let frame = frame::encode(Kind::Request, request)?;
+        let frame = opening(request)?;
         let socket = socket.into_std()?;
-        descriptor::send(&mut stream, &frame, std::os::fd::AsFd::as_fd(&socket)).await?;
+        stream::send_with(&mut stream, &frame, std::os::fd::AsFd::as_fd(&socket)).await?;
         Ok(stream)
     }
 
@@ -148,7 +178,7 @@ impl Client {
                 }
                 match kind {
                     Kind::More | Kind::Done => all.extend(frame::parse::<Vec<T>>(&content)?),
-                    Kind::Error => return Ok(Err(frame::parse(&content)?)),
+                    Kind::Error => return Ok(Err(refusal(&content)?)),
                     _ => return Err(out_of_turn()),
                 }
                 if kind == Kind::Done {
@@ -273,7 +303,7 @@ impl RunnerApi for Client {
             let (kind, content) = frame::read(&mut stream).await?;
             match kind {
                 Kind::Done => Ok(Ok(frame::parse(&content)?)),
-                Kind::Error => Ok(Err(frame::parse(&content)?)),
+                Kind::Error => Ok(Err(refusal(&content)?)),
                 _ => Err(out_of_turn()),
             }
         })

@@ -1,23 +1,26 @@
-//! Frames: a little-endian length, a kind, and JSON.
+//! JSON in the frames of this wire (`cove_wire::frame::RUNNER`), and the kinds of frames.
 
 use std::io;
 
+use cove_wire::frame::{Head, RUNNER};
+use cove_wire::{Hello, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 /// The largest frame either side accepts.
-pub const FRAME_MAX: usize = 4 * 1024 * 1024;
+pub const FRAME_MAX: usize = RUNNER.max();
 /// All frames of one list together.
 pub const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A list's frame is sent when it has grown to this.
 pub const LIST_FRAME_BYTES: usize = 256 * 1024;
 /// Length and kind.
-pub const HEADER: usize = 5;
+pub const HEADER: usize = RUNNER.header();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
+    /// A request of version 0, which had no hello.
     Request = 0,
     /// The answer, or the last part of a list.
     Done = 1,
@@ -28,17 +31,29 @@ pub enum Kind {
     Descriptor = 4,
     /// From here on the connection carries the guest's bytes.
     Relay = 5,
+    /// A hello, and behind it the request.
+    Opening = 6,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
+    const ALL: [Kind; 7] = [
         Self::Request,
         Self::Done,
         Self::More,
         Self::Error,
         Self::Descriptor,
         Self::Relay,
+        Self::Opening,
     ];
+}
+
+impl TryFrom<u8> for Kind {
+    type Error = io::Error;
+
+    fn try_from(byte: u8) -> io::Result<Self> {
+        let known = Self::ALL.into_iter().find(|known| *known as u8 == byte);
+        known.ok_or_else(|| broken("a frame of unknown kind"))
+    }
 }
 
 fn broken(why: impl Into<String>) -> io::Error {
@@ -51,16 +66,17 @@ pub fn encode(kind: Kind, content: &impl Serialize) -> io::Result<Vec<u8>> {
     finish(kind, frame)
 }
 
+/// The first frame of a call.
+pub fn encode_opening(hello: &Hello, request: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; HEADER];
+    hello.put(&mut frame).map_err(io::Error::other)?;
+    serde_json::to_writer(&mut frame, request)?;
+    finish(Kind::Opening, frame)
+}
+
 /// Fills the header of a frame whose content already stands behind it.
 pub fn finish(kind: Kind, mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
-    let length = frame.len() - HEADER;
-    if length > FRAME_MAX {
-        return Err(broken(format!(
-            "a frame of {length} bytes is over the limit of {FRAME_MAX}"
-        )));
-    }
-    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    frame[4] = kind as u8;
+    RUNNER.seal(kind as u8, &mut frame)?;
     Ok(frame)
 }
 
@@ -72,37 +88,14 @@ pub async fn write(
     stream.write_all(&encode(kind, content)?).await
 }
 
-/// What a header announces, if it may.
-pub fn header(bytes: [u8; HEADER]) -> io::Result<(Kind, usize)> {
-    let [a, b, c, d, kind] = bytes;
-    let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    if length > FRAME_MAX {
-        return Err(broken(format!(
-            "a frame of {length} bytes is over the limit of {FRAME_MAX}"
-        )));
-    }
-    let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
-    Ok((
-        kind.ok_or_else(|| broken("a frame of unknown kind"))?,
-        length,
-    ))
-}
-
-/// Grows with what really arrives, so that an announced length alone costs nothing.
-pub async fn content(stream: &mut (impl AsyncRead + Unpin), length: usize) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let read = stream.take(length as u64).read_to_end(&mut content).await?;
-    if read < length {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(content)
+/// Kind and length that a header announces.
+pub fn announced(head: Head) -> io::Result<(Kind, usize)> {
+    Ok((head.kind.try_into()?, head.length))
 }
 
 pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Kind, Vec<u8>)> {
-    let mut bytes = [0; HEADER];
-    stream.read_exact(&mut bytes).await?;
-    let (kind, length) = header(bytes)?;
-    Ok((kind, content(stream, length).await?))
+    let (kind, content) = stream::read(stream, RUNNER).await?;
+    Ok((kind.try_into()?, content))
 }
 
 pub fn parse<T: DeserializeOwned>(content: &[u8]) -> io::Result<T> {

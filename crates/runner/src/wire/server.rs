@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cove_wire::frame::RUNNER;
+use cove_wire::{Hello, Needs, Side, stream};
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -15,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Kind};
-use super::{Request, descriptor};
+use super::{Request, SIDE};
 use crate::{GuestStream, RunnerApi, RunnerError};
 
 /// Calls under way at once; further connections wait in the socket's own queue.
@@ -68,6 +70,17 @@ pub async fn serve(
     allowed_uids: Vec<u32>,
     shutdown: CancellationToken,
 ) {
+    serve_as(SIDE, listener, api, allowed_uids, shutdown).await;
+}
+
+/// [`serve`] as a runner with other features: how one of another version answers.
+pub async fn serve_as(
+    side: Side,
+    listener: UnixListener,
+    api: Arc<dyn RunnerApi>,
+    allowed_uids: Vec<u32>,
+    shutdown: CancellationToken,
+) {
     let permits = Arc::new(Semaphore::new(CALLS_MAX));
     let waiting = Arc::new(Waiting {
         logs: Semaphore::new(WAITING_LOGS_MAX),
@@ -109,7 +122,7 @@ pub async fn serve(
         let waiting = Arc::clone(&waiting);
         calls.spawn(async move {
             let _permit = permit;
-            if let Err(error) = answer(stream, api, &tracker, &waiting, shutdown).await {
+            if let Err(error) = answer(side, stream, api, &tracker, &waiting, shutdown).await {
                 tracing::debug!(%error, "a call broke off");
             }
         });
@@ -121,6 +134,7 @@ pub async fn serve(
 }
 
 async fn answer(
+    side: Side,
     mut stream: UnixStream,
     api: Arc<dyn RunnerApi>,
     calls: &TaskTracker,
@@ -128,25 +142,27 @@ async fn answer(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let asked = async {
-        let (header, received) = descriptor::receive_header(&mut stream).await?;
-        let (kind, length) = frame::header(header)?;
+        let (head, received) = stream::read_head_with(&mut stream, RUNNER).await?;
+        let (kind, length) = frame::announced(head)?;
         let turn = waiting.turn(length).await?;
-        let content = frame::content(&mut stream, length).await?;
+        let content = stream::body(&mut stream, length).await?;
         Ok::<_, io::Error>((kind, content, received, turn))
     };
     let (kind, content, received, turn) = timeout(REQUEST_TIMEOUT, asked).await??;
-    let request = match kind {
-        Kind::Request => frame::parse::<Request>(&content),
-        _ => Err(io::Error::other("the first frame must be a request")),
-    };
+    let request = read_request(&side, kind, &content);
     drop((content, turn));
     let mut request = match request {
         Ok(request) => request,
-        Err(error) => {
-            let message = format!("the request could not be read: {error}");
-            return send_error(&mut stream, &RunnerError::Invalid { message }).await;
-        }
+        Err(refusal) => return send_error(&mut stream, &refusal).await,
     };
+    if request == Request::Hello {
+        let hello = side.hello(&Needs::default());
+        return timeout(
+            ANSWER_TIMEOUT,
+            frame::write(&mut stream, Kind::Done, &hello),
+        )
+        .await?;
+    }
     if let Err(refusal) = request.bound() {
         return send_error(&mut stream, &refusal).await;
     }
@@ -197,6 +213,29 @@ async fn answer(
         Ok(answer) => timeout(ANSWER_TIMEOUT, answer.send(&mut stream)).await?,
         Err(error) => send_error(&mut stream, &error).await,
     }
+}
+
+/// The request, if this side can do all that it restricts. That is looked at twice: what the hello names before
+/// the request is read, and what its content needs.
+fn read_request(side: &Side, kind: Kind, content: &[u8]) -> Result<Request, RunnerError> {
+    let unreadable = |error: &dyn std::fmt::Display| RunnerError::Invalid {
+        message: format!("the request could not be read: {error}"),
+    };
+    let request = match kind {
+        Kind::Opening => {
+            let (hello, request) = Hello::take(content).map_err(|error| unreadable(&error))?;
+            side.accept(&hello)?;
+            request
+        }
+        Kind::Request => {
+            side.accept_version(0)?;
+            content
+        }
+        _ => return Err(unreadable(&"the first frame must be a request")),
+    };
+    let request: Request = frame::parse(request).map_err(|error| unreadable(&error))?;
+    side.accept_content(&request.needs())?;
+    Ok(request)
 }
 
 /// Room for calls that wait for something to happen, and for what they bring.
@@ -255,7 +294,7 @@ async fn hand_over(
         GuestStream::Unix(guest) => {
             let guest = guest.into_std()?;
             let frame = frame::encode(Kind::Descriptor, &())?;
-            let send = descriptor::send(&mut stream, &frame, std::os::fd::AsFd::as_fd(&guest));
+            let send = stream::send_with(&mut stream, &frame, std::os::fd::AsFd::as_fd(&guest));
             timeout(ANSWER_TIMEOUT, send).await?
         }
         GuestStream::Other(mut guest) => {
@@ -355,9 +394,11 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
         Request::Check => whole(&api.check().await?),
         Request::Host => whole(&api.host().await?),
-        Request::Connect { .. } | Request::ExportSnapshot { .. } => Err(RunnerError::Internal {
-            message: "connections are handed over, not answered".into(),
-        }),
+        Request::Hello | Request::Connect { .. } | Request::ExportSnapshot { .. } => {
+            Err(RunnerError::Internal {
+                message: "this call is answered elsewhere".into(),
+            })
+        }
         Request::ImportSnapshot { .. } => Err(RunnerError::Invalid {
             message: "no descriptor to import from came along".into(),
         }),

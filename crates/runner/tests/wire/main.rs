@@ -3,6 +3,7 @@
 
 mod fake;
 mod hostile;
+mod versions;
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -33,11 +34,16 @@ impl Served {
     }
 
     fn for_uids(fake: Fake, uids: Vec<u32>) -> Self {
+        Self::serving(wire::SIDE, fake, uids)
+    }
+
+    fn serving(side: cove_wire::Side, fake: Fake, uids: Vec<u32>) -> Self {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let fake = Arc::new(fake);
         let shutdown = CancellationToken::new();
         let listener = wire::bind(&folder.path().join("runner.sock"), None).unwrap();
-        let server = tokio::spawn(wire::serve(listener, fake.clone(), uids, shutdown.clone()));
+        let serving = wire::serve_as(side, listener, fake.clone(), uids, shutdown.clone());
+        let server = tokio::spawn(serving);
         Self {
             folder,
             fake,
