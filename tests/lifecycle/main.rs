@@ -12,6 +12,8 @@ mod images;
 mod inheriting;
 mod memory;
 mod observing;
+#[cfg(target_arch = "x86_64")]
+mod older_guest;
 #[path = "../../crates/image/tests/it/registry.rs"]
 #[allow(dead_code, reason = "only part of it is needed here")]
 mod registry;

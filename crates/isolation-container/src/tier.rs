@@ -57,6 +57,8 @@ pub struct ContainerConfig {
     pub criu: Option<PathBuf>,
     /// How the layers of a root reach the kernel.
     pub handing: Handing,
+    /// The program that runs as PID 1 in new machines. Those that run already keep theirs.
+    pub guest: &'static [u8],
 }
 
 impl Default for ContainerConfig {
@@ -65,6 +67,7 @@ impl Default for ContainerConfig {
             warm: DEFAULT_WARM,
             criu: None,
             handing: Handing::default(),
+            guest: cove_embedded::GUEST,
         }
     }
 }
@@ -108,7 +111,7 @@ impl ContainerTier {
         let cpus = cgroups
             .cpus()
             .map_err(IsolationError::failed("read the host's CPUs"))?;
-        let guest_dir = guest_program::install(&runtime_dir, cove_embedded::GUEST)
+        let guest_dir = guest_program::install(&runtime_dir, config.guest)
             .map_err(IsolationError::failed("install the guest"))?;
         let staging = staging(&host.host_dir)
             .map_err(IsolationError::failed("make the staging directory"))?;
