@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
 
 @contextmanager
-def server(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
+def server(answer: Answer, tls: Optional[ssl.SSLContext] = None) -> Iterator[tuple[str, list[Any]]]:
     """A server that answers as told; what was asked of it."""
     asked: list[Any] = []
 
@@ -47,10 +49,12 @@ def server(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
         thread = threading.Thread(target=http.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{http.server_address[1]}", asked
+            yield f"http{'s' if tls else ''}://127.0.0.1:{http.server_address[1]}", asked
         finally:
             http.shutdown()
             thread.join()
@@ -153,6 +157,25 @@ def test_answers_that_are_not_the_servers_are_errors_too() -> None:
 def test_a_wrong_key_is_an_authentication_error(server: str) -> None:
     with pytest.raises(cove.AuthenticationError):
         Client(server, "cove_wrong").images()
+
+
+def test_a_certificate_of_ones_own_is_trusted_when_its_file_is_named(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", *request, *subject, "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with server(lambda handler, _: reply(handler, 200, {"items": []}), context) as (url, asked):
+        with Client(url, "key", ca_file=str(certificate)) as client:
+            assert client.images() == []
+        with Client(url, "key") as client, pytest.raises(cove.ConnectionError, match="not trusted.*COVE_CA_FILE"):
+            client.images()
+        assert len(asked) == 1
 
 
 def test_pauses_grow_and_end() -> None:

@@ -5,7 +5,7 @@ import { asyncDispose, sleep } from "./flow.js";
 import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
-import { open, reason, type Transport, unseen } from "./transport.js";
+import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
 import type { Event, Image, Key, Scope, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
@@ -188,6 +188,11 @@ export class Client {
       } catch (error) {
         if (error instanceof CoveError && !(error instanceof ConnectionError)) throw error;
         call.signal?.throwIfAborted();
+        if (untrusted(error)) {
+          const hint = "name a PEM file that has it: COVE_CA_FILE, or caFile of the client";
+          const what = `the certificate of ${this.url} is not trusted`;
+          throw new ConnectionError(`${what}: ${reason(error)}; ${hint}`, { cause: error });
+        }
         const early = unseen(error);
         if (last || !(early || repeatable(call))) {
           if (error instanceof CoveError) throw error;

@@ -93,15 +93,29 @@ const UNSEEN = new Set([
   "FailedToOpenSocket",
 ]);
 
+/** A failure of `fetch`, whose reason is in it or in its cause, as each runtime likes. */
+interface Failure {
+  code?: unknown;
+  message?: unknown;
+  cause?: { code?: unknown; message?: unknown };
+}
+
 /** Whether the server saw nothing of a request that failed with this. */
 export function unseen(error: unknown): boolean {
-  const { code, message, cause } = error as { code?: unknown; message?: unknown; cause?: { code?: unknown } };
+  const { code, message, cause } = error as Failure;
   if (UNSEEN.has(String(cause?.code ?? code))) return true;
-  return /\(Connect\)|tcp connect error|dns error/.test(String(message));
+  return /\(Connect\)|tcp connect error|dns error/.test(`${message} ${cause?.message}`);
+}
+
+/** Whether the server's certificate was the reason; no other try can help. */
+export function untrusted(error: unknown): boolean {
+  const { code, message, cause } = error as Failure;
+  const told = `${code} ${cause?.code} ${message} ${cause?.message}`;
+  return /CERT|UNABLE_TO_VERIFY|UNABLE_TO_GET_ISSUER|invalid peer certificate/.test(told);
 }
 
 /** What the runtime says about a failed request. */
 export function reason(error: unknown): string {
-  const { message, cause, code } = error as { message?: unknown; code?: unknown; cause?: { message?: unknown; code?: unknown } };
+  const { message, cause, code } = error as Failure;
   return String(cause?.message || cause?.code || message || code || error);
 }

@@ -226,6 +226,11 @@ class AsyncClient:
                 if last or not worth_another_try(call, refused):
                     raise refused
             except httpx.HTTPError as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise errors.ConnectionError(
+                        f"the certificate of {self.url} is not trusted: {error}; "
+                        "name a PEM file that has it: COVE_CA_FILE, or ca_file of the client"
+                    ) from error
                 # Without a connection the server saw nothing of it.
                 unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if last or not (unseen or call.repeatable):
