@@ -7,7 +7,7 @@ function* model(): Generator<string, string, string> {
   return complaint.includes("cuont") ? "total = sum([1, 2, 3]) / 3\ntotal" : "raise SystemExit";
 }
 
-await using box = await Sandbox.create({ memory: "512M" });
+await using box = await Sandbox.create({ memory: "512M", disk: "1G" });
 const turns = model();
 let turn = turns.next();
 for (;;) {

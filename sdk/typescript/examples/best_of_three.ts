@@ -3,7 +3,7 @@ import { Sandbox } from "cove";
 
 const ways = ["sort -n", "sort", "cat"];
 
-await using box = await Sandbox.create();
+await using box = await Sandbox.create({ memory: "256M", disk: "1G" });
 await box.files.write("/srv/numbers", "10\n9\n8\n");
 
 const scores = await box.map(async (fork, way) => {

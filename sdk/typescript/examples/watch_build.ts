@@ -1,7 +1,7 @@
 // Follows a long command live, and stops it when enough was seen.
 import { Sandbox } from "cove";
 
-await using box = await Sandbox.create();
+await using box = await Sandbox.create({ memory: "256M", disk: "1G" });
 const control = new AbortController();
 let seen = 0;
 try {

@@ -5,6 +5,7 @@ import { describe, test } from "node:test";
 
 import { Client, type Process, Sandbox } from "../src/index.js";
 import { misbehaving } from "./misbehaving.js";
+import { SMALL } from "./small.js";
 
 /** Waits for a state, with a generous deadline. */
 async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
@@ -27,7 +28,7 @@ async function labelled(label: string): Promise<Sandbox[]> {
 
 describe("aborting", { concurrency: 4 }, () => {
   test("ends the command of a run, and rejects with the reason", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const control = new AbortController();
     const reason = new Error("enough");
     const run = box.run("echo begun; sleep 1000", { signal: control.signal, onStdout: () => control.abort(reason) });
@@ -36,7 +37,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("ends a command that has written nothing, with its children", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const control = new AbortController();
     const run = box.run("sleep 1000 & sleep 1000", { signal: control.signal });
     run.catch(() => {});
@@ -48,7 +49,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("ends a command that was aborted while it was being started", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const control = new AbortController();
     const run = box.run("touch /tmp/ran; sleep 1000", { signal: control.signal });
     run.catch(() => {});
@@ -60,7 +61,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("starts nothing when it came before the call", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const signal = AbortSignal.abort();
     await assert.rejects(box.run("touch /tmp/ran", { signal }), { name: "AbortError" });
     await assert.rejects(box.start("touch /tmp/ran", { signal }), { name: "AbortError" });
@@ -70,7 +71,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("ends a stream between two reads", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const control = new AbortController();
     const stream = box.stream("while true; do echo more; sleep 0.01; done", { signal: control.signal });
     let pieces = 0;
@@ -83,7 +84,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("of a wait leaves the process alone", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const process: Process = await box.start("until test -e /tmp/go; do sleep 0.01; done; echo over");
     const control = new AbortController();
     const wait = process.wait({ signal: control.signal });
@@ -94,7 +95,7 @@ describe("aborting", { concurrency: 4 }, () => {
   });
 
   test("interrupts code and keeps its variables", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     await box.code.run("kept = 7");
     const control = new AbortController();
     const run = box.code.run("print('begun', flush=True)\nimport time; time.sleep(1000)", {
@@ -109,7 +110,7 @@ describe("aborting", { concurrency: 4 }, () => {
     const label = `aborted-${process.pid}-${Date.now()}`;
     for (const pause of [0, 1, 5, 20]) {
       const control = new AbortController();
-      const made = Sandbox.create({ labels: { test: label }, signal: control.signal });
+      const made = Sandbox.create({ ...SMALL, labels: { test: label }, signal: control.signal });
       made.catch(() => {});
       await new Promise((done) => setTimeout(done, pause));
       control.abort();
@@ -123,7 +124,7 @@ describe("aborting", { concurrency: 4 }, () => {
 
   test("of forks deletes those that were made meanwhile", async () => {
     const label = `forked-${process.pid}-${Date.now()}`;
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const control = new AbortController();
     const forks = box.fork(2, { labels: { test: label }, signal: control.signal });
     forks.catch(() => {});

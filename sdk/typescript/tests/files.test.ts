@@ -9,6 +9,7 @@ import { after, describe, test } from "node:test";
 
 import { CoveError, PathNotFoundError, Sandbox } from "../src/index.js";
 import { pack, unpack } from "../src/trees.js";
+import { SMALL } from "./small.js";
 
 const scratch = await mkdtemp(join(tmpdir(), "cove-files-"));
 after(() => rm(scratch, { recursive: true }));
@@ -19,7 +20,7 @@ async function place(name: string): Promise<string> {
 
 describe("files", { concurrency: 4 }, () => {
   test("are written from everything that has bytes", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const data = new Uint8Array(randomBytes(300_000));
     const halves = [data.subarray(0, 100_000), data.subarray(100_000)];
     const contents = {
@@ -43,7 +44,7 @@ describe("files", { concurrency: 4 }, () => {
   });
 
   test("that fail while they are read are not written", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const failing = (async function* () {
       yield new Uint8Array(10);
       throw new Error("the source broke");
@@ -53,7 +54,7 @@ describe("files", { concurrency: 4 }, () => {
   });
 
   test("are watched", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const seen: string[] = [];
     for await (const change of box.files.watch("/tmp")) {
       if (change.type === "ready") await box.run("touch /tmp/new");
@@ -64,7 +65,7 @@ describe("files", { concurrency: 4 }, () => {
   });
 
   test("and trees go up and come down", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const here = await place("tree");
     const long = `${"very-".repeat(30)}long-name-ü.txt`;
     await mkdir(join(here, "in", "sub", "empty"), { recursive: true });

@@ -15,19 +15,20 @@ import {
   Sandbox,
   Snapshot,
 } from "../src/index.js";
+import { SMALL } from "./small.js";
 
 describe("sandboxes", { concurrency: 4 }, () => {
   test("are gone after their block, also after an error", async () => {
     let id = "";
     const block = async () => {
-      await using box = await Sandbox.create();
+      await using box = await Sandbox.create(SMALL);
       id = box.id;
       throw new Error("in the block");
     };
     await assert.rejects(block, /in the block/);
     await assert.rejects(Sandbox.get(id), (error) => error instanceof NotFoundError && error.requestId !== undefined);
     await assert.rejects(
-      Sandbox.with({ memory: 256 }, (box) => {
+      Sandbox.with(SMALL, (box) => {
         id = box.id;
         throw new Error("in the function");
       }),
@@ -39,7 +40,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   test("that are kept outlive their block, and deleting twice is no error", async () => {
     let box: Sandbox;
     {
-      await using kept = await Sandbox.create("debian", { keep: true });
+      await using kept = await Sandbox.create("debian", { ...SMALL, keep: true });
       box = kept;
     }
     {
@@ -53,8 +54,8 @@ describe("sandboxes", { concurrency: 4 }, () => {
 
   test("have names of their own, and times are dates", async () => {
     const name = `only-${process.pid}-${Date.now()}`;
-    await using box = await Sandbox.create({ name, labels: { run: name } });
-    await assert.rejects(Sandbox.create({ name }), AlreadyExistsError);
+    await using box = await Sandbox.create({ ...SMALL, name, labels: { run: name } });
+    await assert.rejects(Sandbox.create({ ...SMALL, name }), AlreadyExistsError);
     assert.equal((await Sandbox.get(name)).id, box.id);
     assert.ok(Math.abs(Date.now() - box.info.createdAt.getTime()) < 3_600_000);
     const found: string[] = [];
@@ -65,7 +66,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("tell callbacks while the command runs, and wait for them", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     let heard = "";
     // It ends only because what it wrote was heard before it ended.
     const result = await box.run("echo ready; until test -e /tmp/go; do sleep 0.01; done; echo gone", {
@@ -88,7 +89,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("stream output, which can be left and resumed", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const stream = box.stream("echo begun; until test -e /tmp/go; do sleep 0.01; done; echo over; exit 5");
     for await (const out of stream) {
       assert.equal(out.text, "begun\n");
@@ -107,14 +108,14 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("deliver much output whole", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     const result = await box.run("head -c 20000000 /dev/zero");
     assert.equal(result.stdoutBytes.length, 20_000_000);
     assert.equal(result.truncated, false);
   });
 
   test("lose and repeat no byte when connections break", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     await using proxy = await breaking(Client.default().url);
     const through = await Sandbox.get(box.id, { client: new Client({ url: proxy.url, apiKey: key() }) });
     // It goes on only after its connection was cut.
@@ -133,7 +134,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("work in forks, in the order of the items, and nothing is left", async () => {
-    await using box = await Sandbox.create({ labels: { test: "map" } });
+    await using box = await Sandbox.create({ ...SMALL, labels: { test: "map" } });
     await box.files.write("/srv/base", "40");
     const add = async (fork: Sandbox, number: number) =>
       Number((await fork.run(`echo $(($(cat /srv/base) + ${number}))`)).stdout);
@@ -147,7 +148,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("are put back when an attempt fails", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     await box.files.write("/srv/state", "good");
     const failing = box.attempt(async () => {
       await box.files.write("/srv/state", "bad");
@@ -161,14 +162,14 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("begin from snapshots, which are listed", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     await box.files.write("/srv/seed", "1");
     const snapshot = await box.snapshot();
     try {
       await using forks = await snapshot.fork(2);
       assert.equal(forks.length, 2);
       for (const fork of forks) assert.equal(await fork.files.read("/srv/seed"), "1");
-      await using other = await Sandbox.create({ snapshot });
+      await using other = await Sandbox.create({ ...SMALL, snapshot });
       assert.equal(await other.files.read("/srv/seed"), "1");
       assert.ok((await Snapshot.list()).some((one) => one.id === snapshot.id));
       assert.equal((await Snapshot.get(snapshot.id)).info.createdAt.getTime(), snapshot.info.createdAt.getTime());
@@ -178,7 +179,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("tell what their network policy decided", async () => {
-    await using box = await Sandbox.create({ network: ["*.example.com"] });
+    await using box = await Sandbox.create({ ...SMALL, network: ["*.example.com"] });
     await box.run("getent hosts elsewhere.example.org");
     for await (const entry of box.egress({ verdict: "denied", follow: true })) {
       assert.equal(entry.name, "elsewhere.example.org");
@@ -188,7 +189,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("tell what happens to them, over broken connections", async () => {
-    await using box = await Sandbox.create();
+    await using box = await Sandbox.create(SMALL);
     await using proxy = await breaking(Client.default().url);
     const through = await Sandbox.get(box.id, { client: new Client({ url: proxy.url, apiKey: key() }) });
     const seen: string[] = [];
@@ -227,7 +228,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
   });
 
   test("can be made many at once", async () => {
-    const one = (number: number) => Sandbox.with({ memory: 128 }, async (box) => (await box.run(`echo ${number}`)).stdout);
+    const one = (number: number) => Sandbox.with({ ...SMALL, memory: 128 }, async (box) => (await box.run(`echo ${number}`)).stdout);
     assert.deepEqual(await Promise.all([0, 1, 2, 3, 4, 5].map(one)), ["0\n", "1\n", "2\n", "3\n", "4\n", "5\n"]);
   });
 });

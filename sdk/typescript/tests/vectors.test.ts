@@ -8,6 +8,7 @@ import * as cove from "../src/index.js";
 import { Client, Sandbox } from "../src/index.js";
 import { camel } from "../src/names.js";
 import { misbehaving } from "./misbehaving.js";
+import { SMALL } from "./small.js";
 
 type Values = Record<string, unknown>;
 interface Failure {
@@ -144,7 +145,7 @@ async function follow(box: Sandbox, steps: Step[]): Promise<void> {
 describe("against a real server", { concurrency: 4 }, () => {
   for (const scenario of load<Scenario>("sandboxes.json")) {
     test(scenario.name, async () => {
-      await using box = await Sandbox.create(options(scenario.create ?? {}, {}) as cove.SandboxOptions);
+      await using box = await Sandbox.create({ ...SMALL, ...(options(scenario.create ?? {}, {}) as cove.SandboxOptions) });
       await follow(box, scenario.steps);
     });
   }
