@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use cove_gateway::host::Audience;
 use cove_image::{Image, ImageHold};
-use cove_isolation::{Boot, Isolation, IsolationError, Machine, Restore, Root};
+use cove_isolation::{Boot, Isolation, IsolationError, Machine, MachineSpec, Restore, Root};
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, SandboxSpec, State};
 use cove_pool::{DiskSource, VolumeId};
@@ -279,15 +279,17 @@ impl Inner {
         let mut limits = record.limits.clone();
         limits.memory_mb = grown_mb.unwrap_or(limits.memory_mb);
         Boot {
-            id: record.id.clone(),
-            hostname: record
-                .spec
-                .name
-                .clone()
-                .unwrap_or_else(|| record.id.as_str().replace('_', "-")),
-            limits,
-            no_new_privs: record.spec.no_new_privs,
-            network: record.spec.network.clone(),
+            machine: MachineSpec {
+                id: record.id.clone(),
+                hostname: record
+                    .spec
+                    .name
+                    .clone()
+                    .unwrap_or_else(|| record.id.as_str().replace('_', "-")),
+                limits,
+                no_new_privs: record.spec.no_new_privs,
+                network: record.spec.network.clone(),
+            },
             root: Box::new(root),
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cove_isolation::slots::Slots;
-use cove_isolation::{Boot, Isolation, Machine, Root, TierHost};
+use cove_isolation::{Boot, Isolation, Machine, MachineSpec, Root, TierHost};
 use cove_isolation_container::{ContainerConfig, ContainerTier, Handing};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
@@ -87,14 +87,16 @@ async fn boot(handing: Handing) {
     };
     let tier = ContainerTier::open(config, &host).unwrap();
     let boot = Boot {
-        id: SandboxId::random(),
-        hostname: "box".into(),
-        limits: Resources {
-            memory_mb: 64,
-            ..Resources::default()
+        machine: MachineSpec {
+            id: SandboxId::random(),
+            hostname: "box".into(),
+            limits: Resources {
+                memory_mb: 64,
+                ..Resources::default()
+            },
+            no_new_privs: false,
+            network: Default::default(),
         },
-        no_new_privs: false,
-        network: Default::default(),
         root: Box::new(move || {
             Ok(Root {
                 image,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_isolation::slots::Slots;
-use cove_isolation::{Boot, Isolation, Machine, Root, TierHost};
+use cove_isolation::{Boot, Isolation, Machine, MachineSpec, Root, TierHost};
 use cove_isolation_container::{ContainerConfig, ContainerTier, OomOrder};
 use cove_model::{Resources, SandboxId};
 use cove_parser::Parser;
@@ -102,14 +102,16 @@ async fn guests_cannot_make_the_kernel_end_the_host_before_them() {
     };
     let tier = ContainerTier::open(config, &host).unwrap();
     let boot = Boot {
-        id: SandboxId::random(),
-        hostname: "box".into(),
-        limits: Resources {
-            memory_mb: 64,
-            ..Resources::default()
+        machine: MachineSpec {
+            id: SandboxId::random(),
+            hostname: "box".into(),
+            limits: Resources {
+                memory_mb: 64,
+                ..Resources::default()
+            },
+            no_new_privs: false,
+            network: Default::default(),
         },
-        no_new_privs: false,
-        network: Default::default(),
         root: Box::new(move || {
             Ok(Root {
                 image,

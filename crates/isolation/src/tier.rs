@@ -52,14 +52,20 @@ pub struct Root {
 /// Makes a root; may block.
 pub type MakeRoot = Box<dyn FnOnce() -> Result<Root, IsolationError> + Send>;
 
-/// What to boot. The root is made by the tier, which prepares the rest at the same time.
-pub struct Boot {
+/// What a machine is to be, whatever its root.
+#[derive(Debug, Clone)]
+pub struct MachineSpec {
     pub id: SandboxId,
     pub hostname: String,
     pub limits: Resources,
     pub no_new_privs: bool,
     /// In force before the first instruction of the guest.
     pub network: NetworkPolicy,
+}
+
+/// What to boot. The root is made by the tier, which prepares the rest at the same time.
+pub struct Boot {
+    pub machine: MachineSpec,
     pub root: MakeRoot,
 }
 

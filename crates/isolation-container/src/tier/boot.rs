@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use cove_isolation::slots::Slot;
-use cove_isolation::{Boot, IsolationError, MakeRoot, Root};
-use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_isolation::{Boot, IsolationError, MachineSpec, MakeRoot, Root};
+use cove_model::Resources;
 use cove_spawner::message::Start;
 use cove_spawner::{boot_id, shared};
 use tokio::task::spawn_blocking;
@@ -21,22 +21,20 @@ use crate::{rootfs, shown};
 impl ContainerTier {
     pub(super) async fn boot_in_seat(&self, boot: Boot) -> Result<Container, IsolationError> {
         let shared = Arc::clone(&self.shared);
-        shared.capabilities().check(&boot.limits)?;
-        let plan = Arc::new(Plan {
-            id: boot.id,
-            network: boot.network,
-            hostname: boot.hostname,
-            limits: boot.limits,
-            no_new_privs: boot.no_new_privs,
-        });
+        let Boot {
+            machine,
+            root: make,
+        } = boot;
+        shared.capabilities().check(&machine.limits)?;
+        let machine = Arc::new(machine);
         let ready = shared.take_ready();
         let runtime = tokio::runtime::Handle::current();
         let (made, root) = std::sync::mpsc::sync_channel(1);
         // While the child prepares itself the volume is made. Begun first: the other waits for it.
         let rooting = {
-            let (shared, plan) = (Arc::clone(&shared), Arc::clone(&plan));
+            let (shared, machine) = (Arc::clone(&shared), Arc::clone(&machine));
             spawn_blocking(move || {
-                let _ = made.send(shared.make_root(boot.root, &plan));
+                let _ = made.send(shared.make_root(make, &machine));
             })
         };
         let seating = {
@@ -44,11 +42,11 @@ impl ContainerTier {
             blocking(move || {
                 let _entered = runtime.enter();
                 let seat = ready.map_or_else(|| shared.maker.make(), Ok)?;
-                let cpus = shared.furnish(&seat, &plan)?;
+                let cpus = shared.furnish(&seat, &machine)?;
                 let root = root.recv().map_err(|error| {
                     IsolationError::failed("make the root")(io::Error::other(error))
                 })??;
-                shared.finish(seat, cpus, &root, &plan)
+                shared.finish(seat, cpus, &root, &machine)
             })
         };
         // Nobody may clear a failed boot away while its volume is still being made.
@@ -61,8 +59,8 @@ impl ContainerTier {
 
 impl Shared {
     /// Puts a seat's limits and network in force; nothing of the sandbox runs yet.
-    fn furnish(&self, seat: &Seat, boot: &Plan) -> Result<CpuHold, IsolationError> {
-        let limits = &boot.limits;
+    fn furnish(&self, seat: &Seat, spec: &MachineSpec) -> Result<CpuHold, IsolationError> {
+        let limits = &spec.limits;
         let cpus = CpuHold::take(&self.cpus, limits);
         let group = seat.group();
         let limit = |error| IsolationError::failed("set the limits")(error);
@@ -84,15 +82,15 @@ impl Shared {
                 )
                 .map_err(limit)?;
         }
-        seat.link().set(&boot.id, &boot.network)?;
+        seat.link().set(&spec.id, &spec.network)?;
         Ok(cpus)
     }
 
-    fn make_root(&self, make: MakeRoot, plan: &Plan) -> Result<Root, IsolationError> {
+    fn make_root(&self, make: MakeRoot, spec: &MachineSpec) -> Result<Root, IsolationError> {
         let root = make()?;
         let network = self.host.network.as_ref();
         let resolver = network.map(|network| network.addresses().gateway());
-        rootfs::prepare(&root.disk, &plan.hostname, resolver)
+        rootfs::prepare(&root.disk, &spec.hostname, resolver)
             .map_err(IsolationError::failed("prepare the disk"))?;
         Ok(root)
     }
@@ -102,9 +100,9 @@ impl Shared {
         seat: Seat,
         cpus: CpuHold,
         root: &Root,
-        boot: &Plan,
+        spec: &MachineSpec,
     ) -> Result<Container, IsolationError> {
-        let limits = &boot.limits;
+        let limits = &spec.limits;
         let uid_base = seat.uid_base();
         let overlay = rootfs::mount(
             root,
@@ -115,15 +113,15 @@ impl Shared {
         )?;
         let visible = limits.visible_cpus();
         let start = Start {
-            hostname: boot.hostname.clone(),
-            sandbox: boot.id.to_string(),
+            hostname: spec.hostname.clone(),
+            sandbox: spec.id.to_string(),
             boot_id: boot_id::random().map_err(IsolationError::failed("make a boot id"))?,
             cpuinfo: self.cpuinfo.for_cpus(visible),
             cpu_online: shown::cpu_online(visible),
             meminfo: shown::meminfo(limits.memory_ceiling_mb() << 20),
             shm_bytes: shared::shm_bytes(limits.memory_mb),
             open_files: limits.open_files,
-            no_new_privs: boot.no_new_privs,
+            no_new_privs: spec.no_new_privs,
         };
         let taken = seat.start(&start, overlay)?;
         let mut clean_up = TakenGuard {
@@ -144,8 +142,8 @@ impl Shared {
             cpu: limits.cpu,
             device: self.host.pool_device,
             guest: self.capturer.guest.clone(),
-            sandbox: Some(boot.id.clone()),
-            network: boot.network.clone(),
+            sandbox: Some(spec.id.clone()),
+            network: spec.network.clone(),
         };
         let pidfd = clean_up
             .pidfd
@@ -164,15 +162,6 @@ impl Shared {
             (Arc::clone(&self.capturer), Arc::clone(&self.retired)),
         ))
     }
-}
-
-/// What `finish` needs of a [`Boot`] besides its root.
-struct Plan {
-    id: SandboxId,
-    hostname: String,
-    network: NetworkPolicy,
-    limits: Resources,
-    no_new_privs: bool,
 }
 
 /// CPUs that go back unless the boot succeeds.

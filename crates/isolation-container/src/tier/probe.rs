@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_isolation::{Afterwards, Boot, Isolation, IsolationError, Machine, Restore, Root};
+use cove_isolation::{
+    Afterwards, Boot, Isolation, IsolationError, Machine, MachineSpec, Restore, Root,
+};
 use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_pool::Disk;
 
@@ -73,14 +75,16 @@ impl ContainerTier {
                 disk: Disk::at(scratch.0.join("volume")),
             };
             Boot {
-                id: SandboxId::random(),
-                hostname: "probe".into(),
-                limits: Resources {
-                    memory_mb: PROBE_MEMORY_MB,
-                    ..Resources::default()
+                machine: MachineSpec {
+                    id: SandboxId::random(),
+                    hostname: "probe".into(),
+                    limits: Resources {
+                        memory_mb: PROBE_MEMORY_MB,
+                        ..Resources::default()
+                    },
+                    no_new_privs: false,
+                    network: NetworkPolicy::default(),
                 },
-                no_new_privs: false,
-                network: NetworkPolicy::default(),
                 root: Box::new(move || Ok(root)),
             }
         };

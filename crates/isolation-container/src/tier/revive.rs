@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use cove_isolation::{IsolationError, Restore, Root};
-use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_isolation::{Boot, IsolationError, MachineSpec, Restore, Root};
+use cove_model::Resources;
 use cove_spawner::shared;
 
 use super::boot::CpuHold;
@@ -29,18 +29,16 @@ impl ContainerTier {
         only_prove: bool,
     ) -> Result<Option<Container>, IsolationError> {
         let Restore { boot, memory } = restore;
-        self.shared.capabilities().check(&boot.limits)?;
+        let Boot { machine, root } = boot;
+        self.shared.capabilities().check(&machine.limits)?;
         self.shared.capturer.program()?;
         let shared = Arc::clone(&self.shared);
         let runtime = tokio::runtime::Handle::current();
         blocking(move || {
             let _entered = runtime.enter();
-            let root = (boot.root)()?;
+            let root = root()?;
             let plan = Copy {
-                id: &boot.id,
-                hostname: &boot.hostname,
-                limits: &boot.limits,
-                network: &boot.network,
+                spec: &machine,
                 root: &root,
                 memory: &memory,
                 only_prove,
@@ -53,10 +51,7 @@ impl ContainerTier {
 
 /// What to bring back, and as what.
 struct Copy<'a> {
-    id: &'a SandboxId,
-    hostname: &'a str,
-    limits: &'a Resources,
-    network: &'a NetworkPolicy,
+    spec: &'a MachineSpec,
     root: &'a Root,
     memory: &'a Path,
     only_prove: bool,
@@ -99,13 +94,12 @@ impl Drop for GroupGuard {
 impl Shared {
     fn revive(&self, copy: &Copy<'_>) -> Result<Option<Container>, IsolationError> {
         let &Copy {
-            hostname,
-            limits,
+            spec,
             root,
             memory,
             only_prove,
-            ..
         } = copy;
+        let limits = &spec.limits;
         check_size(memory, limits)?;
         let slot = self
             .maker
@@ -150,7 +144,7 @@ impl Shared {
             .unwrap_or_default();
         let plan = Plan {
             memory,
-            hostname,
+            hostname: &spec.hostname,
             uid_base: slot.uid_base(),
             ids: ids.as_fd(),
             group: &group,
@@ -170,11 +164,11 @@ impl Shared {
         let restored = restore::restore(&self.capturer, &plan, overlay, attach, |first| {
             shared_memory::limit(first.pid, plan.shm_bytes)
                 .map_err(IsolationError::failed("limit the shared memory"))?;
-            boot_id::renew(first.pid, copy.id)
+            boot_id::renew(first.pid, &spec.id)
                 .map_err(IsolationError::failed("give the copy a boot id"))?;
             oom::settle(&group, first.pid).map_err(IsolationError::failed("set the OOM scores"))?;
             if let Some(link) = link.0.borrow().as_ref() {
-                link.set(copy.id, copy.network)?;
+                link.set(&spec.id, &spec.network)?;
             }
             self.put_in_force(&group, limits, &cpus.chosen)
         })?;
@@ -205,8 +199,8 @@ impl Shared {
             cpu: limits.cpu,
             device: self.host.pool_device,
             guest,
-            sandbox: Some(copy.id.clone()),
-            network: copy.network.clone(),
+            sandbox: Some(spec.id.clone()),
+            network: spec.network.clone(),
         };
         guard.kept = true;
         cpus.keep();

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use cove_isolation::slots::Slots;
 use cove_isolation::{
-    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, Restore, Root, TierHost,
+    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, MachineSpec, Restore,
+    Root, TierHost,
 };
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::{Resources, SandboxId};
@@ -216,11 +217,13 @@ impl Host {
             disk: Disk::at(volume.to_owned()),
         };
         Boot {
-            id: SandboxId::random(),
-            hostname: hostname.into(),
-            limits,
-            no_new_privs: false,
-            network: Default::default(),
+            machine: MachineSpec {
+                id: SandboxId::random(),
+                hostname: hostname.into(),
+                limits,
+                no_new_privs: false,
+                network: Default::default(),
+            },
             root: Box::new(move || Ok(root)),
         }
     }
@@ -323,7 +326,7 @@ impl Host {
     /// Brings the sandbox itself back, not a copy of it.
     pub async fn resume(&self, snapshot: &Snapshot, hostname: &str, id: SandboxId) -> Sandbox {
         let (mut restore, volume) = self.restore_of(snapshot, hostname, memory_limit(MEMORY_MB));
-        restore.boot.id = id;
+        restore.boot.machine.id = id;
         let machine = self.tier.restore(restore).await;
         Sandbox::new(machine.expect("the sandbox is resumed"), volume)
     }
