@@ -160,7 +160,7 @@ impl Control {
             .as_ref()
             .ok_or_else(|| ControlError::internal("only the holder of a key is given a token"))?;
         let token = self.token(id, key, purpose);
-        self.0.searches.give(purpose, &token, id);
+        self.0.callers.searches.give(purpose, &token, id);
         Ok(token)
     }
 
@@ -243,7 +243,7 @@ impl Control {
         origin: &Origin,
         fits: impl Fn(&str) -> bool + Sync,
     ) -> Result<Option<(SandboxId, String)>, ControlError> {
-        let searches = &self.0.searches;
+        let searches = &self.0.callers.searches;
         let known = lock(&searches.found).get(mark).cloned();
         if let Some(known) = known.filter(|known| fits(&known.token)) {
             return Ok(Some((known.sandbox, known.token)));
@@ -278,27 +278,33 @@ impl Control {
     async fn candidates(&self, purpose: &str) -> Result<Vec<Candidate>, ControlError> {
         let mut keys: HashMap<OrgId, Vec<Key>> = HashMap::new();
         let mut found = Vec::new();
-        let mut page = PageRequest {
-            limit: PAGE,
-            cursor: None,
-        };
-        loop {
-            let rows = self.store().all_sandboxes(&page).await?;
-            for row in rows.items {
-                if row.deleted_at.is_some() {
-                    continue;
+        for host in self.hosts() {
+            let mut page = PageRequest {
+                limit: PAGE,
+                cursor: None,
+            };
+            loop {
+                let rows = self.store().sandboxes_on(&host.id, &page).await?;
+                for row in rows.items {
+                    if row.deleted_at.is_some() {
+                        continue;
+                    }
+                    if !keys.contains_key(&row.org) {
+                        let all = self.usable_keys(&row.org).await?;
+                        keys.insert(row.org.clone(), all);
+                    }
+                    self.candidates_of(&row, &keys[&row.org], purpose, &mut found);
                 }
-                if !keys.contains_key(&row.org) {
-                    let all = self.usable_keys(&row.org).await?;
-                    keys.insert(row.org.clone(), all);
+                if found.len() >= CANDIDATES_MAX {
+                    return Ok(found);
                 }
-                self.candidates_of(&row, &keys[&row.org], purpose, &mut found);
-            }
-            page.cursor = rows.next_cursor;
-            if page.cursor.is_none() || found.len() >= CANDIDATES_MAX {
-                return Ok(found);
+                page.cursor = rows.next_cursor;
+                if page.cursor.is_none() {
+                    break;
+                }
             }
         }
+        Ok(found)
     }
 
     fn candidates_of(
@@ -336,14 +342,14 @@ impl Control {
     /// A key that is not revoked, remembered for a moment.
     async fn key_by_id(&self, org: &OrgId, id: &KeyId) -> Result<Option<Key>, ControlError> {
         let now = self.steady();
-        let epoch = match self.0.keyring.recall_id(id, now) {
+        let epoch = match self.0.callers.keyring.recall_id(id, now) {
             Ok(key) => return Ok(Some(key).filter(|key| key.org == *org)),
             Err(epoch) => epoch,
         };
         let all = self.usable_keys(org).await?;
         let found = all.into_iter().find(|key| key.id == *id);
         if let Some(key) = &found {
-            self.0.keyring.remember_id(key.clone(), now, epoch);
+            self.0.callers.keyring.remember_id(key.clone(), now, epoch);
         }
         Ok(found)
     }

@@ -66,7 +66,7 @@ pub(crate) struct Telling {
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        self.control.0.taken_back.tell(self.taken.clone());
+        self.control.0.callers.taken_back.tell(self.taken.clone());
     }
 }
 
@@ -209,7 +209,7 @@ enum Stay {
 
 impl Control {
     pub(crate) fn taken_back(&self) -> broadcast::Receiver<Taken> {
-        self.0.taken_back.0.subscribe()
+        self.0.callers.taken_back.0.subscribe()
     }
 
     pub(crate) fn telling(&self, taken: Taken) -> Telling {
@@ -230,13 +230,13 @@ impl Control {
     /// A key, read once in a while for all that was let in by it.
     async fn key_shared(&self, id: &KeyId) -> Result<Option<Key>, ControlError> {
         let now = self.steady();
-        let epoch = match self.0.keyring.recall_id(id, now) {
+        let epoch = match self.0.callers.keyring.recall_id(id, now) {
             Ok(key) => return Ok(Some(key)),
             Err(epoch) => epoch,
         };
         let found = self.store().key(id).await?;
         if let Some(key) = found.as_ref().filter(|key| key.revoked_at.is_none()) {
-            self.0.keyring.remember_id(key.clone(), now, epoch);
+            self.0.callers.keyring.remember_id(key.clone(), now, epoch);
         }
         Ok(found)
     }

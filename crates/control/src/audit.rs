@@ -265,7 +265,7 @@ impl Control {
         let record = self.audit_record(org, principal, deed, result);
         let control = self.clone();
         let writing = async move { control.0.audit.write(record).await };
-        let written = match self.0.changes.spawn(writing).await {
+        let written = match self.0.tasks.changes.spawn(writing).await {
             Ok(written) => written,
             Err(error) => Err(StoreError::Unavailable(error.into())),
         };

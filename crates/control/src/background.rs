@@ -1,8 +1,10 @@
 //! What runs without being asked: events, metering, idle policies, reconciling, sweeping.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cove_store::Retention;
+use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
-use crate::meter::Rounds;
+use crate::hosts::Host;
 
 /// How long the host is asked to wait for the next event.
 const EVENTS_WAIT_MS: u64 = 20_000;
@@ -33,16 +35,27 @@ const PACE_MIN: Duration = Duration::from_millis(10);
 
 impl Control {
     /// Call once before anything else: makes the home organisation and brings the books and the
-    /// host into agreement after whatever happened before. Needs the store; a runner that does not
+    /// hosts into agreement after whatever happened before. Needs the store; a runner that does not
     /// answer yet is met again by [`Control::run`].
     pub async fn prepare(&self) -> Result<(), ControlError> {
+        self.register_hosts().await?;
         self.read_clocks().await?;
         self.ensure_home().await?;
         self.0.audit.take_over().await?;
-        match self.reconcile().await {
+        let met = join_all(self.hosts().iter().map(|host| self.meet(host))).await;
+        met.into_iter().collect::<Result<(), _>>()?;
+        match self.tend_images().await {
+            Err(error) if error.code == ErrorCode::RunnerUnreachable => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Reconciles a host at the start, or later when it does not answer yet.
+    async fn meet(&self, host: &Arc<Host>) -> Result<(), ControlError> {
+        match self.reconcile(host).await {
             Err(error) if error.code == ErrorCode::RunnerUnreachable => {
-                tracing::warn!(%error, "the host does not answer yet; its sandboxes are looked at later");
-                self.0.stale.mark_all();
+                tracing::warn!(%error, host = %host.id, "the host does not answer yet; its sandboxes are looked at later");
+                host.stale.mark_all();
                 Ok(())
             }
             outcome => outcome,
@@ -57,30 +70,14 @@ impl Control {
         if let Err(error) = self.resume_image_jobs().await {
             tracing::warn!(%error, "image jobs are followed again only when somebody asks");
         }
-        let rounds = std::sync::Arc::new(Rounds::default());
-        self.on_and_on(&mut loops, "events", |control| async move {
-            control.await_events(EVENTS_WAIT_MS).await?;
-            tokio::time::sleep(EVENTS_PAUSE).await;
-            Ok(())
-        });
-        self.on_and_on(&mut loops, "settle", |control| async move {
-            control.settle_marked().await
-        });
-        self.every(&mut loops, "meter", config.meter_every, move |control| {
-            let rounds = std::sync::Arc::clone(&rounds);
-            async move { control.meter_all(&rounds).await }
-        });
+        for host in self.hosts() {
+            self.work_for(&mut loops, host);
+        }
         self.every(
             &mut loops,
-            "lifecycle",
-            config.lifecycle_every,
-            |control| async move { control.tick().await },
-        );
-        self.every(
-            &mut loops,
-            "reconcile",
+            "images",
             config.reconcile_every,
-            |control| async move { control.reconcile().await },
+            |control| async move { control.tend_images().await },
         );
         self.every(
             &mut loops,
@@ -98,12 +95,15 @@ impl Control {
             control.move_audit().await
         });
         shutdown.cancelled().await;
-        self.0.closing.cancel();
+        self.0.tasks.closing.cancel();
         loops.shutdown().await;
-        self.0.changes.close();
-        if timeout(DRAIN_MAX, self.0.changes.wait()).await.is_err() {
+        self.0.tasks.changes.close();
+        if timeout(DRAIN_MAX, self.0.tasks.changes.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!(
-                left = self.0.changes.len(),
+                left = self.0.tasks.changes.len(),
                 "changes were cut off at shutdown"
             );
         }
@@ -115,14 +115,55 @@ impl Control {
         }
     }
 
-    /// Whether the store and the runner answer, for readiness checks.
+    /// What is done for one host, at a pace of its own: a host that does not answer holds up no other.
+    fn work_for(&self, loops: &mut JoinSet<()>, host: &Arc<Host>) {
+        let config = self.config();
+        let of = |host: &Arc<Host>| Arc::clone(host);
+        let one = of(host);
+        self.on_and_on(loops, "events", move |control| {
+            let host = of(&one);
+            async move {
+                control.await_events(&host, EVENTS_WAIT_MS).await?;
+                tokio::time::sleep(EVENTS_PAUSE).await;
+                Ok(())
+            }
+        });
+        let one = of(host);
+        self.on_and_on(loops, "settle", move |control| {
+            let host = of(&one);
+            async move { control.settle_marked(&host).await }
+        });
+        let one = of(host);
+        self.every(loops, "meter", config.meter_every, move |control| {
+            let host = of(&one);
+            async move { control.meter_all(&host).await }
+        });
+        let one = of(host);
+        self.every(loops, "lifecycle", config.lifecycle_every, move |control| {
+            let host = of(&one);
+            async move { control.tick(&host).await }
+        });
+        let one = of(host);
+        self.every(loops, "reconcile", config.reconcile_every, move |control| {
+            let host = of(&one);
+            async move { control.reconcile(&host).await }
+        });
+    }
+
+    /// Whether the store and at least one host answer, for readiness checks.
     pub async fn ready(&self) -> Result<(), ControlError> {
         self.home()?;
         self.store().check().await?;
+        let asked = self.ask_hosts(|host| async move { self.host_ready(&host).await });
+        asked.await.map(drop)
+    }
+
+    async fn host_ready(&self, host: &Host) -> Result<(), ControlError> {
         let asking = async {
-            let after = self.store().host_position().await?.unwrap_or_default();
-            self.runner().events(after.sequence, 0).await?;
-            self.runner().check().await?;
+            let after = self.store().host_position(&host.id).await?;
+            let runner = host.runner().await?;
+            runner.events(after.unwrap_or_default().sequence, 0).await?;
+            runner.check().await?;
             Ok(())
         };
         match timeout(READY_WAIT, asking).await {
@@ -137,7 +178,7 @@ impl Control {
     async fn keep_uses(&self) -> Result<(), ControlError> {
         self.read_clocks().await?;
         self.keep_activity().await?;
-        let used = self.0.keyring.take_used();
+        let used = self.0.callers.keyring.take_used();
         if used.is_empty() {
             return Ok(());
         }
@@ -179,7 +220,9 @@ impl Control {
                 if let Err(error) = attempt(work(control.clone())).await {
                     complain(name, &error);
                     tokio::time::sleep(FAILURE_PAUSE).await;
-                    control.0.stale.nudge();
+                    for host in control.hosts() {
+                        host.stale.nudge();
+                    }
                 }
             }
         });

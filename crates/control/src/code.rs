@@ -139,10 +139,10 @@ impl Control {
         let language = request.language.unwrap_or(context.language);
         let turn = timeout(
             TURN_WAIT,
-            self.0.contexts.lock(&key(&access, &context.id, "run")),
+            self.lock_context(key(&access, &context.id, "run")),
         )
         .await
-        .map_err(|_| busy())?;
+        .map_err(|_| busy())??;
         let guest = access.guest();
         // What the context said before is not this run's.
         let before = guest.process(context.id.clone()).await?;
@@ -193,11 +193,8 @@ impl Control {
         let language = request.language.unwrap_or_default();
         let driver = Driver::from(language);
         // Two first runs at once share one context.
-        let _one = self
-            .0
-            .contexts
-            .lock(&key(access, driver.name(), "default"))
-            .await;
+        let lock = key(access, driver.name(), "default");
+        let _one = self.lock_context(lock).await?;
         let found = contexts(guest)
             .await?
             .into_iter()
@@ -291,8 +288,8 @@ impl Control {
     ) -> tokio::task::JoinHandle<Result<(), ControlError>> {
         let (control, guest) = (self.clone(), access.guest().clone());
         let (lock, context) = (key(access, context, "input"), context.to_owned());
-        self.0.changes.spawn(async move {
-            let _one = control.0.contexts.lock(&lock).await;
+        self.0.tasks.changes.spawn(async move {
+            let _one = control.lock_context(lock).await?;
             let written = timeout(INPUT_WAIT, async {
                 let mut writer = guest.stdin(context.clone()).await?;
                 writer.write(data).await?;

@@ -1,6 +1,6 @@
 //! What the network policies of sandboxes decided, read from the host for their owners.
 
-use cove_model::SandboxId;
+use cove_model::{HostId, SandboxId};
 use cove_runner::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use cove_store::Scope;
 
@@ -35,6 +35,7 @@ impl EgressFilter {
 /// The log of one sandbox, read forward.
 pub struct EgressReader {
     control: Control,
+    host: HostId,
     sandbox: SandboxId,
     filter: EgressFilter,
     after: u64,
@@ -56,6 +57,7 @@ impl Control {
             .map(|name| name.trim_end_matches('.').to_ascii_lowercase());
         Ok(EgressReader {
             control: self.clone(),
+            host: record.host,
             sandbox: record.id,
             filter,
             after,
@@ -75,7 +77,7 @@ impl EgressReader {
                 wait_ms,
                 verdict: self.filter.verdict,
             };
-            let mut batch = self.control.runner().egress(query).await?;
+            let mut batch = self.control.runner(&self.host).await?.egress(query).await?;
             let read = batch.entries.len();
             lost |= batch.lost;
             let wanted = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -134,6 +134,8 @@ impl From<StoreError> for ControlError {
             StoreError::Newer { .. }
             | StoreError::Address(_)
             | StoreError::Database(_)
+            | StoreError::OtherHost { .. }
+            | StoreError::NoHost
             | StoreError::Corrupt { .. } => Self::internal("the control plane's database failed")
                 .retry_after(UNREACHABLE_RETRY_S)
                 .because(error),

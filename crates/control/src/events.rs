@@ -1,6 +1,6 @@
 //! What happened, kept and told live.
 //!
-//! The host's events are taken over in batches, given a sequence of the control plane's own and kept;
+//! Each host's events are taken over in batches, given a sequence of the control plane's own and kept;
 //! how far the host's log was read is written in the same transaction, so each event is kept once.
 //! Listeners are woken from here and share what is new; one that was away reads what it missed from the
 //! store, as long as that is still kept.
@@ -14,10 +14,13 @@ use cove_limits::PAGE_MAX;
 use cove_model::{Event, EventKind, Restated, SandboxId, State};
 use cove_runner::EventBatch;
 use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
+use futures_util::future::join_all;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Exclusive;
+use crate::hosts::Host;
 use crate::listeners::{Follower, SharedEvent, shared};
 use crate::principal::Principal;
 use crate::{Control, Sandbox};
@@ -83,7 +86,7 @@ impl EventSubscription {
                 changed = self.follower.latest.changed() => if changed.is_err() {
                     return Ok(None);
                 },
-                () = self.control.0.closing.cancelled() => return Ok(None),
+                () = self.control.0.tasks.closing.cancelled() => return Ok(None),
             }
         }
     }
@@ -201,17 +204,25 @@ impl Control {
         limit: u32,
     ) -> Result<Vec<StoredEvent>, ControlError> {
         principal.require(Scope::Read)?;
-        let sandbox = match sandbox {
-            Some(which) => Some(self.find(principal, which).await?.id),
-            None => None,
+        let (sandbox, host) = match sandbox {
+            Some(which) => {
+                let found = self.find(principal, which).await?;
+                (Some(found.id), Some(found.host))
+            }
+            None => (None, None),
         };
         // Whoever has just been answered finds what came of it.
-        match timeout(TAKE_WAIT, self.take_events()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "events are listed as far as they are known");
+        let asked = self.hosts().iter();
+        let asked = asked.filter(|one| host.as_ref().is_none_or(|host| *host == one.id));
+        let taking = join_all(asked.map(|host| timeout(TAKE_WAIT, self.take_events(host))));
+        for taken in taking.await {
+            match taken {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "events are listed as far as they are known");
+                }
+                Err(_) => tracing::debug!("a host is slow; events are listed as far as known"),
             }
-            Err(_) => tracing::debug!("the host is slow; events are listed as far as known"),
         }
         let limit = limit.clamp(1, PAGE_MAX);
         let found = self
@@ -222,61 +233,77 @@ impl Control {
     }
 
     /// Waits up to `wait_ms` for the host to have something to tell, and takes it over.
-    pub(crate) async fn await_events(&self, wait_ms: u64) -> Result<(), ControlError> {
-        let after = self.store().host_position().await?.unwrap_or_default();
-        self.runner().events(after.sequence, wait_ms).await?;
-        self.take_events().await
+    pub(crate) async fn await_events(
+        &self,
+        host: &Arc<Host>,
+        wait_ms: u64,
+    ) -> Result<(), ControlError> {
+        let after = self.store().host_position(&host.id).await?;
+        let after = after.unwrap_or_default().sequence;
+        host.runner().await?.events(after, wait_ms).await?;
+        self.take_events(host).await
     }
 
     /// Takes over what the host has to tell by now.
-    async fn take_events(&self) -> Result<(), ControlError> {
+    async fn take_events(&self, host: &Arc<Host>) -> Result<(), ControlError> {
         // Two at once would keep the same events twice.
-        let turn = Arc::clone(&self.0.taking_events).lock_owned().await;
-        let control = self.clone();
+        let turn = self.0.guards.lock(Exclusive::Events(host.id.clone()));
+        let turn = turn.await?;
+        let (control, host) = (self.clone(), Arc::clone(host));
         // To its end, whoever still waits: what was kept and not announced would wake nobody.
         let taking = async move {
             let _turn = turn;
-            control.take_over().await
+            control.take_over(&host).await
         };
-        let taken = self.0.changes.spawn(taking).await;
+        let taken = self.0.tasks.changes.spawn(taking).await;
         taken.map_err(|error| ControlError::internal("the work broke off").because(error))?
     }
 
-    async fn take_over(&self) -> Result<(), ControlError> {
+    async fn take_over(&self, host: &Host) -> Result<(), ControlError> {
         let HostPosition {
             sequence: after,
             life,
-        } = self.store().host_position().await?.unwrap_or_default();
-        let mut batch = self.runner().events(after, 0).await?;
+        } = self
+            .store()
+            .host_position(&host.id)
+            .await?
+            .unwrap_or_default();
+        let mut runner = host.runner().await?;
+        let mut batch = runner.events(after, 0).await?;
         let is_other = batch.life != life;
+        if is_other {
+            runner = host.identified().await?;
+        }
         if is_other && !life.is_empty() {
             // Another start of the host's process: everything it tells is new, whatever its numbers.
-            batch = self.runner().events(0, 0).await?;
+            batch = runner.events(0, 0).await?;
         }
         // What an earlier process of ours left undone is looked at by the first round of this one.
-        let is_first = !self.0.events_met.load(Ordering::Relaxed);
+        let is_first = !host.events_met.load(Ordering::Relaxed);
         if !is_other && !is_first && !batch.lost && batch.next >= after {
-            return self.keep_events(batch, after, false).await;
+            return self.keep_events(host, batch, after, false).await;
         }
         // Some may be lost: look at everything. Those that are gone by now were told of, if they were,
         // before all that is read from here on.
-        self.0.stale.mark_all();
-        let gone = self.store().buried_sandboxes(BURIED_LOOK).await?;
+        host.stale.mark_all();
+        let gone = self.store();
+        let gone = gone.buried_sandboxes(&host.id, BURIED_LOOK).await?;
         loop {
             let (next, done) = (batch.next, batch.events.is_empty());
-            self.keep_events(batch, after, is_other).await?;
+            self.keep_events(host, batch, after, is_other).await?;
             if done {
                 break;
             }
-            batch = self.runner().events(next, 0).await?;
+            batch = runner.events(next, 0).await?;
         }
         self.tell_the_end(&gone).await?;
-        self.0.events_met.store(true, Ordering::Relaxed);
+        host.events_met.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     async fn keep_events(
         &self,
+        host: &Host,
         batch: EventBatch,
         after: u64,
         is_new: bool,
@@ -288,6 +315,8 @@ impl Control {
                 Some(owner) => owner,
                 None => {
                     let record = self.store().any_sandbox(&event.sandbox).await?;
+                    // What a host says of another host's sandbox is no event of that sandbox.
+                    let record = record.filter(|record| record.host == host.id);
                     owners
                         .entry(event.sandbox.clone())
                         .or_insert(record.map(|record| record.org))
@@ -297,12 +326,12 @@ impl Control {
             match &event.kind {
                 EventKind::State { state, .. } => {
                     let at = self.0.clocks.placed(event.boot_time.as_ref());
-                    self.0.stale.told(&event.sandbox, *state, at);
+                    host.stale.told(&event.sandbox, *state, at);
                 }
                 EventKind::MemoryGrown { .. } | EventKind::Adopted => {
-                    self.0.stale.mark(&event.sandbox);
+                    host.stale.mark(&event.sandbox);
                 }
-                EventKind::RolledBack { .. } => self.0.stale.mark(&event.sandbox),
+                EventKind::RolledBack { .. } => host.stale.mark(&event.sandbox),
                 EventKind::Oom { .. }
                 | EventKind::DiskHeld { .. }
                 | EventKind::DiskReleased
@@ -332,7 +361,8 @@ impl Control {
             sequence: batch.next,
             life: batch.life,
         };
-        let stored = self.store().append_events(&events, Some(position)).await?;
+        let position = Some((host.id.clone(), position));
+        let stored = self.store().append_events(&events, position).await?;
         self.announce(&stored);
         Ok(())
     }

@@ -4,6 +4,7 @@
 use cove_store::Operations;
 
 use crate::Control;
+use crate::hosts::Host;
 
 /// A table and how many entries it has.
 pub type TableSize = (&'static str, usize);
@@ -18,20 +19,21 @@ impl Control {
     /// but for locks, which are thrown out above a number, and for uses, which are written down now and then.
     pub fn table_sizes(&self) -> Vec<TableSize> {
         let inner = &self.0;
-        vec![
-            ("locks", inner.locks.len()),
-            ("context_locks", inner.contexts.len()),
-            ("activity", inner.activity.len()),
-            ("idleness", inner.idleness.len()),
-            ("wakes", inner.wakes.len()),
-            ("snapshots_under_way", inner.snapshots_under_way.len()),
-            ("checkpoints", inner.checkpoints.len()),
-            ("stale", inner.stale.len()),
+        let of_hosts =
+            |count: fn(&Host) -> usize| self.hosts().iter().map(|host| count(host)).sum();
+        let mut sizes = inner.guards.sizes();
+        sizes.extend([
+            ("activity", inner.in_use.activity.len()),
+            ("idleness", of_hosts(|host| host.idleness.len())),
+            ("wakes", inner.in_use.wakes.len()),
+            ("checkpoints", of_hosts(|host| host.checkpoints.len())),
+            ("stale", of_hosts(|host| host.stale.len())),
             ("listeners", inner.listeners.len()),
-            ("changes", inner.changes.len()),
+            ("changes", inner.tasks.changes.len()),
             ("audit", inner.audit.waiting()),
-            ("accounts", inner.budget.accounts()),
-        ]
+            ("accounts", inner.callers.budget.accounts()),
+        ]);
+        sizes
     }
 
     /// Tables that remember keys, tokens and refusals for a while, whatever became of their sandboxes. Each
@@ -39,8 +41,8 @@ impl Control {
     pub fn cache_sizes(&self) -> Vec<TableSize> {
         let inner = &self.0;
         vec![
-            ("keys", inner.keyring.len()),
-            ("searches", inner.searches.len()),
+            ("keys", inner.callers.keyring.len()),
+            ("searches", inner.callers.searches.len()),
             ("refusals", inner.audit.refusals().len()),
         ]
     }

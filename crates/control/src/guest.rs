@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX, TAG_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
-use cove_model::{ProcessId, SandboxId, State};
+use cove_model::{HostId, ProcessId, SandboxId, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
@@ -251,8 +251,11 @@ impl GuestAccess {
     /// Whether the sandbox is at rest now, by what its host says. A connection that a capture cut may
     /// fail in many ways; this tells them from a guest that is really gone.
     pub async fn rests(&self) -> bool {
-        let view = self.control.runner().get(&self.sandbox.id).await;
-        view.is_ok_and(|view| is_at_rest(view.state))
+        let view = async {
+            let runner = self.control.runner(&self.sandbox.host).await?;
+            runner.get(&self.sandbox.id).await
+        };
+        view.await.is_ok_and(|view| is_at_rest(view.state))
     }
 
     /// Starts a command, waking the sandbox if need be, and then only listens to it.
@@ -277,7 +280,8 @@ impl GuestAccess {
         if let Some(large) = large {
             // The guest takes input for a command that it has started.
             follow.started().await?;
-            tokio::spawn(large.write(self.control.guest_through(&self.sandbox.id, true), id));
+            let (host, sandbox) = (&self.sandbox.host, &self.sandbox.id);
+            tokio::spawn(large.write(self.control.guest_through(host, sandbox, true), id));
         }
         Ok(follow)
     }
@@ -292,7 +296,8 @@ impl GuestAccess {
         let (control, id) = (&self.control, &self.sandbox.id);
         let mut events = control.0.listeners.watch(id);
         loop {
-            if !is_at_rest(control.runner().get(id).await?.state) {
+            let runner = control.runner(&self.sandbox.host).await?;
+            if !is_at_rest(runner.get(id).await?.state) {
                 match self.listener.follow(from.clone()).await {
                     Err(GuestError::Quiesced) => {}
                     Err(error) if Self::is_at_rest(&error) => {}
@@ -302,7 +307,7 @@ impl GuestAccess {
             tokio::select! {
                 () = events.changed() => {}
                 () = tokio::time::sleep(REST_POLL) => {}
-                () = control.0.closing.cancelled() => {
+                () = control.0.tasks.closing.cancelled() => {
                     return Err(ControlError::internal("the control plane is ending"));
                 }
             }
@@ -420,6 +425,7 @@ impl LargeInput {
 /// Reaches a sandbox's guest through its host.
 struct ThroughRunner {
     control: Control,
+    host: HostId,
     id: SandboxId,
     /// Whether a sandbox at rest is woken for this.
     wakes: bool,
@@ -428,8 +434,10 @@ struct ThroughRunner {
 #[async_trait]
 impl Connect for ThroughRunner {
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let runner = self.control.runner(&self.host).await;
+        let runner = runner.map_err(io::Error::other)?;
         for _ in 1..CONNECTS_MAX {
-            match self.control.runner().connect(&self.id).await {
+            match runner.connect(&self.id).await {
                 // It was put to rest since somebody last looked.
                 Err(RunnerError::Conflict { state, .. }) if self.wakes && is_at_rest(state) => {
                     let woken = self.control.wake(&self.id).await;
@@ -438,20 +446,21 @@ impl Connect for ThroughRunner {
                 outcome => return Ok(Box::new(outcome.map_err(io::Error::other)?)),
             }
         }
-        let stream = self.control.runner().connect(&self.id).await;
+        let stream = runner.connect(&self.id).await;
         Ok(Box::new(stream.map_err(io::Error::other)?))
     }
 }
 
 impl Control {
     /// A client of the guest, without any check; for the control plane's own questions.
-    pub(crate) fn guest_of(&self, id: &SandboxId) -> Guest {
-        self.guest_through(id, false)
+    pub(crate) fn guest_of(&self, record: &SandboxRecord) -> Guest {
+        self.guest_through(&record.host, &record.id, false)
     }
 
-    fn guest_through(&self, id: &SandboxId, wakes: bool) -> Guest {
+    fn guest_through(&self, host: &HostId, id: &SandboxId, wakes: bool) -> Guest {
         Guest::new(Arc::new(ThroughRunner {
             control: self.clone(),
+            host: host.clone(),
             id: id.clone(),
             wakes,
         }))
@@ -495,6 +504,7 @@ impl Control {
         // Present before the state is looked at, so that nobody puts it to rest from here on.
         let presence = self
             .0
+            .in_use
             .activity
             .enter(&record.id, Arc::clone(&self.0.clocks));
         if is_doomed(&record) || matches!(record.state, State::Creating | State::Stopping) {
@@ -515,8 +525,10 @@ impl Control {
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());
         Ok(GuestAccess {
-            guest: self.guest_through(&record.id, true).paid_by(payer.clone()),
-            listener: self.guest_of(&record.id).paid_by(payer),
+            guest: self
+                .guest_through(&record.host, &record.id, true)
+                .paid_by(payer.clone()),
+            listener: self.guest_of(&record).paid_by(payer),
             facts: record.facts.clone(),
             sandbox: record.into(),
             control: self.clone(),

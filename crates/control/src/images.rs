@@ -19,6 +19,7 @@ mod unclaimed;
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Exclusive;
 use crate::principal::Principal;
 
 pub(crate) fn no_image(given: &str) -> ControlError {
@@ -113,7 +114,7 @@ impl Control {
     /// Needs `read`. Those everybody may use and those the caller's organisation fetched.
     pub async fn list_images(&self, principal: &Principal) -> Result<Vec<ImageView>, ControlError> {
         principal.require(Scope::Read)?;
-        let mut images = self.runner().images().await?;
+        let mut images = self.images_on_hosts().await?;
         if principal.home {
             return Ok(images);
         }
@@ -130,6 +131,19 @@ impl Control {
             view.in_use_by = uses.remove(&view.id).unwrap_or_default().sandboxes;
         }
         images.retain(|view| !view.names.is_empty());
+        Ok(images)
+    }
+
+    /// What hosts have, each image once.
+    async fn images_on_hosts(&self) -> Result<Vec<ImageView>, ControlError> {
+        let asked = self.ask_hosts(|host| async move { Ok(host.runner().await?.images().await?) });
+        let mut images: Vec<ImageView> = Vec::new();
+        for view in asked.await?.into_iter().flatten() {
+            match images.iter_mut().find(|known| known.id == view.id) {
+                Some(known) => known.in_use_by = known.in_use_by.saturating_add(view.in_use_by),
+                None => images.push(view),
+            }
+        }
         Ok(images)
     }
 
@@ -182,8 +196,9 @@ impl Control {
         let owner = self.image_owner(principal).await?;
         let shared =
             principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
-        let job = self.runner().add_image(source, owner).await?;
-        self.follow_job(principal, job, name, shared).await
+        let host = self.choose_host(None)?;
+        let job = self.runner(&host).await?.add_image(source, owner).await?;
+        self.follow_job(principal, &host, job, name, shared).await
     }
 
     /// Answers with the images whose last word of the holder this has taken.
@@ -262,10 +277,10 @@ impl Control {
         which: &str,
     ) -> Result<(), ControlError> {
         principal.require(Scope::Manage)?;
-        let _turn = self.0.image_turn.lock().await;
+        let _turn = self.0.guards.lock(Exclusive::Images).await?;
         let view = self.get_image(principal, which).await?;
         if principal.home {
-            self.runner().remove_image(view.id.as_str()).await?;
+            self.remove_image_everywhere(&view.id).await?;
             // It is no more, so nobody's words lead to it.
             self.store().forget_image(&view.id).await?;
             return Ok(());
@@ -282,10 +297,12 @@ impl Control {
         self.let_go(org, &view.id, &uses).await
     }
 
-    /// Operators only: what the host has, has promised and lacks.
+    /// Operators only: what the host has, has promised and lacks. Of several hosts, the one that new sandboxes go
+    /// to.
     pub async fn host(&self, principal: &Principal) -> Result<HostReport, ControlError> {
         principal.require_operator()?;
-        let mut report = self.runner().host().await?;
+        let host = self.choose_host(None)?;
+        let mut report = self.runner(&host).await?.host().await?;
         report.findings.push(self.quarantine_finding().await);
         Ok(report)
     }

@@ -213,9 +213,9 @@ impl Control {
             root: true,
         };
         let key = self.store().put_root_key(&key, hash.as_str()).await?;
-        self.0.keyring.forget_all();
+        self.0.callers.keyring.forget_all();
         // An earlier root key may have ended with this.
-        self.0.taken_back.tell(Taken::AnyKey);
+        self.0.callers.taken_back.tell(Taken::AnyKey);
         Ok(key)
     }
 
@@ -227,12 +227,15 @@ impl Control {
     ) -> Result<Principal, ControlError> {
         let hash = ApiToken::parse(token).ok_or_else(not_valid)?.hash();
         let now = self.steady();
-        let key = match self.0.keyring.recall(&hash, now) {
+        let key = match self.0.callers.keyring.recall(&hash, now) {
             Ok(key) => key,
             Err(epoch) => {
                 let found = self.store().key_by_hash(hash.as_str()).await?;
                 let key = found.ok_or_else(not_valid)?;
-                self.0.keyring.remember(hash, key.clone(), now, epoch);
+                self.0
+                    .callers
+                    .keyring
+                    .remember(hash, key.clone(), now, epoch);
                 key
             }
         };
@@ -247,6 +250,7 @@ impl Control {
         }
         if let Err(wait) = self
             .0
+            .callers
             .keyring
             .take(&key.id, self.config().rate_limit, moment)
         {
@@ -355,7 +359,7 @@ impl Control {
             .store()
             .revoke_key(&principal.org, id, self.now())
             .await;
-        self.0.keyring.forget_all();
+        self.0.callers.keyring.forget_all();
         revoked.map_err(|error| match error {
             cove_store::StoreError::NotFound { .. } => ControlError::not_found("key", id.as_str()),
             other => other.into(),

@@ -1,5 +1,5 @@
 //! The control plane: tenants and their keys, quotas, the lifecycle of sandboxes, metering, events
-//! and audit. No HTTP here and no privileges: it speaks to a host through [`RunnerApi`] and keeps
+//! and audit. No HTTP here and no privileges: it speaks to hosts through [`cove_runner::RunnerApi`] and keeps
 //! its books in a [`Store`].
 //!
 //! [`Control`] is the handle everything goes through. Each call takes the [`Principal`] that
@@ -8,11 +8,10 @@
 //! at any moment leaves something [`Control::prepare`] can finish or undo.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use cove_model::OrgId;
-use cove_runner::{RunnerApi, SandboxOwner};
+use cove_runner::SandboxOwner;
 use cove_store::Store;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -32,12 +31,13 @@ pub mod error;
 pub mod events;
 mod figures;
 mod following;
+mod guards;
 pub mod guest;
+mod hosts;
 mod images;
 pub mod keys;
 mod lifecycle;
 mod listeners;
-mod locks;
 mod meter;
 mod organisations;
 pub mod previews;
@@ -60,6 +60,7 @@ pub use budget::{Account, Budget, Charge};
 pub use code::{CodeContextRequest, CodeOutcome, CodeRequest, CodeRun};
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
+pub use cove_model::HostId;
 pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner::{
@@ -75,6 +76,7 @@ pub use events::{EventItem, EventSubscription};
 pub use figures::TableSize;
 pub use following::{FollowError, Following, PIECE};
 pub use guest::{CommandLine, CommandRequest, GuestAccess, GuestAction};
+pub use hosts::Hosts;
 pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
 pub use listeners::SharedEvent;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
@@ -99,33 +101,39 @@ pub struct Control(Arc<Inner>);
 struct Inner {
     config: ControlConfig,
     store: Arc<dyn Store>,
-    runner: Arc<dyn RunnerApi>,
     clocks: Arc<clocks::Clocks>,
-    /// Set by [`Control::prepare`].
-    home: OnceLock<OrgId>,
-    locks: locks::Locks,
-    /// Runs of code and input of contexts, one at a time each.
-    contexts: locks::Locks<String>,
-    keyring: keys::Keyring,
-    taken_back: admission::TakenBack,
-    /// What requests and answers of every front hold in memory.
-    budget: Budget,
-    activity: activity::Activity,
+    hosts: Hosts,
+    guards: Arc<dyn guards::Guards>,
+    callers: Callers,
+    in_use: InUse,
     audit: audit::AuditLog,
-    /// Whether this process has read events of the host yet.
-    events_met: AtomicBool,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
-    /// Held while events of the host are taken over.
-    taking_events: Arc<tokio::sync::Mutex<()>>,
-    stale: reconcile::Stale,
-    idleness: lifecycle::Idleness,
-    wakes: sandboxes::Wakes,
-    snapshots_under_way: snapshots::UnderWay,
-    checkpoints: snapshots::Checkpoints,
+    tasks: Tasks,
+}
+
+/// Who asks, and what they are allowed at once.
+#[derive(Default)]
+struct Callers {
+    /// Set by [`Control::prepare`].
+    home: OnceLock<OrgId>,
+    keyring: keys::Keyring,
+    taken_back: admission::TakenBack,
     searches: access::Searches,
-    /// Who may use an image and whether it is still needed are decided one at a time.
-    image_turn: tokio::sync::Mutex<()>,
+    /// What requests and answers of every front hold in memory.
+    budget: Budget,
+}
+
+/// Which sandboxes somebody uses now, or is waking.
+#[derive(Default)]
+struct InUse {
+    activity: activity::Activity,
+    wakes: sandboxes::Wakes,
+}
+
+/// Work that outlives the request that began it.
+#[derive(Default)]
+struct Tasks {
     /// Changes under way; they outlive the callers that asked for them.
     changes: TaskTracker,
     closing: CancellationToken,
@@ -135,40 +143,26 @@ impl Control {
     pub fn new(
         config: ControlConfig,
         store: Arc<dyn Store>,
-        runner: Arc<dyn RunnerApi>,
+        hosts: impl Into<Hosts>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self(Arc::new(Inner {
             audit: audit::AuditLog::new(Arc::clone(&store), config.audit_journal.clone()),
             config,
             store,
-            runner,
             clocks: Arc::new(clocks::Clocks::new(clock)),
-            home: OnceLock::new(),
-            locks: locks::Locks::default(),
-            contexts: locks::Locks::default(),
-            keyring: keys::Keyring::default(),
-            taken_back: admission::TakenBack::default(),
-            budget: Budget::default(),
-            activity: activity::Activity::default(),
-            events_met: AtomicBool::new(false),
+            hosts: hosts.into(),
+            guards: Arc::new(guards::InProcess::default()),
+            callers: Callers::default(),
+            in_use: InUse::default(),
             listeners: listeners::Listeners::default(),
-            taking_events: Arc::default(),
-            stale: reconcile::Stale::default(),
-            idleness: lifecycle::Idleness::default(),
-            wakes: sandboxes::Wakes::default(),
-            snapshots_under_way: snapshots::UnderWay::default(),
-            checkpoints: snapshots::Checkpoints::default(),
-            searches: access::Searches::default(),
-            image_turn: tokio::sync::Mutex::default(),
-            changes: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            tasks: Tasks::default(),
         }))
     }
 
     /// What callers hold in memory, in every front.
     pub fn budget(&self) -> &Budget {
-        &self.0.budget
+        &self.0.callers.budget
     }
 
     fn now(&self) -> OffsetDateTime {
@@ -179,16 +173,12 @@ impl Control {
         &*self.0.store
     }
 
-    fn runner(&self) -> &dyn RunnerApi {
-        &*self.0.runner
-    }
-
     fn config(&self) -> &ControlConfig {
         &self.0.config
     }
 
     fn home(&self) -> Result<&OrgId, ControlError> {
-        self.0.home.get().ok_or_else(|| {
+        self.0.callers.home.get().ok_or_else(|| {
             ControlError::internal("the control plane is not prepared yet").retry_after(1)
         })
     }
@@ -206,7 +196,7 @@ impl Control {
         &self,
         change: impl Future<Output = Result<T, ControlError>> + Send + 'static,
     ) -> Result<T, ControlError> {
-        match self.0.changes.spawn(change).await {
+        match self.0.tasks.changes.spawn(change).await {
             Ok(outcome) => outcome,
             Err(error) => {
                 Err(ControlError::internal("the request could not be finished").because(error))

@@ -5,7 +5,7 @@
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cove_model::{IdlePolicy, SandboxId, State, Steady};
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::audit::Deed;
 use crate::error::ControlError;
+use crate::hosts::Host;
 use crate::sandboxes::is_doomed;
 use crate::{Control, Sample};
 
@@ -173,21 +174,21 @@ fn has_policy(policy: &IdlePolicy) -> bool {
 impl Control {
     /// Writes down when each sandbox was used last.
     pub(crate) async fn keep_activity(&self) -> Result<(), ControlError> {
-        let seen = self.0.activity.take_seen(self.moment());
+        let seen = self.0.in_use.activity.take_seen(self.moment());
         if seen.is_empty() {
             return Ok(());
         }
         Ok(self.store().touch_sandboxes(&seen).await?)
     }
 
-    /// One round over every sandbox with a policy.
-    pub(crate) async fn tick(&self) -> Result<(), ControlError> {
-        let rows = self.rows_with_policy().await?;
+    /// One round over every sandbox of a host with a policy.
+    pub(crate) async fn tick(&self, host: &Arc<Host>) -> Result<(), ControlError> {
+        let rows = self.rows_with_policy(host).await?;
         let alive: HashSet<_> = rows.iter().map(|row| row.id.clone()).collect();
-        self.0.checkpoints.keep_only(&alive);
-        self.0.idleness.keep_only(&alive);
+        host.checkpoints.keep_only(&alive);
+        host.idleness.keep_only(&alive);
         if rows.iter().any(|row| row.state == State::Running) {
-            self.look_at_samples().await?;
+            self.look_at_samples(host).await?;
         }
         let mut running = JoinSet::new();
         let mut waiting = rows.into_iter();
@@ -195,11 +196,11 @@ impl Control {
             while running.len() < AT_ONCE
                 && let Some(row) = waiting.next()
             {
-                let control = self.clone();
-                if self.judge(&row) != Verdict::Keep {
-                    running.spawn(async move { control.put_away(&row.id).await });
-                } else if self.checkpoint_is_due(&row).await? {
-                    running.spawn(async move { control.checkpoint(&row.id).await });
+                let (control, host) = (self.clone(), Arc::clone(host));
+                if self.judge(&host, &row) != Verdict::Keep {
+                    running.spawn(async move { control.put_away(&host, &row.id).await });
+                } else if self.checkpoint_is_due(&host, &row).await? {
+                    running.spawn(async move { control.checkpoint(&host, &row.id).await });
                 }
             }
             match running.join_next().await {
@@ -211,14 +212,14 @@ impl Control {
         }
     }
 
-    async fn rows_with_policy(&self) -> Result<Vec<SandboxRecord>, ControlError> {
+    async fn rows_with_policy(&self, host: &Host) -> Result<Vec<SandboxRecord>, ControlError> {
         let mut rows = Vec::new();
         let mut page = PageRequest {
             limit: PAGE_MAX,
             cursor: None,
         };
         loop {
-            let found = self.store().all_sandboxes(&page).await?;
+            let found = self.store().sandboxes_on(&host.id, &page).await?;
             rows.extend(found.items.into_iter().filter(|row| {
                 has_policy(&row.spec.lifecycle) && !is_doomed(row) && row.state != State::Creating
             }));
@@ -229,12 +230,12 @@ impl Control {
         }
     }
 
-    async fn look_at_samples(&self) -> Result<(), ControlError> {
-        let samples = self.runner().samples().await?;
+    async fn look_at_samples(&self, host: &Host) -> Result<(), ControlError> {
+        let samples = host.runner().await?.samples().await?;
         let config = self.config();
         let mut busy = Vec::new();
         {
-            let mut table = self.0.idleness.table();
+            let mut table = host.idleness.table();
             let mut fresh = HashMap::with_capacity(samples.len());
             for (id, sample) in samples {
                 let steady = self.0.clocks.placed(sample.boot_time.as_ref());
@@ -255,14 +256,14 @@ impl Control {
             *table = fresh;
         }
         for (id, at) in busy {
-            self.0.activity.note(&id, at);
+            self.0.in_use.activity.note(&id, at);
         }
         Ok(())
     }
 
-    fn judge(&self, row: &SandboxRecord) -> Verdict {
-        let used = self.0.activity.of(&row.id);
-        let seen = self.0.idleness.of(&row.id);
+    fn judge(&self, host: &Host, row: &SandboxRecord) -> Verdict {
+        let used = self.0.in_use.activity.of(&row.id);
+        let seen = host.idleness.of(&row.id);
         let last = used.map_or(row.active_steady, |used| {
             used.last.steady.max(row.active_steady)
         });
@@ -271,7 +272,7 @@ impl Control {
             created: row.created_steady,
             last_active: last,
             state: row.state,
-            unpausable: self.is_unpausable(&row.id),
+            unpausable: self.is_unpausable(host, &row.id),
             present: used.is_some_and(|used| used.present > 0),
             observed: seen.as_ref().is_some_and(|seen| seen.compared),
             network_at: seen.and_then(|seen| seen.network_at),
@@ -280,21 +281,24 @@ impl Control {
         verdict(&row.spec.lifecycle, &facts)
     }
 
-    fn is_unpausable(&self, id: &SandboxId) -> bool {
-        let refused = self.0.idleness.unpausable().get(id).copied();
+    fn is_unpausable(&self, host: &Host, id: &SandboxId) -> bool {
+        let refused = host.idleness.unpausable().get(id).copied();
         refused.is_some_and(|at| self.steady().since(at) < PAUSE_RETRY)
     }
 
-    async fn put_away(&self, id: &SandboxId) -> Result<(), ControlError> {
-        let _turn = self.0.locks.lock(id).await;
+    async fn put_away(&self, host: &Host, id: &SandboxId) -> Result<(), ControlError> {
+        let _turn = self.lock_sandbox(id).await?;
         let record = self.store().any_sandbox(id).await?;
-        let Some(record) = record.filter(|row| row.deleted_at.is_none() && !is_doomed(row)) else {
+        let is_here = |row: &SandboxRecord| {
+            row.host == host.id && row.deleted_at.is_none() && !is_doomed(row)
+        };
+        let Some(record) = record.filter(is_here) else {
             return Ok(());
         };
-        let decision = self.judge(&record);
+        let decision = self.judge(host, &record);
         let idle = !matches!(decision, Verdict::Keep | Verdict::Expire(_));
-        if idle && record.state == State::Running && self.has_foreground_work(id).await {
-            self.0.activity.note(id, self.moment());
+        if idle && record.state == State::Running && self.has_foreground_work(&record).await {
+            self.0.in_use.activity.note(id, self.moment());
             return Ok(());
         }
         let (action, reason, outcome) = match decision {
@@ -309,7 +313,7 @@ impl Control {
                 let paused = self.pause_now(&record, Some(reason.clone())).await;
                 if paused.is_err() {
                     let now = self.steady();
-                    self.0.idleness.unpausable().insert(id.clone(), now);
+                    host.idleness.unpausable().insert(id.clone(), now);
                 }
                 ("sandbox.pause", reason, paused.map(drop))
             }
@@ -341,14 +345,19 @@ impl Control {
     }
 
     /// Asks the guest. One that does not answer is not working on anything worth waiting for.
-    async fn has_foreground_work(&self, id: &SandboxId) -> bool {
-        match self.guest_of(id).within(GUEST_PATIENCE).processes().await {
+    async fn has_foreground_work(&self, record: &SandboxRecord) -> bool {
+        match self
+            .guest_of(record)
+            .within(GUEST_PATIENCE)
+            .processes()
+            .await
+        {
             Ok(processes) => processes.iter().any(|process| {
                 let waited_for = Identity::of(process).kind == ProcessKind::Command;
                 process.exit.is_none() && (process.viewers > 0 || waited_for)
             }),
             Err(error) => {
-                tracing::debug!(%error, sandbox = %id, "an idle guest did not answer");
+                tracing::debug!(%error, sandbox = %record.id, "an idle guest did not answer");
                 false
             }
         }

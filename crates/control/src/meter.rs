@@ -18,6 +18,7 @@ use cove_store::{
 use crate::Control;
 use crate::Sample;
 use crate::error::ControlError;
+use crate::hosts::Host;
 use crate::principal::Principal;
 
 /// Samples written in one transaction, so that nobody waits long behind them.
@@ -57,7 +58,8 @@ impl Control {
 
     /// Takes one sandbox's figures now. What cannot be had now is charged with the next ones.
     pub(crate) async fn meter_now(&self, record: &SandboxRecord, ran_until: Option<Steady>) {
-        let sample = match self.runner().sample(&record.id).await {
+        let sample = async { self.runner(&record.host).await?.sample(&record.id).await };
+        let sample = match sample.await {
             Ok(sample) => sample,
             Err(error) => {
                 tracing::debug!(%error, sandbox = %record.id, "no figures at a change of state");
@@ -74,21 +76,23 @@ impl Control {
     pub(crate) fn meter_soon(&self, record: &SandboxRecord) {
         let (control, record) = (self.clone(), record.clone());
         self.0
+            .tasks
             .changes
             .spawn(async move { control.meter_now(&record, None).await });
     }
 
-    /// One round of metering over everything.
-    pub(crate) async fn meter_all(&self, rounds: &Rounds) -> Result<(), ControlError> {
-        let round = rounds.0.fetch_add(1, Ordering::Relaxed);
+    /// One round of metering over everything on a host. Its figures count for its own sandboxes only.
+    pub(crate) async fn meter_all(&self, host: &Host) -> Result<(), ControlError> {
+        let round = host.rounds.0.fetch_add(1, Ordering::Relaxed);
         let with_stopped = round.is_multiple_of(STOPPED_EVERY);
-        let running: HashMap<_, _> = self.runner().samples().await?.into_iter().collect();
+        let runner = host.runner().await?;
+        let running: HashMap<_, _> = runner.samples().await?.into_iter().collect();
         let mut page = PageRequest {
             limit: PAGE_MAX,
             cursor: None,
         };
         loop {
-            let found = self.store().all_sandboxes(&page).await?;
+            let found = self.store().sandboxes_on(&host.id, &page).await?;
             let mut samples = Vec::new();
             for record in &found.items {
                 let sample = match running.get(&record.id) {
@@ -96,7 +100,7 @@ impl Control {
                     None if with_stopped
                         && matches!(record.state, State::Stopped | State::Paused) =>
                     {
-                        self.runner().sample(&record.id).await.ok()
+                        runner.sample(&record.id).await.ok()
                     }
                     None => None,
                 };

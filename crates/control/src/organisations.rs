@@ -39,7 +39,7 @@ impl Control {
             }
         };
         // Preparing twice finds the same one.
-        let _ = self.0.home.set(home.id);
+        let _ = self.0.callers.home.set(home.id);
         Ok(())
     }
 

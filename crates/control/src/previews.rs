@@ -246,7 +246,10 @@ impl Control {
         let sandbox = self.find(principal, which).await?;
         self.store().unshare_port(&sandbox.id, port).await?;
         // Those who are in by a link or by the port's openness leave now.
-        self.0.taken_back.tell(Taken::Port(sandbox.id, port));
+        self.0
+            .callers
+            .taken_back
+            .tell(Taken::Port(sandbox.id, port));
         Ok(())
     }
 

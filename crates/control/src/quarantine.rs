@@ -7,22 +7,20 @@
 //! has a row is put back into service with what the row says.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use cove_model::{OrgId, SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::{
-    Finding, Level, Reinstate, RunnerError, SandboxOwner, SandboxView, SnapshotView,
-};
-use cove_store::{
-    Created, Desired, HostFacts, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord,
-    SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
-};
+use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, SnapshotId, State};
+use cove_runner::{Finding, Level, RunnerError, SandboxView, SnapshotView};
+use cove_store::{PAGE_MAX, PageRequest, SandboxRecord, SnapshotRecord};
 use time::OffsetDateTime;
 
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
 use crate::principal::Principal;
-use crate::sandboxes::{holding, observed};
+
+mod adopt;
 
 /// Entries that `cove doctor` names.
 const FINDING_MAX: usize = 5;
@@ -67,6 +65,7 @@ impl QuarantinedId {
 }
 
 const UNKNOWN: &str = "the database does not know it";
+const ELSEWHERE: &str = "the database has it on another host";
 
 fn not_here(which: &str) -> ControlError {
     ControlError::not_found("quarantined sandbox or snapshot", which)
@@ -82,8 +81,9 @@ fn is_known(which: &str) -> ControlError {
 
 impl Control {
     /// Stops a sandbox nobody has a row for where it is, and keeps it.
-    pub(crate) async fn quarantine(&self, id: &SandboxId) -> Result<(), ControlError> {
-        let view = match self.runner().get(id).await {
+    pub(crate) async fn quarantine(&self, host: &Host, id: &SandboxId) -> Result<(), ControlError> {
+        let runner = host.runner().await?;
+        let view = match runner.get(id).await {
             Ok(view) => view,
             Err(RunnerError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -91,9 +91,9 @@ impl Control {
         if view.state != State::Running {
             return Ok(());
         }
-        tracing::warn!(sandbox = %id, "the database does not know this sandbox; it is frozen and kept");
-        let held = match self.runner().freeze(id).await {
-            Err(RunnerError::Unsupported { .. }) => self.runner().stop(id, STOP_GRACE_MS).await,
+        tracing::warn!(sandbox = %id, host = %host.id, "the database does not know this sandbox there; it is frozen and kept");
+        let held = match runner.freeze(id).await {
+            Err(RunnerError::Unsupported { .. }) => runner.stop(id, STOP_GRACE_MS).await,
             held => held,
         };
         match held {
@@ -113,38 +113,48 @@ impl Control {
     }
 
     pub(crate) async fn quarantined(&self) -> Result<Vec<Quarantined>, ControlError> {
+        let asked = self.ask_hosts(|host| async move { self.quarantined_on(&host).await });
+        let mut found: Vec<_> = asked.await?.into_iter().flatten().collect();
+        found.sort_by(|a, b| (a.created_at, a.id.as_str()).cmp(&(b.created_at, b.id.as_str())));
+        Ok(found)
+    }
+
+    async fn quarantined_on(&self, host: &Host) -> Result<Vec<Quarantined>, ControlError> {
         // The host first, as in a reconcile.
-        let views = self.runner().list().await?;
-        let snapshots = self.snapshots_on_host().await?;
+        let views = host.runner().await?.list().await?;
+        let snapshots = self.snapshots_on_host(host).await?;
         let mut found = Vec::new();
         if !views.is_empty() {
-            let known = self.known_sandboxes().await?;
+            let known = self.known_sandboxes(host).await?;
             for view in views {
                 let is_known = known.contains(&view.id);
                 if is_known && !view.set_aside {
                     continue;
                 }
                 let row = self.store().any_sandbox(&view.id).await?;
+                let is_elsewhere = row.as_ref().is_some_and(|row| row.host != host.id);
+                let row = row.filter(|_| !is_elsewhere);
                 // A tombstone: the host is about to be told.
                 if row.as_ref().is_some_and(|row| row.deleted_at.is_some()) {
                     continue;
                 }
-                found.push(sandbox_entry(view, row));
+                found.push(sandbox_entry(view, row, is_elsewhere));
             }
         }
-        let unknown = self.unknown_snapshots(&snapshots).await?;
+        let unknown = self.unknown_snapshots(host, &snapshots).await?;
         for (id, view) in snapshots {
             let is_unknown = unknown.contains(&id);
             if !is_unknown && view.set_aside.is_none() {
                 continue;
             }
             let row = self.store().any_snapshot(&id).await?;
+            let is_elsewhere = row.as_ref().is_some_and(|row| row.host != host.id);
+            let row = row.filter(|_| !is_elsewhere);
             if row.as_ref().is_some_and(|row| row.deleted_at.is_some()) {
                 continue;
             }
-            found.push(snapshot_entry(view, row));
+            found.push(snapshot_entry(view, row, is_elsewhere));
         }
-        found.sort_by(|a, b| (a.created_at, a.id.as_str()).cmp(&(b.created_at, b.id.as_str())));
         Ok(found)
     }
 
@@ -178,14 +188,14 @@ impl Control {
         }
     }
 
-    async fn known_sandboxes(&self) -> Result<HashSet<SandboxId>, ControlError> {
+    async fn known_sandboxes(&self, host: &Host) -> Result<HashSet<SandboxId>, ControlError> {
         let mut known = HashSet::new();
         let mut page = PageRequest {
             limit: PAGE_MAX,
             cursor: None,
         };
         loop {
-            let found = self.store().all_sandboxes(&page).await?;
+            let found = self.store().sandboxes_on(&host.id, &page).await?;
             known.extend(found.items.into_iter().map(|record| record.id));
             match found.next_cursor {
                 Some(cursor) => page.cursor = Some(cursor),
@@ -194,199 +204,24 @@ impl Control {
         }
     }
 
-    /// Operators only. Gives it to an organisation (the operators' own where none is named), or puts one that
-    /// has an owner back into service.
-    pub async fn adopt_quarantined(
+    /// The first of these hosts that has something. Those that do not answer count only when no other has it.
+    async fn find_on_hosts<T, F>(
         &self,
-        principal: &Principal,
-        which: &str,
-        org: Option<&OrgId>,
-    ) -> Result<(), ControlError> {
-        let (control, principal) = (self.clone(), principal.clone());
-        let (which, org) = (which.to_owned(), org.cloned());
-        self.to_the_end(async move {
-            let outcome = control.adopt(&principal, &which, org.as_ref()).await;
-            let mut deed = Deed::new("quarantine.adopt", which);
-            deed.detail = org.map(|org| format!("into {org}"));
-            control.conclude(&principal, deed, outcome).await
-        })
-        .await
-    }
-
-    async fn adopt(
-        &self,
-        principal: &Principal,
-        which: &str,
-        org: Option<&OrgId>,
-    ) -> Result<(), ControlError> {
-        principal.require_operator()?;
-        let org = match org {
-            Some(org) => self.organisation(principal, Some(org)).await?.id,
-            None => principal.org.clone(),
-        };
-        match QuarantinedId::parse(which)? {
-            QuarantinedId::Sandbox(id) => self.adopt_sandbox(&id, org).await,
-            QuarantinedId::Snapshot(id) => self.adopt_snapshot(&id, org).await,
-        }
-    }
-
-    async fn adopt_sandbox(&self, id: &SandboxId, org: OrgId) -> Result<(), ControlError> {
-        let _turn = self.0.locks.lock(id).await;
-        let view = match self.runner().get(id).await {
-            Err(RunnerError::NotFound { .. }) => return Err(not_here(id.as_str())),
-            view => view?,
-        };
-        match self.store().any_sandbox(id).await? {
-            Some(row) if row.deleted_at.is_some() => Err(not_here(id.as_str())),
-            Some(_) if !view.set_aside => Err(is_known(id.as_str())),
-            Some(row) => self.reinstate(&row).await,
-            None => {
-                let view = match view.set_aside {
-                    true => {
-                        self.runner()
-                            .reinstate(described(&view, self.owner_of(&org)?))
-                            .await?
-                    }
-                    false => view,
-                };
-                self.insert_adopted(&view, org).await?;
-                self.adopt_snapshots_of(id).await
+        which: impl Fn(&HostId) -> bool,
+        look: impl Fn(Arc<Host>) -> F,
+    ) -> Result<Option<(Arc<Host>, T)>, ControlError>
+    where
+        F: Future<Output = Result<T, RunnerError>>,
+    {
+        let mut failed = None;
+        for host in self.hosts().iter().filter(|host| which(&host.id)) {
+            match look(Arc::clone(host)).await {
+                Ok(found) => return Ok(Some((Arc::clone(host), found))),
+                Err(RunnerError::NotFound { .. }) => {}
+                Err(error) => failed = Some(error),
             }
         }
-    }
-
-    /// Puts one with a row back into service.
-    async fn reinstate(&self, row: &SandboxRecord) -> Result<(), ControlError> {
-        let image = row.facts.image.clone().ok_or_else(|| {
-            ControlError::new(
-                ErrorCode::Conflict,
-                "the database does not say which image this sandbox began from",
-            )
-            .hint("delete it, or copy its disk from the storage pool by hand")
-        })?;
-        let request = Reinstate {
-            id: row.id.clone(),
-            owner: Some(self.owner_of(&row.org)?),
-            spec: row.spec.clone(),
-            image,
-            parent: row.head.clone(),
-            created_at: row.created_at,
-        };
-        let view = self.runner().reinstate(request).await?;
-        self.write_observed(row, &view).await?;
-        Ok(())
-    }
-
-    async fn insert_adopted(&self, view: &SandboxView, org: OrgId) -> Result<(), ControlError> {
-        let now = self.now();
-        let has_ended = matches!(view.state, State::Stopped | State::Failed);
-        let record = SandboxRecord {
-            id: view.id.clone(),
-            org,
-            spec: view.spec.clone(),
-            desired: match has_ended {
-                true => Desired::Stopped,
-                false => Desired::Running,
-            },
-            state: view.state,
-            reason: view.reason.clone(),
-            generation: 1,
-            facts: HostFacts::default(),
-            holds: holding(view.state, &view.spec.resources),
-            created_at: view.created_at,
-            // Its time counts from its adoption: the axis of an older database may have no place for it.
-            created_steady: self.steady(),
-            active_steady: self.steady(),
-            updated_at: now,
-            started_at: view.started_at,
-            stopped_at: has_ended.then_some(now),
-            last_active_at: now,
-            deleted_at: None,
-            origin: None,
-            head: None,
-        };
-        let record = match self.store().create_sandbox(&record, None).await {
-            // Another sandbox has its name since; it can be given a new one.
-            Err(StoreError::Exists { .. }) if record.spec.name.is_some() => {
-                let mut unnamed = record;
-                unnamed.spec.name = None;
-                made(self.store().create_sandbox(&unnamed, None).await?)?;
-                unnamed
-            }
-            created => {
-                made(created?)?;
-                record
-            }
-        };
-        let change: SandboxChange = observed(view, &record);
-        self.store()
-            .change_sandbox(&record.id, &change, now)
-            .await?;
-        tracing::info!(sandbox = %record.id, org = %record.org, "adopted from quarantine");
-        Ok(())
-    }
-
-    /// What was taken of a sandbox comes along with it.
-    async fn adopt_snapshots_of(&self, sandbox: &SandboxId) -> Result<(), ControlError> {
-        let row = self.store().any_sandbox(sandbox).await?;
-        let Some(row) = row else { return Ok(()) };
-        let host = self.snapshots_on_host().await?;
-        for id in self.unknown_snapshots(&host).await? {
-            let Some(view) = host.get(&id) else { continue };
-            if view.sandbox == *sandbox && view.set_aside.is_none() {
-                self.insert_snapshot(view, row.org.clone()).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn adopt_snapshot(&self, id: &SnapshotId, org: OrgId) -> Result<(), ControlError> {
-        let view = match self.runner().get_snapshot(id).await {
-            Err(RunnerError::NotFound { .. }) => return Err(not_here(id.as_str())),
-            view => view?,
-        };
-        if self.store().any_snapshot(id).await?.is_some() {
-            return Err(is_known(id.as_str()));
-        }
-        if let Some(reason) = view.set_aside {
-            return Err(ControlError::new(
-                ErrorCode::Conflict,
-                format!("snapshot {id} cannot be adopted: {reason}"),
-            )
-            .hint("its disk is in the storage pool; delete it with `cove quarantine rm`"));
-        }
-        self.insert_snapshot(&view, org).await
-    }
-
-    async fn insert_snapshot(&self, view: &SnapshotView, org: OrgId) -> Result<(), ControlError> {
-        let held_bytes = view.exclusive_bytes.saturating_add(view.counted_bytes);
-        let row = SnapshotRecord {
-            id: view.id.clone(),
-            org,
-            name: None,
-            sandbox: Some(view.sandbox.clone()),
-            parent: view.parent.clone(),
-            kind: SnapshotKind::Manual,
-            state: SnapshotState::Ready,
-            memory: view.memory,
-            spec: view.spec.clone(),
-            rolled_back_to: None,
-            facts: SnapshotFacts {
-                image: Some(view.image.clone()),
-                exclusive_bytes: view.exclusive_bytes,
-                shared_bytes: view.shared_bytes,
-                memory_bytes: view.memory_bytes,
-                stopped_us: view.stopped_us,
-                unfit: view.unfit.clone(),
-            },
-            held_disk_mb: held_bytes.div_ceil(1 << 20),
-            created_at: view.created_at,
-            created_steady: self.steady(),
-            deleted_at: None,
-        };
-        self.store().create_snapshot(&row, None).await?;
-        tracing::info!(snapshot = %row.id, org = %row.org, "adopted from quarantine");
-        Ok(())
+        failed.map_or(Ok(None), |error| Err(error.into()))
     }
 
     /// Operators only. Deletes what no organisation owns, and all that is in it.
@@ -413,61 +248,49 @@ impl Control {
         principal.require_operator()?;
         match QuarantinedId::parse(which)? {
             QuarantinedId::Sandbox(id) => {
-                let _turn = self.0.locks.lock(&id).await;
-                match self.store().any_sandbox(&id).await? {
-                    Some(row) if row.deleted_at.is_none() => {
+                let _turn = self.lock_sandbox(&id).await?;
+                let id = &id;
+                let row = self.store().any_sandbox(id).await?;
+                let row = row.filter(|row| row.deleted_at.is_none());
+                // A copy on another host than the row's is nobody's.
+                let found = self.find_on_hosts(
+                    |host| row.as_ref().is_none_or(|row| row.host != *host),
+                    |host| async move { host.runner().await?.get(id).await },
+                );
+                match found.await? {
+                    Some((host, _)) => host.runner().await?.delete(id).await?,
+                    None if row.is_some() => {
                         return Err(is_known(which).hint("delete it with `cove rm`"));
                     }
-                    _ => {}
+                    None => return Err(not_here(which)),
                 }
-                match self.runner().get(&id).await {
-                    Err(RunnerError::NotFound { .. }) => return Err(not_here(which)),
-                    view => view?,
-                };
-                self.runner().delete(&id).await?;
             }
             QuarantinedId::Snapshot(id) => {
-                match self.store().any_snapshot(&id).await? {
-                    Some(row) if row.deleted_at.is_none() => {
+                let id = &id;
+                let row = self.store().any_snapshot(id).await?;
+                let row = row.filter(|row| row.deleted_at.is_none());
+                let found = self.find_on_hosts(
+                    |host| row.as_ref().is_none_or(|row| row.host != *host),
+                    |host| async move { host.runner().await?.get_snapshot(id).await },
+                );
+                match found.await? {
+                    Some((host, _)) => host.runner().await?.delete_snapshot(id).await?,
+                    None if row.is_some() => {
                         return Err(is_known(which).hint("delete it with `cove snapshot rm`"));
                     }
-                    _ => {}
+                    None => return Err(not_here(which)),
                 }
-                match self.runner().get_snapshot(&id).await {
-                    Err(RunnerError::NotFound { .. }) => return Err(not_here(which)),
-                    view => view?,
-                };
-                self.runner().delete_snapshot(&id).await?;
             }
         }
         Ok(())
     }
 }
 
-/// Without an idempotency key a row is made or an error told.
-fn made(created: Created) -> Result<(), ControlError> {
-    match created {
-        Created::New => Ok(()),
-        _ => Err(ControlError::internal("a row was made twice")),
-    }
-}
-
-/// By what the host itself says; its own record counts where that can be read.
-fn described(view: &SandboxView, owner: SandboxOwner) -> Reinstate {
-    Reinstate {
-        id: view.id.clone(),
-        owner: Some(owner),
-        spec: view.spec.clone(),
-        image: view.image.clone(),
-        parent: None,
-        created_at: view.created_at,
-    }
-}
-
-fn sandbox_entry(view: SandboxView, row: Option<SandboxRecord>) -> Quarantined {
+fn sandbox_entry(view: SandboxView, row: Option<SandboxRecord>, is_elsewhere: bool) -> Quarantined {
     let spec: &SandboxSpec = row.as_ref().map_or(&view.spec, |row| &row.spec);
     let reason = match (&view.reason, view.set_aside) {
         (Some(reason), true) => reason.clone(),
+        _ if is_elsewhere => ELSEWHERE.to_owned(),
         _ => UNKNOWN.to_owned(),
     };
     Quarantined {
@@ -481,7 +304,15 @@ fn sandbox_entry(view: SandboxView, row: Option<SandboxRecord>) -> Quarantined {
     }
 }
 
-fn snapshot_entry(view: SnapshotView, row: Option<SnapshotRecord>) -> Quarantined {
+fn snapshot_entry(
+    view: SnapshotView,
+    row: Option<SnapshotRecord>,
+    is_elsewhere: bool,
+) -> Quarantined {
+    let unknown = match is_elsewhere {
+        true => ELSEWHERE,
+        false => UNKNOWN,
+    };
     let is_aside = view.set_aside.is_some();
     Quarantined {
         name: row.as_ref().and_then(|row| row.name.clone()),
@@ -491,7 +322,7 @@ fn snapshot_entry(view: SnapshotView, row: Option<SnapshotRecord>) -> Quarantine
         },
         org: row.as_ref().map(|row| row.org.clone()),
         state: None,
-        reason: view.set_aside.unwrap_or_else(|| UNKNOWN.to_owned()),
+        reason: view.set_aside.unwrap_or_else(|| unknown.to_owned()),
         created_at: row.map_or(view.created_at, |row| row.created_at),
         id: QuarantinedId::Snapshot(view.id),
     }

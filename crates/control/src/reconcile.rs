@@ -1,10 +1,10 @@
-//! Brings the books and the host into agreement.
+//! Brings the books and a host into agreement.
 //!
 //! The row says what is wanted, the host says what is. Whoever looks holds the sandbox's lock and asks
 //! the host anew, so an old answer never overwrites a newer one; events only say where to look.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State, Steady};
 use cove_runner::{RunnerError, SandboxView};
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
 use crate::sandboxes::{LOST, holding, observed};
 
 /// Sandboxes looked at side by side.
@@ -131,25 +132,29 @@ fn is_started_later(record: &SandboxRecord, view: &SandboxView) -> bool {
 
 impl Control {
     /// Waits until something is marked, then looks at it.
-    pub(crate) async fn settle_marked(&self) -> Result<(), ControlError> {
-        self.0.stale.wake.notified().await;
+    pub(crate) async fn settle_marked(&self, host: &Arc<Host>) -> Result<(), ControlError> {
+        host.stale.wake.notified().await;
         let (ids, all) = {
-            let mut waiting = self.0.stale.waiting();
+            let mut waiting = host.stale.waiting();
             (
                 std::mem::take(&mut waiting.ids),
                 std::mem::take(&mut waiting.all),
             )
         };
-        let mut failed = self.settle_each(ids).await;
-        if all && let Err(error) = self.reconcile().await {
-            self.0.stale.waiting().all = true;
+        let mut failed = self.settle_each(host, ids).await;
+        if all && let Err(error) = self.reconcile(host).await {
+            host.stale.waiting().all = true;
             failed = Some(error);
         }
         failed.map_or(Ok(()), Err)
     }
 
     /// Answers the last failure; what failed stays marked for the next time around.
-    async fn settle_each(&self, ids: HashMap<SandboxId, Option<Told>>) -> Option<ControlError> {
+    async fn settle_each(
+        &self,
+        host: &Arc<Host>,
+        ids: HashMap<SandboxId, Option<Told>>,
+    ) -> Option<ControlError> {
         let mut failed = None;
         let mut running = JoinSet::new();
         let mut waiting = ids.into_iter();
@@ -157,9 +162,9 @@ impl Control {
             while running.len() < AT_ONCE
                 && let Some((id, told)) = waiting.next()
             {
-                let control = self.clone();
+                let (control, host) = (self.clone(), Arc::clone(host));
                 running.spawn(async move {
-                    let outcome = control.settle(&id, told).await;
+                    let outcome = control.settle(&host, &id, told).await;
                     (id, outcome)
                 });
             }
@@ -167,7 +172,7 @@ impl Control {
                 None => return failed,
                 Some(Ok((_, Ok(())))) => {}
                 Some(Ok((id, Err(error)))) => {
-                    self.0.stale.waiting().ids.entry(id).or_insert(None);
+                    host.stale.waiting().ids.entry(id).or_insert(None);
                     failed = Some(error);
                 }
                 Some(Err(error)) => {
@@ -177,15 +182,22 @@ impl Control {
         }
     }
 
-    /// Brings one sandbox's row and the host into agreement.
-    async fn settle(&self, id: &SandboxId, told: Option<Told>) -> Result<(), ControlError> {
-        let _turn = self.0.locks.lock(id).await;
+    /// Brings one sandbox's row and the host into agreement. What a host has of a sandbox whose row names
+    /// another host is unknown there, and says nothing about the sandbox.
+    async fn settle(
+        &self,
+        host: &Host,
+        id: &SandboxId,
+        told: Option<Told>,
+    ) -> Result<(), ControlError> {
+        let _turn = self.lock_sandbox(id).await?;
         let record = self.store().any_sandbox(id).await?;
+        let record = record.filter(|record| record.host == host.id);
         if record
             .as_ref()
             .is_none_or(|record| record.deleted_at.is_some())
         {
-            self.0.stale.waiting().retracted.remove(id);
+            host.stale.waiting().retracted.remove(id);
         }
         // The host is told only where it may not know yet.
         let is_going = matches!(told, Some((State::Gone | State::Deleting, _)));
@@ -193,12 +205,12 @@ impl Control {
             Some(record) if record.deleted_at.is_none() => record,
             _ if is_going => return Ok(()),
             // The row is a tombstone: somebody asked for its end.
-            Some(_) => return self.remove_deleted(id).await,
-            None => return self.quarantine(id).await,
+            Some(_) => return self.remove_deleted(host, id).await,
+            None => return self.quarantine(host, id).await,
         };
-        if self.0.stale.waiting().retracted.contains(id) {
+        if host.stale.waiting().retracted.contains(id) {
             self.delete_now(&record, None).await?;
-            self.0.stale.waiting().retracted.remove(id);
+            host.stale.waiting().retracted.remove(id);
             return Ok(());
         }
         let said = told.map(|(state, _)| state);
@@ -214,7 +226,7 @@ impl Control {
         record: &SandboxRecord,
         told: Option<Told>,
     ) -> Result<(), ControlError> {
-        let view = match self.runner().get(&record.id).await {
+        let view = match self.runner(&record.host).await?.get(&record.id).await {
             Ok(view) => Some(view),
             Err(RunnerError::NotFound { .. }) => None,
             Err(error) => return Err(error.into()),
@@ -225,13 +237,14 @@ impl Control {
         self.settle_row(record, view, ended_at).await
     }
 
-    async fn remove_deleted(&self, id: &SandboxId) -> Result<(), ControlError> {
-        match self.runner().get(id).await {
+    async fn remove_deleted(&self, host: &Host, id: &SandboxId) -> Result<(), ControlError> {
+        let runner = host.runner().await?;
+        match runner.get(id).await {
             Err(RunnerError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
             Ok(_) => {
                 tracing::warn!(sandbox = %id, "deleting a sandbox that was deleted before");
-                Ok(self.runner().delete(id).await?)
+                Ok(runner.delete(id).await?)
             }
         }
     }
@@ -289,7 +302,12 @@ impl Control {
                 disk_mb: Some(wanted.disk_mb),
                 pids: Some(wanted.pids),
             };
-            match self.runner().resize(&record.id, patch).await {
+            match self
+                .runner(&record.host)
+                .await?
+                .resize(&record.id, patch)
+                .await
+            {
                 Ok(view) => view,
                 Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
                 Err(error) => {
@@ -302,7 +320,8 @@ impl Control {
         };
         let view = if view.spec.network != record.spec.network {
             let policy = record.spec.network.clone();
-            match self.runner().set_network(&record.id, policy).await {
+            let runner = self.runner(&record.host).await?;
+            match runner.set_network(&record.id, policy).await {
                 Ok(view) => view,
                 Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
                 Err(error) => {
@@ -383,16 +402,17 @@ impl Control {
         Ok(())
     }
 
-    /// Compares everything. What the host has and somebody deleted is deleted there too; what nobody
+    /// Compares everything on one host. What the host has and somebody deleted is deleted there too; what nobody
     /// knows is quarantined; what is wanted and the host has lost is marked.
-    pub(crate) async fn reconcile(&self) -> Result<(), ControlError> {
+    pub(crate) async fn reconcile(&self, host: &Arc<Host>) -> Result<(), ControlError> {
+        let runner = host.identified().await?;
         // The host first: a row is always there before the host is asked, so what the host has and
         // the rows read afterwards lack is unknown to this database.
         let mut views: HashMap<SandboxId, SandboxView> = HashMap::new();
-        for view in self.runner().list().await? {
+        for view in runner.list().await? {
             views.insert(view.id.clone(), view);
         }
-        let snapshots = self.snapshots_on_host().await?;
+        let snapshots = self.snapshots_on_host(host).await?;
         let mut seen = HashSet::new();
         let mut suspect = HashMap::new();
         let mut page = PageRequest {
@@ -400,7 +420,7 @@ impl Control {
             cursor: None,
         };
         loop {
-            let found = self.store().all_sandboxes(&page).await?;
+            let found = self.store().sandboxes_on(&host.id, &page).await?;
             for record in found.items {
                 let view = views.get(&record.id);
                 if !view.is_some_and(|view| agrees(&record, view)) {
@@ -415,9 +435,9 @@ impl Control {
         }
         let unknown = views.into_keys().filter(|id| !seen.contains(id));
         suspect.extend(unknown.map(|id| (id, None)));
-        let failed = self.settle_each(suspect).await;
-        let tended = self.tend_snapshots(&snapshots).await;
-        let images = self.tend_images().await;
+        let failed = self.settle_each(host, suspect).await;
+        let tended = self.tend_snapshots(host, &snapshots).await;
+        let images = self.note_images(host).await;
         failed.map_or(tended.and(images), Err)
     }
 }

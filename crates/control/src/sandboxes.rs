@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use cove_model::{
-    IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId, SandboxSpec,
-    SnapshotId, State, Steady,
+    HostId, IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId,
+    SandboxSpec, SnapshotId, State, Steady,
 };
 use cove_runner::FromSnapshot;
 use cove_runner::SandboxView;
@@ -39,6 +39,8 @@ pub(crate) use update::LOST;
 pub struct Sandbox {
     pub id: SandboxId,
     pub org: OrgId,
+    /// Where it is.
+    pub host: HostId,
     pub state: State,
     /// Why it is in this state, when that is not plain.
     pub reason: Option<String>,
@@ -78,6 +80,7 @@ impl From<SandboxRecord> for Sandbox {
                 .unwrap_or_else(|| record.spec.resources.clone()),
             id: record.id,
             org: record.org,
+            host: record.host,
             state: record.state,
             reason: record.reason,
             spec: record.spec,
@@ -297,7 +300,7 @@ impl Control {
     ) -> Result<Sample, ControlError> {
         principal.require(Scope::Read)?;
         let record = self.find(principal, which).await?;
-        Ok(self.runner().sample(&record.id).await?)
+        Ok(self.runner(&record.host).await?.sample(&record.id).await?)
     }
 }
 

@@ -4,8 +4,7 @@
 //! (`tend`). Each snapshot remembers what the sandbox's state had grown from; together with where a
 //! sandbox is now that is its timeline.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use cove_model::spec::check_name;
 use cove_model::{SandboxId, SnapshotId, State};
@@ -61,50 +60,6 @@ pub struct Children {
     pub name: Option<String>,
     /// Added to the parent's.
     pub labels: BTreeMap<String, String>,
-}
-
-/// Snapshots this process works on, which nobody else may settle or collect meanwhile. Several may work
-/// on one, so they are counted.
-#[derive(Default, Clone)]
-pub(crate) struct UnderWay(Arc<Mutex<HashMap<SnapshotId, usize>>>);
-
-impl UnderWay {
-    pub fn enter(&self, id: &SnapshotId) -> Held {
-        *self.table().entry(id.clone()).or_default() += 1;
-        Held {
-            table: self.clone(),
-            id: id.clone(),
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        self.table().len()
-    }
-
-    pub fn has(&self, id: &SnapshotId) -> bool {
-        self.table().contains_key(id)
-    }
-
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SnapshotId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-pub(crate) struct Held {
-    table: UnderWay,
-    id: SnapshotId,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let mut table = self.table.table();
-        if let Some(count) = table.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                table.remove(&self.id);
-            }
-        }
-    }
 }
 
 pub(crate) fn no_snapshot(given: &str) -> ControlError {
@@ -240,7 +195,7 @@ impl Control {
                 let found = found.ok_or_else(|| no_snapshot(&which))?;
                 target = found.id.to_string();
                 let deadline = Instant::now() + control.config().change_wait;
-                while control.0.snapshots_under_way.has(&found.id) {
+                while control.0.guards.is_held(&found.id).await? {
                     if Instant::now() >= deadline {
                         return Err(still_busy("the snapshot is in use"));
                     }
@@ -366,21 +321,5 @@ pub(crate) fn check_snapshot_name(name: Option<&str>) -> Result<(), ControlError
         Some("import") => Err(ControlError::invalid("name: 'import' is taken")),
         Some(name) => Ok(check_name(name)?),
         None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_snapshot_is_under_way_until_the_last_who_works_on_it_is_done() {
-        let (under_way, id) = (UnderWay::default(), SnapshotId::random());
-        let (first, second) = (under_way.enter(&id), under_way.enter(&id));
-        drop(first);
-        assert!(under_way.has(&id));
-        drop(second);
-        assert!(!under_way.has(&id));
-        assert!(under_way.table().is_empty());
     }
 }

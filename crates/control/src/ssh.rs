@@ -203,7 +203,11 @@ impl Control {
                 principal.require(Scope::Use)?;
                 let sandbox = control.find(&principal, &which).await?;
                 control.store().unshare_port(&sandbox.id, NO_PORT).await?;
-                control.0.taken_back.tell(Taken::SshTokens(sandbox.id));
+                control
+                    .0
+                    .callers
+                    .taken_back
+                    .tell(Taken::SshTokens(sandbox.id));
                 Ok(())
             }
             .await;
@@ -274,7 +278,7 @@ impl Control {
             let outcome = async {
                 principal.require(Scope::Admin)?;
                 control.store().remove_ssh_key(&principal.org, &id).await?;
-                control.0.taken_back.tell(Taken::SshKey(id.clone()));
+                control.0.callers.taken_back.tell(Taken::SshKey(id.clone()));
                 Ok(())
             }
             .await;

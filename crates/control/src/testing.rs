@@ -83,6 +83,7 @@ impl Clock for ManualClock {
 /// Which call a fault is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
+    Identity,
     Create,
     Get,
     List,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
     RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
@@ -228,6 +228,12 @@ impl RunnerApi for Engine {
             Some(template) => self.inner.erase(&template).await,
             None => Ok(()),
         }
+    }
+
+    async fn identity(&self) -> Result<HostIdentity, RunnerError> {
+        Ok(HostIdentity {
+            host: self.inner.host.clone(),
+        })
     }
 
     async fn check(&self) -> Result<(), RunnerError> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::slots::{Slot, Slots};
 use cove_isolation::{Machine, OpenTier, TierHost, Usage};
-use cove_model::SandboxId;
+use cove_model::{HostId, SandboxId};
 use cove_network::{Denials, Network, NetworkConfig};
 use cove_parser::Parser;
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
@@ -43,6 +43,8 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     pub config: EngineConfig,
+    /// By which a database knows what is here.
+    pub host: HostId,
     pub pool: Pool,
     pub images: Images,
     pub tiers: Tiers,
@@ -272,6 +274,7 @@ impl Inner {
         };
         let host_boot =
             instance::boot_id(&config.boot_id_file).map_err(at("read", &config.boot_id_file))?;
+        let host = instance::host_id(data_dir).map_err(at("read the host's id in", data_dir))?;
         let instance = instance::name(data_dir).map_err(at("name the instance in", data_dir))?;
         let slots = Slots::open(&config.host_dir, &instance, data_dir)
             .map_err(at("claim uids in", &config.host_dir))?;
@@ -364,6 +367,7 @@ impl Inner {
             denials: Mutex::new(denials),
             slots,
             pool,
+            host,
             config,
         })
     }

@@ -6,7 +6,8 @@
 //! adopts the running ones and sweeps what was half made.
 //!
 //! ```text
-//! <data-dir>/instance          this engine's name on the host
+//! <data-dir>/instance          this engine's name on the machine
+//! <data-dir>/host              the id of this host, by which a database knows what is on it
 //! <data-dir>/pool.img, pool/   volumes (see cove-pool); pool/base the layer with device nodes
 //! <data-dir>/records/          a record per sandbox (see `record`)
 //! <data-dir>/snapshots/        a record per snapshot (see `snapshots`)
@@ -62,3 +63,13 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use repair::Interrupted;
 pub use reserve::make_room;
+
+/// The id of the host that an engine's data directory is, which is made once. `dir` may not be there yet.
+pub fn host_id(dir: &std::path::Path) -> std::io::Result<cove_model::HostId> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
+    instance::host_id(dir)
+}

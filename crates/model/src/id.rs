@@ -120,6 +120,11 @@ id!(
     /// One organisation, the unit of tenancy.
     OrgId, "org"
 );
+id!(
+    /// One host: a data directory with the sandboxes, snapshots and images in it. It keeps its id when it is
+    /// rebooted, upgraded, or moved to another machine as a whole.
+    HostId, "host"
+);
 
 #[cfg(test)]
 mod tests {

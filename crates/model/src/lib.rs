@@ -22,7 +22,7 @@ pub use clock::{BootTime, Steady};
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Restated};
 pub use host::{JobState, Level};
-pub use id::{ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
+pub use id::{HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId};
 pub use language::Language;
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};

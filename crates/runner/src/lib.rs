@@ -97,6 +97,9 @@ pub trait RunnerApi: Send + Sync + 'static {
     /// Refused while a sandbox uses it.
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;
 
+    /// Which host this is, from its data directory. A caller that draws conclusions from what a host does not
+    /// have asks this first.
+    async fn identity(&self) -> Result<HostIdentity, RunnerError>;
     /// Whether the host can take work at all, cheaply; refused with the reason.
     async fn check(&self) -> Result<(), RunnerError>;
     async fn host(&self) -> Result<HostReport, RunnerError>;

@@ -4,8 +4,8 @@ pub use cove_model::egress::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict,
 };
 use cove_model::{
-    BootTime, ErrorCode, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec, SnapshotId,
-    State,
+    BootTime, ErrorCode, HostId, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec,
+    SnapshotId, State,
 };
 pub use cove_model::{JobState, Level};
 use serde::{Deserialize, Serialize};
@@ -227,6 +227,12 @@ pub struct ImageJob {
     pub warnings: Vec<String>,
     pub image: Option<ImageView>,
     pub error: Option<RunnerError>,
+}
+
+/// Which host a runner works for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostIdentity {
+    pub host: HostId,
 }
 
 /// What the host has, has promised and lacks.

@@ -124,6 +124,7 @@ enum Request {
     RemoveImage {
         id: String,
     },
+    Identity,
     Check,
     Host,
 }
@@ -162,6 +163,7 @@ impl Request {
             | Self::Egress { .. }
             | Self::Images
             | Self::ImageJob { .. }
+            | Self::Identity
             | Self::Check
             | Self::Host => false,
         }

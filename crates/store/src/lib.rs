@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
+use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 mod chain;
@@ -65,6 +65,12 @@ pub enum StoreError {
     ReadOnly,
     #[error("the database failed")]
     Database(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The database has things of a host that is not among those given.
+    #[error("the database belongs to host {known}")]
+    OtherHost { known: HostId },
+    /// Rows from before there were hosts can only be given to the one host there was.
+    #[error("the database does not say which host its sandboxes are on, and there are several")]
+    NoHost,
     #[error("a stored {what} cannot be read back")]
     Corrupt { what: &'static str },
 }
@@ -78,6 +84,12 @@ pub trait Store: Send + Sync + 'static {
     fn available(&self) -> Result<(), StoreError>;
     /// What the database was asked for since this was opened.
     fn operations(&self) -> Operations;
+
+    /// These are the hosts of the installation; call it before anything that reads rows. New ones are added.
+    /// A database that knows another one is refused with [`StoreError::OtherHost`]. The first time, rows
+    /// from before there were hosts are given to the only one.
+    async fn register_hosts(&self, hosts: &[HostId], at: OffsetDateTime) -> Result<(), StoreError>;
+    async fn hosts(&self) -> Result<Vec<HostId>, StoreError>;
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
@@ -130,8 +142,12 @@ pub trait Store: Send + Sync + 'static {
         filter: &SandboxFilter,
         page: &PageRequest,
     ) -> Result<Page<SandboxRecord>, StoreError>;
-    /// Of all organisations, not those that are gone.
-    async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError>;
+    /// Of all organisations on one host, not those that are gone.
+    async fn sandboxes_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxRecord>, StoreError>;
     async fn change_sandbox(
         &self,
         id: &SandboxId,
@@ -149,8 +165,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<SandboxRecord, StoreError>;
     /// Only ever forwards.
     async fn touch_sandboxes(&self, active: &[(SandboxId, Moment)]) -> Result<(), StoreError>;
-    /// Tombstones, the last first.
-    async fn buried_sandboxes(&self, limit: u32) -> Result<Vec<SandboxRecord>, StoreError>;
+    /// Tombstones of those that were on a host, the last first.
+    async fn buried_sandboxes(
+        &self,
+        host: &HostId,
+        limit: u32,
+    ) -> Result<Vec<SandboxRecord>, StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 
@@ -175,8 +195,12 @@ pub trait Store: Send + Sync + 'static {
         filter: &SnapshotFilter,
         page: &PageRequest,
     ) -> Result<Page<SnapshotRecord>, StoreError>;
-    /// Of all organisations, not those that are gone.
-    async fn all_snapshots(&self, page: &PageRequest) -> Result<Page<SnapshotRecord>, StoreError>;
+    /// Of all organisations on one host, not those that are gone.
+    async fn snapshots_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<SnapshotRecord>, StoreError>;
     async fn change_snapshot(
         &self,
         id: &SnapshotId,
@@ -205,9 +229,9 @@ pub trait Store: Send + Sync + 'static {
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<HostPosition>,
+        host_position: Option<(HostId, HostPosition)>,
     ) -> Result<Vec<StoredEvent>, StoreError>;
-    async fn host_position(&self) -> Result<Option<HostPosition>, StoreError>;
+    async fn host_position(&self, host: &HostId) -> Result<Option<HostPosition>, StoreError>;
     /// Oldest first, after `sequence`.
     async fn events(
         &self,
@@ -283,6 +307,15 @@ pub trait Store: Send + Sync + 'static {
     async fn image_grants(&self, org: &OrgId) -> Result<Vec<ImageGrant>, StoreError>;
     /// Whether anybody has a word for this image.
     async fn image_is_granted(&self, image: &ImageId) -> Result<bool, StoreError>;
+
+    /// The host has this image now.
+    async fn put_image_on(&self, host: &HostId, image: &ImageId) -> Result<(), StoreError>;
+    /// The host does not have this image any more.
+    async fn remove_image_from(&self, host: &HostId, image: &ImageId) -> Result<(), StoreError>;
+    /// The host has these images and no others.
+    async fn set_images_on(&self, host: &HostId, images: &[ImageId]) -> Result<(), StoreError>;
+    /// The hosts that have this image.
+    async fn image_hosts(&self, image: &ImageId) -> Result<Vec<HostId>, StoreError>;
 
     /// Adds it, or writes how it ended; what ended once does not end differently.
     async fn put_image_job(&self, job: &ImageJobRecord) -> Result<(), StoreError>;

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod events;
+pub mod hosts;
 pub mod idempotency;
 pub mod image_jobs;
 pub mod images;

@@ -15,6 +15,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     AUDIT_CHAINS,
     EVENT_HEADS,
     STEADY,
+    HOSTS,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -116,6 +117,31 @@ const STEADY: &[&str] = &[
     "ALTER TABLE snapshots ADD COLUMN created_steady BIGINT NOT NULL DEFAULT 0",
     "UPDATE snapshots SET created_steady = created_at",
     "ALTER TABLE usage_hours ADD COLUMN estimated_ms BIGINT NOT NULL DEFAULT 0",
+];
+
+/// Which host has what. Rows from before have an empty host until [`crate::Store::register_hosts`] gives them
+/// to the only host there was. Events of each host are read at a pace of its own; the one position from
+/// before is `sequence life` in a setting.
+const HOSTS: &[&str] = &[
+    "CREATE TABLE hosts (id TEXT PRIMARY KEY, added_at BIGINT NOT NULL)",
+    "ALTER TABLE sandboxes ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+    "DROP INDEX sandboxes_alive",
+    "CREATE INDEX sandboxes_by_host ON sandboxes (host, created_at, id) WHERE deleted_at IS NULL",
+    "ALTER TABLE snapshots ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+    "DROP INDEX snapshots_alive",
+    "CREATE INDEX snapshots_by_host ON snapshots (host, created_at, id) WHERE deleted_at IS NULL",
+    "ALTER TABLE image_jobs ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+    "CREATE TABLE image_hosts (
+        image TEXT NOT NULL, host TEXT NOT NULL, PRIMARY KEY (image, host))",
+    "CREATE INDEX image_hosts_by_host ON image_hosts (host)",
+    "INSERT INTO image_hosts SELECT image, '' FROM image_grants UNION SELECT image, '' FROM image_holds",
+    "CREATE TABLE event_positions (
+        host TEXT PRIMARY KEY, sequence BIGINT NOT NULL, life TEXT NOT NULL)",
+    "INSERT INTO event_positions SELECT '',
+        CAST(SUBSTR(value, 1, LENGTH(value) - LENGTH(LTRIM(value, '0123456789'))) AS BIGINT),
+        LTRIM(LTRIM(value, '0123456789'), ' ')
+        FROM settings WHERE name = 'host_event_position'",
+    "DELETE FROM settings WHERE name = 'host_event_position'",
 ];
 
 const FIRST: &[&str] = &[

@@ -219,6 +219,7 @@ macro_rules! id_values {
     )*};
 }
 id_values!(
+    cove_model::HostId,
     cove_model::OrgId,
     cove_model::KeyId,
     cove_model::SandboxId,

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
-use cove_model::{ImageId, KeyId, OrgId, SandboxId, SnapshotId};
+use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, image_jobs, images, keys, organisations, sandboxes, shares, snapshots, ssh_keys,
-    steady, sweep, usage,
+    audit, events, hosts, image_jobs, images, keys, organisations, sandboxes, shares, snapshots,
+    ssh_keys, steady, sweep, usage,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
@@ -70,6 +70,15 @@ impl<B: Backend> Store for SqlStore<B> {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
         }
+    }
+
+    async fn register_hosts(&self, hosts: &[HostId], at: OffsetDateTime) -> Result<(), StoreError> {
+        let hosts = hosts.to_vec();
+        self.flushed(hosts::Register { hosts, at }).await
+    }
+
+    async fn hosts(&self) -> Result<Vec<HostId>, StoreError> {
+        self.read(hosts::All).await
     }
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
@@ -170,16 +179,20 @@ impl<B: Backend> Store for SqlStore<B> {
         page: &PageRequest,
     ) -> Result<Page<SandboxRecord>, StoreError> {
         let list = sandboxes::List {
-            org: Some(org.clone()),
+            whose: sandboxes::Whose::Org(org.clone()),
             filter: filter.clone(),
             page: page.clone(),
         };
         self.read(list).await
     }
 
-    async fn all_sandboxes(&self, page: &PageRequest) -> Result<Page<SandboxRecord>, StoreError> {
+    async fn sandboxes_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<SandboxRecord>, StoreError> {
         let list = sandboxes::List {
-            org: None,
+            whose: sandboxes::Whose::Host(host.clone()),
             filter: SandboxFilter::default(),
             page: page.clone(),
         };
@@ -218,8 +231,12 @@ impl<B: Backend> Store for SqlStore<B> {
         self.written(sandboxes::Touch(active.to_vec())).await
     }
 
-    async fn buried_sandboxes(&self, limit: u32) -> Result<Vec<SandboxRecord>, StoreError> {
-        self.read(sandboxes::Buried(limit)).await
+    async fn buried_sandboxes(
+        &self,
+        host: &HostId,
+        limit: u32,
+    ) -> Result<Vec<SandboxRecord>, StoreError> {
+        self.read(sandboxes::Buried(host.clone(), limit)).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
@@ -262,16 +279,20 @@ impl<B: Backend> Store for SqlStore<B> {
         page: &PageRequest,
     ) -> Result<Page<SnapshotRecord>, StoreError> {
         let list = snapshots::List {
-            org: Some(org.clone()),
+            whose: sandboxes::Whose::Org(org.clone()),
             filter: filter.clone(),
             page: page.clone(),
         };
         self.read(list).await
     }
 
-    async fn all_snapshots(&self, page: &PageRequest) -> Result<Page<SnapshotRecord>, StoreError> {
+    async fn snapshots_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<SnapshotRecord>, StoreError> {
         let list = snapshots::List {
-            org: None,
+            whose: sandboxes::Whose::Host(host.clone()),
             filter: SnapshotFilter::default(),
             page: page.clone(),
         };
@@ -332,7 +353,7 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<HostPosition>,
+        host_position: Option<(HostId, HostPosition)>,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let events = events.to_vec();
         let append = events::Append {
@@ -342,8 +363,8 @@ impl<B: Backend> Store for SqlStore<B> {
         self.written(append).await
     }
 
-    async fn host_position(&self) -> Result<Option<HostPosition>, StoreError> {
-        self.read(events::Position).await
+    async fn host_position(&self, host: &HostId) -> Result<Option<HostPosition>, StoreError> {
+        self.read(events::Position(host.clone())).await
     }
 
     async fn events(
@@ -430,6 +451,25 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn forget_image(&self, image: &ImageId) -> Result<(), StoreError> {
         self.flushed(images::Forget(image.clone())).await
+    }
+
+    async fn put_image_on(&self, host: &HostId, image: &ImageId) -> Result<(), StoreError> {
+        self.flushed(hosts::PutImage(host.clone(), image.clone()))
+            .await
+    }
+
+    async fn remove_image_from(&self, host: &HostId, image: &ImageId) -> Result<(), StoreError> {
+        self.flushed(hosts::RemoveImage(host.clone(), image.clone()))
+            .await
+    }
+
+    async fn set_images_on(&self, host: &HostId, images: &[ImageId]) -> Result<(), StoreError> {
+        self.written(hosts::SetImages(host.clone(), images.to_vec()))
+            .await
+    }
+
+    async fn image_hosts(&self, image: &ImageId) -> Result<Vec<HostId>, StoreError> {
+        self.read(hosts::WithImage(image.clone())).await
     }
 
     async fn withdraw_image(

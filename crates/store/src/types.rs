@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cove_model::{
-    BootTime, EventKind, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, SnapshotId,
-    State, Steady,
+    BootTime, EventKind, HostId, ImageId, KeyId, OrgId, Resources, SandboxId, SandboxSpec,
+    SnapshotId, State, Steady,
 };
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -155,6 +155,8 @@ pub struct HostFacts {
 pub struct SandboxRecord {
     pub id: SandboxId,
     pub org: OrgId,
+    /// Where it is.
+    pub host: HostId,
     /// As asked for, with later changes; the name and labels in it are the current ones.
     pub spec: SandboxSpec,
     pub desired: Desired,
@@ -272,7 +274,7 @@ pub struct StoredEvent {
     pub kind: EventKind,
 }
 
-/// How far a host's own events were read.
+/// How far the events of one host were read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostPosition {
     pub sequence: u64,
@@ -426,6 +428,8 @@ pub struct ImageJobRecord {
     /// The host's name for it; organisations that asked for the same in the same way share one.
     pub id: String,
     pub org: OrgId,
+    /// The one that fetches.
+    pub host: HostId,
     /// What was asked for.
     pub name: String,
     /// For everybody, not only this organisation.

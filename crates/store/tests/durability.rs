@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use cove_model::{OrgId, SandboxId, SandboxSpec, State};
+use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, State};
 use cove_store::{
     Desired, Holding, HostFacts, Organisation, PageRequest, Quota, SandboxFilter, SandboxRecord,
     Store,
@@ -50,6 +50,7 @@ fn record() -> SandboxRecord {
     SandboxRecord {
         id: SandboxId::random(),
         org: org(),
+        host: HostId::random(),
         holds: Holding::running(&spec.resources),
         spec,
         desired: Desired::Running,

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::{Control, ControlError, SystemClock, TokenHash};
+use cove_control::{Control, ControlError, Hosts, SystemClock, TokenHash};
 use cove_runner::wire;
 use cove_server::{App, LogLosses, Place, SshPlace, TlsPem};
 use cove_store::{Store, StoreError};
@@ -187,7 +187,8 @@ async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
         let runner = Arc::new(wire::Client::new(settings.runner_socket()));
         let mut with = settings.control();
         with.link_key = secrets::link_key(&settings.control_dir())?;
-        let control = Control::new(with, store, runner, Arc::new(SystemClock));
+        let hosts = Hosts::only(config.host.clone(), runner);
+        let control = Control::new(with, store, hosts, Arc::new(SystemClock));
         match prepare(&control, config).await? {
             Ok(()) => return Ok(control),
             Err(error) if is_unavailable(&error) => {

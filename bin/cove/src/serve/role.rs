@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cove_control::HostId;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +23,8 @@ use crate::report::CliError;
 pub struct RoleConfig {
     pub settings: Settings,
     pub account: Account,
+    /// Which host this data directory is.
+    pub host: HostId,
     /// Of the first key; the key itself stays with root.
     pub root_key_hash: String,
     /// Where previews are reached; their socket is handed over after the API's.

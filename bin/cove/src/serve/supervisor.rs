@@ -94,6 +94,8 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
         let _nobody = claim(&settings.data_dir, "control")?;
         ownership::give(&control_dir, account)?;
     }
+    let host = cove_engine::host_id(&settings.engine_dir())
+        .map_err(|source| ServeError::io("cannot read the id of this host", source))?;
     let token = root_key(&settings.data_dir)?;
     let listener = listen(settings.listen, "--listen", &settings.data_dir).await?;
     let address = listener
@@ -131,6 +133,7 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
         preview_url,
         ssh,
         account,
+        host,
         root_key_hash: token.hash().as_str().to_owned(),
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         settings,

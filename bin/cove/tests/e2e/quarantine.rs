@@ -123,3 +123,33 @@ fn a_damaged_record_costs_one_sandbox_its_place_until_it_is_adopted() {
     let read = cove.ok(["exec", "damaged", "--", "cat", "/tmp/file"]);
     assert_eq!(read.trim(), "kept");
 }
+
+#[test]
+fn a_database_of_another_host_is_refused_and_nothing_in_it_is_taken_for_lost() {
+    let mut cove = Cove::start();
+    cove.sandbox("box");
+    cove.ok(["exec", "box", "-c", "echo kept > /tmp/file; sync"]);
+    cove.stop();
+    let file = cove.data_dir().join("engine/host");
+    let this = fs::read_to_string(&file).unwrap();
+    let other = "host_bbbbbbbbbbbbbbbbbbbb";
+    fs::write(&file, other).unwrap();
+    cove.launch(&[]);
+    wait_for("the start is refused", || cove.has_ended().then_some(()));
+    let log = cove.log();
+    let message =
+        format!("the database belongs to host {this}, and this data directory is host {other}");
+    assert!(log.contains(&message), "{log}");
+    fs::write(&file, "garbage").unwrap();
+    cove.launch(&[]);
+    wait_for("the start is refused", || cove.has_ended().then_some(()));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "garbage");
+    // As the documentation says.
+    fs::write(&file, format!("{this}\n")).unwrap();
+    cove.serve();
+    wait_for("it runs on", || {
+        (state(&cove, "box") == "running").then_some(())
+    });
+    let read = cove.ok(["exec", "box", "--", "cat", "/tmp/file"]);
+    assert_eq!(read.trim(), "kept");
+}

@@ -6,13 +6,13 @@ use std::time::Duration;
 use cove_code::{CodeContext, CodeError, CodeEvent, Transcript};
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
 use cove_protocol::message::{Exit, OutputFrom};
-use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{NO_PROGRAM, SIGKILL, no_interpreter, send_signal};
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Guard;
 use crate::guest::GuestAccess;
 
 /// How long interrupted code gets to end before its context is ended.
@@ -42,7 +42,7 @@ pub(super) struct Begun {
     pub run: String,
     pub follow: Follow,
     pub written: JoinHandle<Result<(), ControlError>>,
-    pub turn: OwnedMutexGuard<()>,
+    pub turn: Guard,
     pub timeout: Option<Duration>,
 }
 
@@ -55,7 +55,7 @@ pub struct CodeRun {
     transcript: Transcript,
     follow: Follow,
     written: Option<JoinHandle<Result<(), ControlError>>>,
-    _turn: OwnedMutexGuard<()>,
+    _turn: Guard,
     queue: VecDeque<CodeEvent>,
     started: Instant,
     limit: Limit,

@@ -8,13 +8,14 @@
 
 use std::time::Duration;
 
-use cove_model::OrgId;
+use cove_model::{HostId, OrgId};
 use cove_runner::{ImageJob, JobState, RunnerError};
 use cove_store::{ImageJobRecord, Scope};
 
 use super::stands_for;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Exclusive;
 use crate::principal::Principal;
 
 /// How often a fetch is looked at until it ends.
@@ -71,6 +72,7 @@ impl Control {
     pub(crate) async fn follow_job(
         &self,
         principal: &Principal,
+        host: &HostId,
         job: ImageJob,
         name: &str,
         shared: bool,
@@ -78,6 +80,7 @@ impl Control {
         let record = ImageJobRecord {
             id: job.id.clone(),
             org: principal.org.clone(),
+            host: host.clone(),
             name: name.to_owned(),
             shared,
             created_at: self.now(),
@@ -109,7 +112,7 @@ impl Control {
         record: &ImageJobRecord,
         job: &ImageJob,
     ) -> Result<ImageJob, ControlError> {
-        let _turn = self.0.image_turn.lock().await;
+        let _turn = self.0.guards.lock(Exclusive::Images).await?;
         // Who follows it and who asks for it may both have seen its end.
         let settled = self.store().image_job(Some(&record.org), &record.id);
         if let Some(settled) = settled.await?.and_then(|record| record.outcome) {
@@ -117,7 +120,7 @@ impl Control {
         }
         let holder: Option<&OrgId> = (!record.shared).then_some(&record.org);
         let mut job = job.clone();
-        if !self.is_on_host(&job).await? {
+        if !self.is_on_host(&record.host, &job).await? {
             fail(
                 &mut job,
                 RunnerError::Internal {
@@ -162,14 +165,18 @@ impl Control {
         Ok(job)
     }
 
-    /// Whether what a fetch brought is still there; another who shared it may have been refused it, and
+    /// Whether what a fetch brought is still there, which is then written down; another who shared it may have been refused it, and
     /// taken it along.
-    async fn is_on_host(&self, job: &ImageJob) -> Result<bool, ControlError> {
+    async fn is_on_host(&self, host: &HostId, job: &ImageJob) -> Result<bool, ControlError> {
         let (JobState::Done, Some(image)) = (job.state, &job.image) else {
             return Ok(true);
         };
-        let images = self.runner().images().await?;
-        Ok(images.iter().any(|view| view.id == image.id))
+        let images = self.runner(host).await?.images().await?;
+        let is_there = images.iter().any(|view| view.id == image.id);
+        if is_there {
+            self.store().put_image_on(host, &image.id).await?;
+        }
+        Ok(is_there)
     }
 
     /// How the fetch stands; settles it when it is over.
@@ -177,7 +184,7 @@ impl Control {
         if let Some(written) = &record.outcome {
             return outcome(written);
         }
-        let job = match self.runner().image_job(&record.id).await {
+        let job = match self.runner(&record.host).await?.image_job(&record.id).await {
             Ok(job) if job.state == JobState::Running => return Ok(job),
             Ok(job) => job,
             Err(RunnerError::NotFound { .. }) => interrupted(record),
@@ -201,7 +208,7 @@ impl Control {
                 }
             }
         };
-        let closing = self.0.closing.clone();
+        let closing = self.0.tasks.closing.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = tokio::time::timeout(JOB_WATCH_MAX, watch) => {}

@@ -7,12 +7,14 @@
 
 use std::collections::HashMap;
 
-use cove_model::{ImageId, OrgId};
+use cove_model::{HostId, ImageId, OrgId};
 use cove_runner::{JobState, RunnerError};
 use cove_store::{ImageJobRecord, PAGE_MAX, PageRequest, SandboxFilter, SnapshotFilter};
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Exclusive;
+use crate::hosts::Host;
 
 /// How many of an organisation's things need an image.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,27 +92,77 @@ impl Control {
         image: &ImageId,
         but: Option<&ImageJobRecord>,
     ) -> Result<bool, ControlError> {
-        if self.store().image_is_granted(image).await? || self.is_awaited(image, but).await? {
+        let hosts = self.store().image_hosts(image).await?;
+        if self.store().image_is_granted(image).await?
+            || self.is_awaited(image, &hosts, but).await?
+        {
             return Ok(false);
         }
-        match self.runner().remove_image(image.as_str()).await {
-            Ok(()) | Err(RunnerError::NotFound { .. }) => Ok(true),
-            Err(RunnerError::InUse { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
+        match self.remove_image_everywhere(image).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == ErrorCode::NotFound => Ok(true),
+            Err(error) if error.code == ErrorCode::InUse => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
-    /// Whether a fetch that has brought this image is still to be settled for somebody.
+    /// Removes an image from every host that has it; not found where none has. The caller has the turn.
+    pub(super) async fn remove_image_everywhere(
+        &self,
+        image: &ImageId,
+    ) -> Result<(), ControlError> {
+        let mut missing = ControlError::not_found("image", image.as_str());
+        let mut is_removed = false;
+        for id in self.hosts_with(image).await? {
+            match self.runner(&id).await?.remove_image(image.as_str()).await {
+                Ok(()) => is_removed = true,
+                Err(error @ RunnerError::NotFound { .. }) => missing = error.into(),
+                Err(error) => return Err(error.into()),
+            }
+            self.store().remove_image_from(&id, image).await?;
+        }
+        match is_removed {
+            true => Ok(()),
+            false => Err(missing),
+        }
+    }
+
+    /// As it is written down, and where it has arrived since.
+    async fn hosts_with(&self, image: &ImageId) -> Result<Vec<HostId>, ControlError> {
+        let mut hosts = self.store().image_hosts(image).await?;
+        let listed = self.ask_hosts(|host| async move {
+            let images = host.runner().await?.images().await?;
+            let is_there = images.iter().any(|view| view.id == *image);
+            Ok(is_there.then(|| host.id.clone()))
+        });
+        let listed: Vec<_> = listed.await?.into_iter().flatten().collect();
+        hosts.retain(|host| !listed.contains(host));
+        hosts.extend(listed);
+        Ok(hosts)
+    }
+
+    /// Writes down which images a host has.
+    pub(crate) async fn note_images(&self, host: &Host) -> Result<(), ControlError> {
+        let _turn = self.0.guards.lock(Exclusive::Images).await?;
+        let images = host.runner().await?.images().await?;
+        let ids: Vec<_> = images.into_iter().map(|view| view.id).collect();
+        Ok(self.store().set_images_on(&host.id, &ids).await?)
+    }
+
+    /// Whether a fetch that has brought this image to one of these hosts is still to be settled for somebody.
     async fn is_awaited(
         &self,
         image: &ImageId,
+        hosts: &[HostId],
         but: Option<&ImageJobRecord>,
     ) -> Result<bool, ControlError> {
         for record in self.store().unfinished_image_jobs().await? {
-            if but.is_some_and(|but| but.id == record.id && but.org == record.org) {
+            let is_same = but.is_some_and(|but| but.id == record.id && but.org == record.org);
+            if is_same || !hosts.contains(&record.host) {
                 continue;
             }
-            match self.runner().image_job(&record.id).await {
+            let job = async { self.runner(&record.host).await?.image_job(&record.id).await };
+            match job.await {
                 Ok(job) => {
                     let brought = job.image.is_some_and(|view| view.id == *image);
                     if job.state == JobState::Done && brought {
@@ -153,7 +205,7 @@ impl Control {
             after = Some(last);
             let mut known: Option<(OrgId, HashMap<ImageId, Uses>)> = None;
             for (org, image) in found {
-                let _turn = self.0.image_turn.lock().await;
+                let _turn = self.0.guards.lock(Exclusive::Images).await?;
                 let uses = match known.take() {
                     Some((whose, uses)) if whose == org => uses,
                     _ => self.image_uses(&org).await?,

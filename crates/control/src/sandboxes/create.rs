@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_model::{SandboxId, SandboxSpec, State};
+use cove_model::{HostId, SandboxId, SandboxSpec, State};
 use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
@@ -33,15 +33,17 @@ impl Control {
         let id = SandboxId::random();
         let outcome = async {
             principal.require(Scope::Manage)?;
-            if let Some(from) = &request.from {
-                self.check_origin(principal, from).await?;
-            }
+            let origin = match &request.from {
+                Some(from) => Some(self.check_origin(principal, from).await?),
+                None => None,
+            };
             // Nobody collects the snapshot while it is begun from.
-            let _held = request
-                .from
-                .as_ref()
-                .map(|from| self.0.snapshots_under_way.enter(&from.snapshot));
-            self.begin(principal, request, &id).await
+            let _held = match &request.from {
+                Some(from) => Some(self.0.guards.hold(&from.snapshot).await?),
+                None => None,
+            };
+            let host = self.choose_host(origin.as_ref())?;
+            self.begin(principal, request, host, &id).await
         }
         .await;
         self.conclude_create(principal, &id, outcome).await
@@ -59,11 +61,14 @@ impl Control {
             Ok(created) => created.sandbox.id.as_str(),
             Err(_) => id.as_str(),
         };
-        let made = matches!(&outcome, Ok(created) if !created.replayed);
+        let made = match &outcome {
+            Ok(created) if !created.replayed => Some(created.sandbox.host.clone()),
+            _ => None,
+        };
         let deed = Deed::new("sandbox.create", target);
         let concluded = self.conclude(principal, deed, outcome).await;
-        if concluded.is_err() && made {
-            self.0.stale.retract(id);
+        if let (Err(_), Some(host)) = (&concluded, made) {
+            self.retract(&host, id);
         }
         concluded
     }
@@ -74,6 +79,7 @@ impl Control {
         &self,
         principal: &Principal,
         request: CreateSandbox,
+        host: HostId,
         id: &SandboxId,
     ) -> Result<Created, ControlError> {
         principal.require(Scope::Manage)?;
@@ -96,6 +102,7 @@ impl Control {
         let record = SandboxRecord {
             id: id.clone(),
             org: principal.org.clone(),
+            host,
             holds: Holding::running(&request.spec.resources),
             spec: request.spec,
             desired: Desired::Running,
@@ -116,7 +123,7 @@ impl Control {
         };
         let from = request.from;
         // Held until the end, so that a repeated request waits for this one.
-        let _turn = self.0.locks.lock(id).await;
+        let _turn = self.lock_sandbox(id).await?;
         let mut waited = false;
         for _ in 0..REPLAYS_MAX {
             let inserted = self
@@ -168,7 +175,7 @@ impl Control {
     /// A row that still says `creating` was left by a process that died: only the host knows what
     /// came of it, and until it has said so the caller is promised nothing.
     async fn replay(&self, first: &SandboxId) -> Result<Option<Created>, ControlError> {
-        let _turn = self.0.locks.lock(first).await;
+        let _turn = self.lock_sandbox(first).await?;
         let deadline = tokio::time::Instant::now() + CUT_OFF_WAIT;
         loop {
             let found = self.store().any_sandbox(first).await?;
@@ -224,12 +231,15 @@ impl Control {
             },
             from,
         };
-        let made = match self.runner().create(request).await {
-            // The id is ours alone, so this is our own earlier try.
-            Err(RunnerError::AlreadyExists { .. }) => self.runner().get(&record.id).await,
-            outcome => outcome,
+        let made = async {
+            let runner = self.runner(&record.host).await?;
+            match runner.create(request).await {
+                // The id is ours alone, so this is our own earlier try.
+                Err(RunnerError::AlreadyExists { .. }) => runner.get(&record.id).await,
+                outcome => outcome,
+            }
         };
-        match made {
+        match made.await {
             // Its counters begin with it, so its first figures can wait for the next round.
             Ok(view) => match self.keep(record, &view).await {
                 Ok(kept) => Ok(kept),
@@ -261,7 +271,7 @@ impl Control {
             .await;
         // The host has what the books may not: the next reconcile looks.
         kept.map_err(|error| {
-            self.0.stale.mark(&record.id);
+            self.mark_stale(record);
             error.into()
         })
     }
@@ -277,7 +287,8 @@ impl Control {
                 | RunnerError::NotFound { .. }
                 | RunnerError::Unfit { .. }
         );
-        let clean = refused || self.runner().delete(&record.id).await.is_ok();
+        let deleted = async { self.runner(&record.host).await?.delete(&record.id).await };
+        let clean = refused || deleted.await.is_ok();
         let reason = Some(Some(error.to_string()));
         let now = self.now();
         let change = if clean {
@@ -310,7 +321,7 @@ impl Control {
             tracing::error!(%error, sandbox = %record.id, "an idempotency key could not be freed");
         }
         if !clean {
-            self.0.stale.mark(&record.id);
+            self.mark_stale(record);
         }
     }
 }

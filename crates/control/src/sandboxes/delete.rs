@@ -52,8 +52,9 @@ impl Control {
     /// Carries out an intent that is written down already.
     pub(crate) async fn finish_delete(&self, record: &SandboxRecord) -> Result<(), ControlError> {
         self.meter_now(record, None).await;
-        if let Err(error) = self.runner().delete(&record.id).await {
-            self.0.stale.mark(&record.id);
+        let deleted = async { self.runner(&record.host).await?.delete(&record.id).await };
+        if let Err(error) = deleted.await {
+            self.mark_stale(record);
             let error = ControlError::from(error);
             return Err(match error.code {
                 ErrorCode::RunnerUnreachable => {
@@ -76,8 +77,9 @@ impl Control {
             ..SandboxChange::default()
         };
         self.store().note_sandbox(&record.id, &gone, now).await?;
-        self.0.idleness.forget(&record.id);
-        self.0.checkpoints.forget(&record.id);
+        if let Ok(host) = self.host_of(&record.host) {
+            host.forget(&record.id);
+        }
         Ok(())
     }
 }

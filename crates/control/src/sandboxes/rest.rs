@@ -114,7 +114,7 @@ impl Control {
             State::Frozen | State::Paused => Ok(self.resume_now(&record).await?.into()),
             _ => {
                 require_running(&record)?;
-                self.0.activity.note(&record.id, self.moment());
+                self.0.in_use.activity.note(&record.id, self.moment());
                 Ok(record.into())
             }
         }
@@ -168,13 +168,17 @@ impl Control {
         record: &SandboxRecord,
         reason: Option<String>,
     ) -> Result<SandboxRecord, ControlError> {
-        let frozen = match self.runner().freeze(&record.id).await {
-            Err(RunnerError::Conflict {
-                state: State::Frozen,
-                ..
-            }) => self.runner().get(&record.id).await,
-            outcome => outcome,
-        };
+        let frozen = async {
+            let runner = self.runner(&record.host).await?;
+            match runner.freeze(&record.id).await {
+                Err(RunnerError::Conflict {
+                    state: State::Frozen,
+                    ..
+                }) => runner.get(&record.id).await,
+                outcome => outcome,
+            }
+        }
+        .await;
         self.rested(record, frozen, reason).await
     }
 
@@ -194,13 +198,17 @@ impl Control {
             .await?;
         // Afterwards its memory is on its disk.
         self.meter_now(&record, None).await;
-        let paused = match self.runner().pause(&record.id).await {
-            Err(RunnerError::Conflict {
-                state: State::Paused,
-                ..
-            }) => self.runner().get(&record.id).await,
-            outcome => outcome,
-        };
+        let paused = async {
+            let runner = self.runner(&record.host).await?;
+            match runner.pause(&record.id).await {
+                Err(RunnerError::Conflict {
+                    state: State::Paused,
+                    ..
+                }) => runner.get(&record.id).await,
+                outcome => outcome,
+            }
+        }
+        .await;
         let kept = self.rested(&record, paused, reason).await?;
         self.meter_now(&kept, Some(self.steady())).await;
         Ok(kept)
@@ -227,12 +235,12 @@ impl Control {
     /// Something failed halfway: writes down how the host says it is now, or has that done later.
     pub(crate) async fn look_again(&self, record: &SandboxRecord) {
         let seen = async {
-            let view = self.runner().get(&record.id).await?;
+            let view = self.runner(&record.host).await?.get(&record.id).await?;
             self.write_observed(record, &view).await
         };
         if let Err(error) = seen.await {
             tracing::debug!(%error, sandbox = %record.id, "looked at later");
-            self.0.stale.mark(&record.id);
+            self.mark_stale(record);
         }
     }
 
@@ -258,10 +266,11 @@ impl Control {
         } else {
             record.clone()
         };
-        match self.runner().resume(&record.id).await {
+        let resumed = async { self.runner(&record.host).await?.resume(&record.id).await };
+        match resumed.await {
             Ok(view) => {
                 let kept = self.write_observed(&record, &view).await?;
-                self.0.activity.note(&kept.id, self.moment());
+                self.0.in_use.activity.note(&kept.id, self.moment());
                 self.meter_soon(&kept);
                 Ok(kept)
             }
@@ -274,7 +283,7 @@ impl Control {
 
     /// Makes a sandbox at rest run, for a request that needs it. Exactly one wake, however many ask.
     pub(crate) async fn wake(&self, id: &SandboxId) -> Result<(), ControlError> {
-        let wake = self.0.wakes.join(id);
+        let wake = self.0.in_use.wakes.join(id);
         let outcome = wake
             .get_or_init(|| async {
                 let (control, id) = (self.clone(), id.clone());
@@ -282,7 +291,7 @@ impl Control {
                     .await
             })
             .await;
-        self.0.wakes.over(id, &wake);
+        self.0.in_use.wakes.over(id, &wake);
         outcome
             .as_ref()
             .map_or_else(|error| Err(error.again()), |()| Ok(()))
@@ -295,7 +304,7 @@ impl Control {
         let record = record.ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
         let record = self.settled(&record).await?;
         // The row may be behind: whoever asks here was told by somebody that it does not run.
-        let view = self.runner().get(id).await?;
+        let view = self.runner(&record.host).await?.get(id).await?;
         let record = match view.state == record.state {
             true => record,
             false => self.write_observed(&record, &view).await?,

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use cove_model::{SandboxId, State};
 use cove_store::SandboxRecord;
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::is_doomed;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Guard;
 
 /// Pause between two looks at a host that is still at work for an earlier request.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -34,13 +34,10 @@ pub(crate) fn still_busy(what: impl std::fmt::Display) -> ControlError {
 
 impl Control {
     /// The right to change this sandbox, once changes that came before are done.
-    pub(crate) async fn take_turn(
-        &self,
-        id: &SandboxId,
-    ) -> Result<OwnedMutexGuard<()>, ControlError> {
-        timeout(self.config().change_wait, self.0.locks.lock(id))
+    pub(crate) async fn take_turn(&self, id: &SandboxId) -> Result<Guard, ControlError> {
+        timeout(self.config().change_wait, self.lock_sandbox(id))
             .await
-            .map_err(|_| still_busy("the sandbox is being changed"))
+            .map_err(|_| still_busy("the sandbox is being changed"))?
     }
 
     /// For whoever holds the sandbox's turn: its row once it is in a state that lasts. A passing state

@@ -37,17 +37,21 @@ impl Control {
             .store()
             .change_sandbox(&record.id, &intent, self.now())
             .await?;
-        let started = match self.runner().start(&record.id).await {
-            Err(RunnerError::Conflict {
-                state: State::Running,
-                ..
-            }) => self.runner().get(&record.id).await,
-            outcome => outcome,
-        };
+        let started = async {
+            let runner = self.runner(&record.host).await?;
+            match runner.start(&record.id).await {
+                Err(RunnerError::Conflict {
+                    state: State::Running,
+                    ..
+                }) => runner.get(&record.id).await,
+                outcome => outcome,
+            }
+        }
+        .await;
         match started {
             Ok(view) => {
                 let kept = self.write_observed(&record, &view).await?;
-                self.0.activity.note(&kept.id, self.moment());
+                self.0.in_use.activity.note(&kept.id, self.moment());
                 self.meter_soon(&kept);
                 Ok(kept.into())
             }
@@ -63,7 +67,7 @@ impl Control {
         let (state, reason) = match error {
             // Nobody knows whether it runs; the reconcile that follows does.
             RunnerError::Unreachable { .. } => {
-                self.0.stale.mark(&record.id);
+                self.mark_stale(record);
                 return;
             }
             RunnerError::NotFound { .. } => (State::Failed, LOST.to_owned()),
@@ -87,7 +91,7 @@ impl Control {
         if let Err(error) = written {
             tracing::error!(%error, sandbox = %record.id, "a failed start could not be written down");
         }
-        self.0.stale.mark(&record.id);
+        self.mark_stale(record);
     }
 
     pub(super) async fn stop(
@@ -137,13 +141,17 @@ impl Control {
             .await?;
         // Afterwards nobody knows what memory it had.
         self.meter_now(&record, None).await;
-        let stopped = match self.runner().stop(&record.id, grace_ms).await {
-            Err(RunnerError::Conflict {
-                state: State::Stopped,
-                ..
-            }) => self.runner().get(&record.id).await,
-            outcome => outcome,
-        };
+        let stopped = async {
+            let runner = self.runner(&record.host).await?;
+            match runner.stop(&record.id, grace_ms).await {
+                Err(RunnerError::Conflict {
+                    state: State::Stopped,
+                    ..
+                }) => runner.get(&record.id).await,
+                outcome => outcome,
+            }
+        }
+        .await;
         match stopped {
             Ok(mut view) => {
                 view.reason = reason.or(view.reason);
@@ -152,7 +160,7 @@ impl Control {
                 Ok(kept)
             }
             Err(error) => {
-                self.0.stale.mark(&record.id);
+                self.mark_stale(&record);
                 Err(error.into())
             }
         }
@@ -214,7 +222,7 @@ impl Control {
             Ok(Some(view)) => Ok(self.write_observed(&changed, &view).await?.into()),
             Err(error @ RunnerError::Unreachable { .. }) => {
                 // The wish stays; the reconcile that follows asks for it again.
-                self.0.stale.mark(&record.id);
+                self.mark_stale(&record);
                 Err(error.into())
             }
             Err(error) => {
@@ -242,19 +250,24 @@ impl Control {
     ) -> Result<Option<SandboxView>, RunnerError> {
         let mut view = None;
         let reach_changes = new.network != record.spec.network;
+        let resources = patch.resources.clone().filter(|patch| !patch.is_empty());
+        if !reach_changes && resources.is_none() {
+            return Ok(None);
+        }
+        let runner = self.runner(&record.host).await?;
         if reach_changes {
             let policy = new.network.clone();
-            view = Some(self.runner().set_network(&record.id, policy).await?);
+            view = Some(runner.set_network(&record.id, policy).await?);
         }
-        let Some(resources) = patch.resources.clone().filter(|patch| !patch.is_empty()) else {
+        let Some(resources) = resources else {
             return Ok(view);
         };
-        match self.runner().resize(&record.id, resources).await {
+        match runner.resize(&record.id, resources).await {
             Ok(view) => Ok(Some(view)),
             Err(error) => {
                 if reach_changes && !matches!(error, RunnerError::Unreachable { .. }) {
                     let old = record.spec.network.clone();
-                    self.runner().set_network(&record.id, old).await?;
+                    runner.set_network(&record.id, old).await?;
                 }
                 Err(error)
             }

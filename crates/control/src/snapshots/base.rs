@@ -87,10 +87,11 @@ impl Control {
         &self,
         principal: &Principal,
         from: &FromSnapshot,
-    ) -> Result<(), ControlError> {
+    ) -> Result<SnapshotRecord, ControlError> {
         let row = self
             .find_snapshot(principal, from.snapshot.as_str())
             .await?;
-        require_memory(&row, from.memory)
+        require_memory(&row, from.memory)?;
+        Ok(row)
     }
 }

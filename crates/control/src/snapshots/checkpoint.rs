@@ -13,6 +13,7 @@ use super::Wish;
 use crate::Control;
 use crate::audit::Deed;
 use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
 use crate::sandboxes::is_doomed;
 
 /// When each sandbox was last looked at for its pace.
@@ -42,6 +43,7 @@ impl Control {
     /// Whether its pace asks for a snapshot now.
     pub(crate) async fn checkpoint_is_due(
         &self,
+        host: &Host,
         row: &SandboxRecord,
     ) -> Result<bool, ControlError> {
         let every = row.spec.lifecycle.auto_snapshot.as_ref();
@@ -51,14 +53,14 @@ impl Control {
         if row.state != State::Running {
             return Ok(false);
         }
-        let known = self.0.checkpoints.table().get(&row.id).copied();
+        let known = host.checkpoints.table().get(&row.id).copied();
         let last = match known {
             Some(last) => last,
             None => {
                 // After a restart the newest snapshot tells.
                 let last = self.newest_snapshot_at(row).await?;
                 let last = last.unwrap_or(row.created_steady);
-                self.0.checkpoints.table().insert(row.id.clone(), last);
+                host.checkpoints.table().insert(row.id.clone(), last);
                 last
             }
         };
@@ -82,10 +84,13 @@ impl Control {
     }
 
     /// Takes the snapshot a sandbox's pace asks for.
-    pub(crate) async fn checkpoint(&self, id: &SandboxId) -> Result<(), ControlError> {
-        let _turn = self.0.locks.lock(id).await;
+    pub(crate) async fn checkpoint(&self, host: &Host, id: &SandboxId) -> Result<(), ControlError> {
+        let _turn = self.lock_sandbox(id).await?;
         let record = self.store().any_sandbox(id).await?;
-        let Some(record) = record.filter(|row| row.deleted_at.is_none() && !is_doomed(row)) else {
+        let is_here = |row: &SandboxRecord| {
+            row.host == host.id && row.deleted_at.is_none() && !is_doomed(row)
+        };
+        let Some(record) = record.filter(is_here) else {
             return Ok(());
         };
         let Some(auto) = record.spec.lifecycle.auto_snapshot.clone() else {
@@ -96,7 +101,7 @@ impl Control {
         }
         // Whatever comes of it, the next try is a whole period away.
         let now = self.steady();
-        self.0.checkpoints.table().insert(id.clone(), now);
+        host.checkpoints.table().insert(id.clone(), now);
         self.checkpoint_now(&record, &auto).await
     }
 
@@ -185,7 +190,7 @@ impl Control {
                 for row in found.items {
                     if row.state != SnapshotState::Ready
                         || record.head.as_ref() == Some(&row.id)
-                        || self.0.snapshots_under_way.has(&row.id)
+                        || self.0.guards.is_held(&row.id).await?
                     {
                         continue;
                     }

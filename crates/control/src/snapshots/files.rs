@@ -31,7 +31,11 @@ impl Control {
         let outcome = async {
             principal.require(Scope::Use)?;
             let row = self.find_snapshot(principal, which).await?;
-            let stream = self.runner().export_snapshot(&row.id).await?;
+            let stream = self
+                .runner(&row.host)
+                .await?
+                .export_snapshot(&row.id)
+                .await?;
             Ok::<_, ControlError>((row, stream))
         }
         .await;
@@ -78,6 +82,7 @@ impl Control {
         let row = SnapshotRecord {
             id: id.clone(),
             org: principal.org.clone(),
+            host: self.choose_host(None)?,
             name: name.clone(),
             sandbox: None,
             parent: None,
@@ -92,10 +97,14 @@ impl Control {
             created_steady: self.steady(),
             deleted_at: None,
         };
-        let _held = self.0.snapshots_under_way.enter(id);
+        let _held = self.0.guards.hold(id).await?;
         let inserted = self.store().create_snapshot(&row, None).await;
         inserted.map_err(|error| name_taken(error, name.as_deref()))?;
-        let imported = match self.runner().import_snapshot(id.clone(), file).await {
+        let imported = async {
+            let runner = self.runner(&row.host).await?;
+            runner.import_snapshot(id.clone(), file).await
+        };
+        let imported = match imported.await {
             Ok(imported) => imported,
             Err(error) => {
                 self.give_up_snapshot(&row, &error).await;
@@ -185,14 +194,16 @@ impl Control {
             false => format!("{}/{name}", principal.org.as_str().replace('_', "-")),
         };
         let job = self
-            .runner()
+            .runner(&row.host)
+            .await?
             .image_from_snapshot(&row.id, &on_host, owner)
             .await;
         let job = job.map_err(|error| match error {
             RunnerError::NotFound { .. } => no_snapshot(which),
             other => other.into(),
         })?;
-        self.follow_job(principal, job, name, principal.home).await
+        self.follow_job(principal, &row.host, job, name, principal.home)
+            .await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{SandboxId, SandboxSpec, SnapshotId};
+use cove_model::{HostId, SandboxId, SandboxSpec};
 use cove_runner::FromSnapshot;
 use cove_store::{Scope, SnapshotKind, SnapshotRecord, SnapshotState};
 use sha2::{Digest, Sha256};
@@ -114,11 +114,10 @@ impl Control {
             ..Wish::default()
         };
         let taken = self.take_now(&parent, &wish, key.as_ref()).await?;
-        let held = self.0.snapshots_under_way.enter(&taken.snapshot.id);
+        let held = self.0.guards.hold(&taken.snapshot.id).await?;
         drop(turn);
-        let from = taken.snapshot.id.clone();
         let children = self
-            .make_children(principal, &from, &parent.spec, &request)
+            .make_children(principal, &taken.snapshot, &parent.spec, &request)
             .await;
         drop(held);
         // Whoever repeats the request gets the children that are missing from the same state.
@@ -139,11 +138,9 @@ impl Control {
         request.check()?;
         let from = self.find_snapshot(principal, which).await?;
         super::require_memory(&from, request.memory)?;
-        let _held = self.0.snapshots_under_way.enter(&from.id);
+        let _held = self.0.guards.hold(&from.id).await?;
         let spec = self.defaults_from(&from);
-        Ok(self
-            .make_children(principal, &from.id, &spec, &request)
-            .await)
+        Ok(self.make_children(principal, &from, &spec, &request).await)
     }
 
     /// Writes down how a fork ended. Children of one that is answered as failed as a whole go, unless a
@@ -155,17 +152,18 @@ impl Control {
         outcome: Result<Forked, ControlError>,
         keyed: bool,
     ) -> Result<Forked, ControlError> {
-        let made: Vec<SandboxId> = match &outcome {
+        let made: Vec<(HostId, SandboxId)> = match &outcome {
             Ok(children) if !keyed => children
                 .iter()
-                .filter_map(|child| Some(child.as_ref().ok()?.id.clone()))
+                .flatten()
+                .map(|child| (child.host.clone(), child.id.clone()))
                 .collect(),
             _ => Vec::new(),
         };
         let concluded = self.conclude(principal, deed, outcome).await;
         if concluded.is_err() {
-            for id in &made {
-                self.0.stale.retract(id);
+            for (host, id) in &made {
+                self.retract(host, id);
             }
         }
         concluded
@@ -194,7 +192,7 @@ impl Control {
     async fn make_children(
         &self,
         principal: &Principal,
-        from: &SnapshotId,
+        from: &SnapshotRecord,
         parent: &SandboxSpec,
         request: &ForkRequest,
     ) -> Vec<Result<Sandbox, ControlError>> {
@@ -211,15 +209,15 @@ impl Control {
                 let child = CreateSandbox {
                     spec: request.spec(parent, index),
                     from: Some(FromSnapshot {
-                        snapshot: from.clone(),
+                        snapshot: from.id.clone(),
                         memory: request.memory,
                     }),
                     idempotency_key: request.key(index),
                 };
-                let id = SandboxId::random();
+                let (id, host) = (SandboxId::random(), from.host.clone());
                 unfinished.insert(index as usize, id.clone());
                 running.spawn(async move {
-                    let outcome = control.begin(&principal, child, &id).await;
+                    let outcome = control.begin(&principal, child, host, &id).await;
                     let outcome = control.conclude_create(&principal, &id, outcome).await;
                     (index as usize, outcome.map(|created| created.sandbox))
                 });
@@ -235,7 +233,7 @@ impl Control {
         }
         // A child that was cut off is answered as failed, so nothing of it may stay.
         for id in unfinished.values() {
-            self.0.stale.retract(id);
+            self.retract(&from.host, id);
         }
         let cut_off = || Err(ControlError::internal("the child could not be finished"));
         made.into_iter()
@@ -250,7 +248,7 @@ impl Control {
             return;
         }
         let control = self.clone();
-        self.0.changes.spawn(async move {
+        self.0.tasks.changes.spawn(async move {
             if let Err(error) = control.delete_snapshot_now(&snapshot).await {
                 tracing::warn!(%error, snapshot = %snapshot.id, "a fork's snapshot is deleted later");
             }

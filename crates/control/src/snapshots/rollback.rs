@@ -38,6 +38,12 @@ impl Control {
         require_settled(&record, "roll back")?;
         let to = self.find_snapshot(principal, to).await?;
         require_memory(&to, memory)?;
+        if to.host != record.host {
+            return Err(
+                ControlError::conflict("the snapshot is on another host than the sandbox")
+                    .hint("make a sandbox from the snapshot, or export and import it"),
+            );
+        }
         let done = self.rollback_now(&record, &to, memory).await?;
         self.prune(&record.id, SnapshotKind::Rollback, ROLLBACKS_KEPT)
             .await;
@@ -55,8 +61,8 @@ impl Control {
             rolled_back_to: Some(to.id.clone()),
             ..self.new_row(record, SnapshotKind::Rollback)
         };
-        let _target = self.0.snapshots_under_way.enter(&to.id);
-        let _held = self.0.snapshots_under_way.enter(&row.id);
+        let _target = self.0.guards.hold(&to.id).await?;
+        let _held = self.0.guards.hold(&row.id).await?;
         let inserted = self.store().create_snapshot(&row, None).await;
         inserted.map_err(|error| super::take::name_taken(error, None))?;
         // It runs afterwards when it ran before, or when processes come back with its memory.
@@ -83,12 +89,13 @@ impl Control {
         };
         // Afterwards it has started anew.
         self.meter_now(&intended, None).await;
-        match self.runner().rollback(request).await {
+        let done = async { self.runner(&record.host).await?.rollback(request).await };
+        match done.await {
             Ok(done) => {
                 let kept = self.keep_snapshot(&row, &done.kept).await?;
                 self.write_observed(&intended, &done.sandbox).await?;
                 self.move_head(&kept).await?;
-                self.0.activity.note(&record.id, self.moment());
+                self.0.in_use.activity.note(&record.id, self.moment());
                 let now = self.reread_any(&record.id, record.id.as_str()).await?;
                 self.meter_now(&now, None).await;
                 Ok(RolledBack {
@@ -109,15 +116,16 @@ impl Control {
     async fn settle_failed_rollback(&self, row: &SnapshotRecord, error: &RunnerError) {
         if matches!(error, RunnerError::Unreachable { .. }) {
             // It may not have failed at all.
-            self.0.stale.mark_all();
+            self.mark_host_stale(&row.host);
             return;
         }
-        let view = match self.runner().get_snapshot(&row.id).await {
+        let view = async { self.runner(&row.host).await?.get_snapshot(&row.id).await };
+        let view = match view.await {
             Ok(view) => view,
             Err(RunnerError::NotFound { .. }) => return self.give_up_snapshot(row, error).await,
             Err(error) => {
                 tracing::warn!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
-                self.0.stale.mark_all();
+                self.mark_host_stale(&row.host);
                 return;
             }
         };
@@ -132,7 +140,7 @@ impl Control {
         };
         if let Err(error) = kept.await {
             tracing::error!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
-            self.0.stale.mark_all();
+            self.mark_host_stale(&row.host);
         }
     }
 }

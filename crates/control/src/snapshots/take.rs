@@ -64,6 +64,7 @@ impl Control {
         SnapshotRecord {
             id: SnapshotId::random(),
             org: of.org.clone(),
+            host: of.host.clone(),
             name: None,
             sandbox: Some(of.id.clone()),
             parent: of.head.clone(),
@@ -93,7 +94,7 @@ impl Control {
             memory: wish.memory,
             ..self.new_row(of, wish.kind)
         };
-        let _held = self.0.snapshots_under_way.enter(&row.id);
+        let _held = self.0.guards.hold(&row.id).await?;
         for _ in 0..REPLAYS_MAX {
             let inserted = self.store().create_snapshot(&row, key).await;
             match inserted.map_err(|error| name_taken(error, wish.name.as_deref()))? {
@@ -140,12 +141,15 @@ impl Control {
             memory: wish.memory,
             unless_unchanged: wish.unless_unchanged,
         };
-        let made = match self.runner().snapshot(request).await {
-            // The id is ours alone, so this is our own earlier try.
-            Err(RunnerError::AlreadyExists { .. }) => self.runner().get_snapshot(&row.id).await,
-            outcome => outcome,
+        let made = async {
+            let runner = self.runner(&row.host).await?;
+            match runner.snapshot(request).await {
+                // The id is ours alone, so this is our own earlier try.
+                Err(RunnerError::AlreadyExists { .. }) => runner.get_snapshot(&row.id).await,
+                outcome => outcome,
+            }
         };
-        match made {
+        match made.await {
             Ok(view) => {
                 let kept = self.keep_snapshot(row, &view).await?;
                 self.move_head(&kept).await?;
@@ -204,17 +208,21 @@ impl Control {
             // The host has not answered, or is at it still for whoever asked before a restart.
             RunnerError::Unreachable { .. } | RunnerError::InUse { .. } => false,
             RunnerError::Internal { .. } | RunnerError::GuestUnreachable { .. } => {
-                self.runner().delete_snapshot(&row.id).await.is_ok()
+                self.delete_snapshot_on_host(row).await.is_ok()
             }
             _ => true,
         };
         if !clean {
-            self.0.stale.mark_all();
+            self.mark_host_stale(&row.host);
             return;
         }
         if let Err(error) = self.store().forget_snapshot(&row.id).await {
             tracing::error!(%error, snapshot = %row.id, "a failed snapshot could not be forgotten");
         }
+    }
+
+    async fn delete_snapshot_on_host(&self, row: &SnapshotRecord) -> Result<(), RunnerError> {
+        self.runner(&row.host).await?.delete_snapshot(&row.id).await
     }
 
     /// The intent is durable before the host is asked, so it is carried out in the end.
@@ -234,7 +242,7 @@ impl Control {
         &self,
         row: &SnapshotRecord,
     ) -> Result<(), ControlError> {
-        if let Err(error) = self.runner().delete_snapshot(&row.id).await {
+        if let Err(error) = self.delete_snapshot_on_host(row).await {
             let error = ControlError::from(error);
             return Err(match error.code {
                 ErrorCode::RunnerUnreachable => {

@@ -12,6 +12,7 @@ use cove_store::{
 use super::take::{facts, held_bytes, held_mb};
 use crate::Control;
 use crate::error::ControlError;
+use crate::hosts::Host;
 
 /// A fork's snapshot that is still there after this long was left behind by a crash.
 const FORK_POINT_KEPT: Duration = Duration::from_secs(3600);
@@ -21,8 +22,8 @@ pub(crate) type OnHost = HashMap<SnapshotId, SnapshotView>;
 
 impl Control {
     /// A host that cannot take snapshots has none.
-    pub(crate) async fn snapshots_on_host(&self) -> Result<OnHost, ControlError> {
-        match self.runner().snapshots().await {
+    pub(crate) async fn snapshots_on_host(&self, host: &Host) -> Result<OnHost, ControlError> {
+        match host.runner().await?.snapshots().await {
             Ok(views) => Ok(views
                 .into_iter()
                 .map(|view| (view.id.clone(), view))
@@ -32,16 +33,18 @@ impl Control {
         }
     }
 
-    /// Those the host has and nobody has a row for. The host must have been asked before the rows are
-    /// read: a row is always there first.
+    /// Those the host has and nobody has a row for, on this host. The host must have been asked before the rows
+    /// are read: a row is always there first.
     pub(crate) async fn unknown_snapshots(
         &self,
-        host: &OnHost,
+        host: &Host,
+        found: &OnHost,
     ) -> Result<Vec<SnapshotId>, ControlError> {
         let mut unknown = Vec::new();
-        for id in host.keys() {
+        for id in found.keys() {
             let row = self.store().any_snapshot(id).await?;
-            if row.is_none() && !self.0.snapshots_under_way.has(id) {
+            let is_here = row.is_some_and(|row| row.host == host.id);
+            if !is_here && !self.0.guards.is_held(id).await? {
                 unknown.push(id.clone());
             }
         }
@@ -49,26 +52,33 @@ impl Control {
     }
 
     /// Those the host has and somebody deleted: their row is a tombstone.
-    async fn deleted_snapshots(&self, host: &OnHost) -> Result<Vec<SnapshotId>, ControlError> {
+    async fn deleted_snapshots(
+        &self,
+        host: &Host,
+        found: &OnHost,
+    ) -> Result<Vec<SnapshotId>, ControlError> {
         let mut deleted = Vec::new();
-        for id in host.keys() {
+        for id in found.keys() {
             let row = self.store().any_snapshot(id).await?;
-            if row.is_some_and(|row| row.deleted_at.is_some())
-                && !self.0.snapshots_under_way.has(id)
-            {
+            let is_deleted = |row: SnapshotRecord| row.host == host.id && row.deleted_at.is_some();
+            if row.is_some_and(is_deleted) && !self.0.guards.is_held(id).await? {
                 deleted.push(id.clone());
             }
         }
         Ok(deleted)
     }
 
-    /// Looks at every row, and deletes what was deleted before. The last failure, if there was one. What
+    /// Looks at every row of a host, and deletes what was deleted before. The last failure, if there was one. What
     /// nobody has a row for stays; see `quarantine`.
-    pub(crate) async fn tend_snapshots(&self, host: &OnHost) -> Result<(), ControlError> {
+    pub(crate) async fn tend_snapshots(
+        &self,
+        host: &Host,
+        on_host: &OnHost,
+    ) -> Result<(), ControlError> {
         let mut failed = None;
-        for id in self.deleted_snapshots(host).await? {
+        for id in self.deleted_snapshots(host, on_host).await? {
             tracing::warn!(snapshot = %id, "deleting a snapshot that was deleted before");
-            match self.runner().delete_snapshot(&id).await {
+            match host.runner().await?.delete_snapshot(&id).await {
                 Ok(()) => {}
                 Err(error @ RunnerError::InUse { .. }) => {
                     tracing::debug!(%error, snapshot = %id, "left for the next look");
@@ -81,19 +91,19 @@ impl Control {
             cursor: None,
         };
         loop {
-            let found = self.store().all_snapshots(&page).await?;
+            let found = self.store().snapshots_on(&host.id, &page).await?;
             let sizes: Vec<_> = found
                 .items
                 .iter()
                 .filter(|row| row.state == SnapshotState::Ready)
-                .filter_map(|row| Some((row, held_bytes(host.get(&row.id)?))))
+                .filter_map(|row| Some((row, held_bytes(on_host.get(&row.id)?))))
                 .collect();
             self.meter_snapshots(&sizes).await?;
             for row in &found.items {
-                if self.0.snapshots_under_way.has(&row.id) {
+                if self.0.guards.is_held(&row.id).await? {
                     continue;
                 }
-                match self.tend_snapshot(row, host.get(&row.id)).await {
+                match self.tend_snapshot(row, on_host.get(&row.id)).await {
                     Ok(()) => {}
                     // The host is at it for whoever asked before a restart; it stays as it is until then.
                     Err(error) if error.passes() => {
@@ -158,10 +168,11 @@ impl Control {
         if row.deleted_at.is_some() || row.state == SnapshotState::Deleting {
             return Ok(());
         }
-        match self.runner().get_snapshot(id).await {
+        let runner = self.runner(&row.host).await?;
+        match runner.get_snapshot(id).await {
             // Nobody was told of it, and nobody can use it.
             Ok(view) if row.state == SnapshotState::Making && view.set_aside.is_some() => {
-                self.runner().delete_snapshot(id).await?;
+                runner.delete_snapshot(id).await?;
                 Ok(self.store().forget_snapshot(id).await?)
             }
             Ok(view) if row.state == SnapshotState::Making => {

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{
-    BootTime, Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, Restated,
-    SandboxId, SandboxSpec, SnapshotId, State, lifecycle,
+    BootTime, Event, EventKind, HostId, ImageId, NetworkPolicy, Resources, ResourcesPatch,
+    Restated, SandboxId, SandboxSpec, SnapshotId, State, lifecycle,
 };
 use cove_runner::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest, RolledBack,
-    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView, TierReport,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
+    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    TierReport,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 
 use super::{Call, EgressLogs, Fault, ScriptedGuest, unreachable};
-use crate::Clock;
+use crate::{Clock, Hosts};
 
 /// What connections to guests meet.
 #[derive(Debug, Clone, Default)]
@@ -65,10 +66,21 @@ pub(super) struct World {
     pub memory_mb: Option<u64>,
     fetching: bool,
     image_bytes: u64,
+    /// Which host it says it is, when that is not the truth.
+    impostor: Option<HostId>,
+    is_away: bool,
+}
+
+/// The only host of an installation.
+impl From<Arc<MemoryRunner>> for Hosts {
+    fn from(runner: Arc<MemoryRunner>) -> Self {
+        Self::only(runner.id.clone(), runner)
+    }
 }
 
 /// The host. Outlives any number of control planes, as a real one does.
 pub struct MemoryRunner {
+    id: HostId,
     world: Mutex<World>,
     changed: Notify,
     pub(super) clock: Arc<dyn Clock>,
@@ -79,6 +91,7 @@ impl MemoryRunner {
     /// A host with the default image.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         let runner = Self {
+            id: HostId::random(),
             world: Mutex::default(),
             changed: Notify::new(),
             clock,
@@ -86,6 +99,10 @@ impl MemoryRunner {
         };
         runner.add_named_image("debian");
         Arc::new(runner)
+    }
+
+    pub fn id(&self) -> &HostId {
+        &self.id
     }
 
     pub(super) fn world(&self) -> std::sync::MutexGuard<'_, World> {
@@ -103,6 +120,30 @@ impl MemoryRunner {
 
     pub fn set_guest(&self, guest: GuestKind) {
         self.world().guest = guest;
+    }
+
+    /// Whether the host answers at all.
+    pub fn cut_off(&self, is_away: bool) {
+        self.world().is_away = is_away;
+    }
+
+    fn reached(&self) -> Result<(), RunnerError> {
+        match self.world().is_away {
+            true => Err(unreachable()),
+            false => Ok(()),
+        }
+    }
+
+    /// What was asked about this sandbox.
+    pub fn asked_about(&self, id: &SandboxId) -> Vec<Call> {
+        let calls = &self.world().calls;
+        let about = calls.iter().filter(|(_, of)| of.as_ref() == Some(id));
+        about.map(|(call, _)| *call).collect()
+    }
+
+    /// Says from now on that it is another host, as a runner over another data directory would.
+    pub fn pose_as(&self, host: Option<HostId>) {
+        self.world().impostor = host;
     }
 
     /// As if the record of a sandbox had been damaged.
@@ -279,6 +320,9 @@ impl MemoryRunner {
     ) -> Result<bool, RunnerError> {
         let fault = {
             let mut world = self.world();
+            if world.is_away {
+                return Err(unreachable());
+            }
             world.calls.push((call, id.cloned()));
             world.faults.get_mut(&call).and_then(VecDeque::pop_front)
         };
@@ -600,6 +644,7 @@ impl RunnerApi for MemoryRunner {
     }
 
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        self.reached()?;
         Ok(self.egress.read(query).await)
     }
 
@@ -629,6 +674,7 @@ impl RunnerApi for MemoryRunner {
     }
 
     async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.reached()?;
         self.check_made(id)?;
         let found = self.world().snapshots.get(id).cloned();
         found.ok_or_else(|| missing("snapshot", id.as_str()))
@@ -733,11 +779,13 @@ impl RunnerApi for MemoryRunner {
     }
 
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        self.reached()?;
         let found = self.world().jobs.get(id).cloned();
         found.ok_or_else(|| missing("image job", id))
     }
 
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
+        self.reached()?;
         let mut world = self.world();
         let mut sandboxes = world.sandboxes.values().map(|one| &one.view.image);
         let mut snapshots = world.snapshots.values().map(|view| &view.image);
@@ -756,11 +804,21 @@ impl RunnerApi for MemoryRunner {
         Ok(())
     }
 
+    async fn identity(&self) -> Result<HostIdentity, RunnerError> {
+        self.enter(Call::Identity, None).await?;
+        let host = self.world().impostor.clone();
+        Ok(HostIdentity {
+            host: host.unwrap_or_else(|| self.id.clone()),
+        })
+    }
+
     async fn check(&self) -> Result<(), RunnerError> {
+        self.reached()?;
         Ok(())
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {
+        self.reached()?;
         let world = self.world();
         let count = world.sandboxes.len() as u64;
         Ok(HostReport {

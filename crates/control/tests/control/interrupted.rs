@@ -21,7 +21,8 @@ fn called(name: &str) -> TakeSnapshot {
 
 async fn rows(plane: &Plane) -> Vec<SnapshotRecord> {
     let page = PageRequest::default();
-    plane.store.all_snapshots(&page).await.unwrap().items
+    let host = plane.runner.id();
+    plane.store.snapshots_on(host, &page).await.unwrap().items
 }
 
 #[tokio::test]

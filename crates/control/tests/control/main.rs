@@ -8,6 +8,7 @@ mod crash;
 mod creating;
 mod events;
 mod flat;
+mod hosts;
 mod idle;
 mod images;
 mod interrupted;

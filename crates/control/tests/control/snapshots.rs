@@ -746,6 +746,7 @@ async fn a_snapshot_that_another_process_is_asking_for_is_left_alone_for_a_while
     let row = cove_store::SnapshotRecord {
         id: SnapshotId::random(),
         org: plane.root.org.clone(),
+        host: one.host.clone(),
         name: None,
         sandbox: Some(one.id.clone()),
         parent: None,

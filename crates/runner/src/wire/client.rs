@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, SIDE};
 use crate::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostReport, ImageJob,
-    ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
     RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
 };
 
@@ -354,6 +354,10 @@ impl RunnerApi for Client {
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
         self.change(Request::RemoveImage { id: id.to_owned() })
             .await
+    }
+
+    async fn identity(&self) -> Result<HostIdentity, RunnerError> {
+        self.question(Request::Identity).await
     }
 
     async fn check(&self) -> Result<(), RunnerError> {

@@ -135,6 +135,7 @@ impl Request {
             | Self::Images
             | Self::ImageJob { .. }
             | Self::RemoveImage { .. }
+            | Self::Identity
             | Self::Check
             | Self::Host => {}
         }

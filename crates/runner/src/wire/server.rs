@@ -392,6 +392,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::AddImage { source, owner } => whole(&api.add_image(source, owner).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
+        Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
         Request::Host => whole(&api.host().await?),
         Request::Hello | Request::Connect { .. } | Request::ExportSnapshot { .. } => {

@@ -375,6 +375,11 @@ impl RunnerApi for Fake {
             message: format!("{id} is in use"),
         })
     }
+    async fn identity(&self) -> Result<HostIdentity, RunnerError> {
+        Ok(HostIdentity {
+            host: cove_model::HostId::random(),
+        })
+    }
     async fn check(&self) -> Result<(), RunnerError> {
         Ok(())
     }

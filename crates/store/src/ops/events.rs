@@ -4,12 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{OrgId, SandboxId};
+use cove_model::{HostId, OrgId, SandboxId};
 
 use crate::sql::{Op, Row, Tx, json, values};
 use crate::{HostPosition, NewEvent, PAGE_MAX, StoreError, StoredEvent};
-
-const POSITION: &str = "host_event_position";
 
 /// Reserves `count` numbers and answers the last one before them.
 pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, StoreError> {
@@ -29,7 +27,7 @@ pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, 
 
 pub struct Append {
     pub events: Vec<NewEvent>,
-    pub host_position: Option<HostPosition>,
+    pub host_position: Option<(HostId, HostPosition)>,
 }
 
 impl Op for Append {
@@ -70,32 +68,38 @@ impl Op for Append {
                 });
             }
         }
-        if let Some(position) = &self.host_position {
-            let text = format!("{} {}", position.sequence, position.life);
-            PutSetting(POSITION.to_owned(), text).run(tx).await?;
+        if let Some((host, position)) = &self.host_position {
+            tx.execute(
+                "INSERT INTO event_positions (host, sequence, life) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (host) DO UPDATE SET sequence = excluded.sequence, life = excluded.life",
+                values![host, position.sequence, position.life.as_str()],
+            )
+            .await?;
         }
         Ok(stored)
     }
 }
 
-pub struct Position;
+pub struct Position(pub HostId);
 
 impl Op for Position {
     type Out = Option<HostPosition>;
     const POINT: bool = true;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let text = Setting(POSITION.to_owned()).run(tx).await?;
-        text.map(|text| {
-            let (sequence, life) = text.split_once(' ').unwrap_or((&text, ""));
-            let sequence = sequence.parse().map_err(|_| StoreError::Corrupt {
-                what: "event position",
-            })?;
-            Ok(HostPosition {
-                sequence,
-                life: life.to_owned(),
+        let rows = tx
+            .query(
+                "SELECT sequence, life FROM event_positions WHERE host = ?1",
+                values![&self.0],
+            )
+            .await?;
+        rows.first()
+            .map(|row| {
+                Ok(HostPosition {
+                    sequence: row.count(0)?,
+                    life: row.text(1)?.to_owned(),
+                })
             })
-        })
-        .transpose()
+            .transpose()
     }
 }
 

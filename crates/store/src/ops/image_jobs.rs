@@ -7,7 +7,7 @@ use crate::{ImageJobRecord, StoreError};
 
 /// Fetches under way that are picked up again; a host runs far fewer at once.
 const UNFINISHED_MAX: i64 = 1000;
-const COLUMNS: &str = "id, org, name, shared, created_at, outcome";
+const COLUMNS: &str = "id, org, name, shared, created_at, outcome, host";
 
 /// Adds it, or writes how it ended. What ended once does not end differently.
 pub struct Put(pub ImageJobRecord);
@@ -17,8 +17,8 @@ impl Op for Put {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let job = &self.0;
         tx.execute(
-            "INSERT INTO image_jobs (id, org, name, shared, created_at, outcome) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id, org) DO UPDATE SET \
+            "INSERT INTO image_jobs (id, org, name, shared, created_at, outcome, host) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id, org) DO UPDATE SET \
              outcome = COALESCE(image_jobs.outcome, excluded.outcome)",
             values![
                 job.id.as_str(),
@@ -26,7 +26,8 @@ impl Op for Put {
                 job.name.as_str(),
                 i64::from(job.shared),
                 job.created_at,
-                job.outcome.clone()
+                job.outcome.clone(),
+                &job.host
             ],
         )
         .await
@@ -78,5 +79,6 @@ fn record(row: &Row) -> Result<ImageJobRecord, StoreError> {
         shared: row.int(3)? != 0,
         created_at: row.time(4)?,
         outcome: row.optional_text(5)?,
+        host: row.parse(6, "host id")?,
     })
 }

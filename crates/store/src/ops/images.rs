@@ -180,6 +180,8 @@ pub struct Forget(pub ImageId);
 impl Op for Forget {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        tx.execute("DELETE FROM image_hosts WHERE image = ?1", values![&self.0])
+            .await?;
         tx.execute(
             "DELETE FROM image_grants WHERE image = ?1",
             values![&self.0],

@@ -1,6 +1,6 @@
 //! Sandboxes: what their owners want of them and what they are.
 
-use cove_model::{OrgId, SandboxId, State};
+use cove_model::{HostId, OrgId, SandboxId, State};
 use time::OffsetDateTime;
 
 use crate::cursor::Place;
@@ -15,7 +15,7 @@ use crate::{
 
 const COLUMNS: &str = "id, org, spec, desired, state, reason, generation, facts, held_sandboxes, \
      held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, started_at, \
-     last_active_at, deleted_at, origin, head, stopped_at, created_steady, active_steady";
+     last_active_at, deleted_at, origin, head, stopped_at, created_steady, active_steady, host";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a sandbox of this name",
@@ -56,6 +56,7 @@ fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         stopped_at: row.optional_time(19)?,
         created_steady: row.steady(20)?,
         active_steady: row.steady(21)?,
+        host: row.parse(22, "host id")?,
     })
 }
 
@@ -104,8 +105,8 @@ impl Op for Create {
             "INSERT INTO sandboxes (id, org, name, spec, desired, state, reason, generation, facts, \
              held_sandboxes, held_cpu_milli, held_memory_mb, held_disk_mb, created_at, updated_at, \
              started_at, last_active_at, deleted_at, origin, head, stopped_at, created_steady, \
-             active_steady) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
-             ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+             active_steady, host) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
+             ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
             &row_values(new)?,
         )
         .await
@@ -115,7 +116,7 @@ impl Op for Create {
     }
 }
 
-fn row_values(record: &SandboxRecord) -> Result<[Value; 23], StoreError> {
+fn row_values(record: &SandboxRecord) -> Result<[Value; 24], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -140,6 +141,7 @@ fn row_values(record: &SandboxRecord) -> Result<[Value; 23], StoreError> {
         record.stopped_at.into(),
         record.created_steady.into(),
         record.active_steady.into(),
+        (&record.host).into(),
     ])
 }
 
@@ -169,9 +171,15 @@ impl Op for Get {
     }
 }
 
+/// Whose sandboxes a list has.
+pub enum Whose {
+    Org(OrgId),
+    /// Of every organisation, on one host.
+    Host(HostId),
+}
+
 pub struct List {
-    /// Absent: of everybody.
-    pub org: Option<OrgId>,
+    pub whose: Whose,
     pub filter: SandboxFilter,
     pub page: PageRequest,
 }
@@ -181,8 +189,9 @@ impl Op for List {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let mut list = Newest::of(COLUMNS, "sandboxes", &self.page)?;
         list.and("deleted_at IS NULL");
-        if let Some(org) = &self.org {
-            list.equal("org", org);
+        match &self.whose {
+            Whose::Org(org) => list.equal("org", org),
+            Whose::Host(host) => list.equal("host", host),
         }
         if let Some(name) = &self.filter.name {
             list.equal("name", name.as_str());
@@ -237,7 +246,7 @@ impl Op for Change {
              reason = ?7, generation = ?8, facts = ?9, held_sandboxes = ?10, held_cpu_milli = ?11, \
              held_memory_mb = ?12, held_disk_mb = ?13, created_at = ?14, updated_at = ?15, \
              started_at = ?16, last_active_at = ?17, deleted_at = ?18, origin = ?19, head = ?20, \
-             stopped_at = ?21, created_steady = ?22, active_steady = ?23 WHERE id = ?1",
+             stopped_at = ?21, created_steady = ?22, active_steady = ?23, host = ?24 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await
@@ -286,6 +295,7 @@ fn applied(old: &SandboxRecord, change: &SandboxChange, at: OffsetDateTime) -> S
         generation: old.generation,
         created_at: old.created_at,
         created_steady: old.created_steady,
+        host: old.host.clone(),
     }
 }
 
@@ -300,17 +310,17 @@ fn stopped_at(old: &SandboxRecord, state: State, at: OffsetDateTime) -> Option<O
     }
 }
 
-/// Those that are gone, the last first.
-pub struct Buried(pub u32);
+/// Those of a host that are gone, the last first.
+pub struct Buried(pub HostId, pub u32);
 
 impl Op for Buried {
     type Out = Vec<SandboxRecord>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM sandboxes WHERE deleted_at IS NOT NULL \
-             ORDER BY deleted_at DESC LIMIT ?1"
+             AND host = ?1 ORDER BY deleted_at DESC LIMIT ?2"
         );
-        let rows = tx.query(&sql, values![i64::from(self.0)]).await?;
+        let rows = tx.query(&sql, values![&self.0, i64::from(self.1)]).await?;
         rows.iter().map(record).collect()
     }
 }

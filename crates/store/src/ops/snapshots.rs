@@ -7,6 +7,7 @@ use crate::cursor::Place;
 use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::{hold, hold_whatever};
+use crate::ops::sandboxes::Whose;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
     Holding, IdempotencyKey, Page, PageRequest, SnapshotChange, SnapshotCreated, SnapshotFilter,
@@ -14,7 +15,7 @@ use crate::{
 };
 
 const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
-     facts, held_disk_mb, created_at, deleted_at, created_steady";
+     facts, held_disk_mb, created_at, deleted_at, created_steady, host";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a snapshot of this name",
@@ -38,10 +39,11 @@ fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
         created_at: row.time(12)?,
         deleted_at: row.optional_time(13)?,
         created_steady: row.steady(14)?,
+        host: row.parse(15, "host id")?,
     })
 }
 
-fn row_values(record: &SnapshotRecord) -> Result<[Value; 15], StoreError> {
+fn row_values(record: &SnapshotRecord) -> Result<[Value; 16], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -58,6 +60,7 @@ fn row_values(record: &SnapshotRecord) -> Result<[Value; 15], StoreError> {
         record.created_at.into(),
         record.deleted_at.into(),
         record.created_steady.into(),
+        (&record.host).into(),
     ])
 }
 
@@ -102,7 +105,7 @@ impl Op for Create {
         hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
-             ?11, ?12, ?13, ?14, ?15)"
+             ?11, ?12, ?13, ?14, ?15, ?16)"
         );
         tx.execute(&sql, &row_values(new)?)
             .await
@@ -137,8 +140,7 @@ impl Op for Get {
 }
 
 pub struct List {
-    /// Absent: of everybody.
-    pub org: Option<OrgId>,
+    pub whose: Whose,
     pub filter: SnapshotFilter,
     pub page: PageRequest,
 }
@@ -150,8 +152,9 @@ impl Op for List {
         if !self.filter.gone_too {
             list.and("deleted_at IS NULL");
         }
-        if let Some(org) = &self.org {
-            list.equal("org", org);
+        match &self.whose {
+            Whose::Org(org) => list.equal("org", org),
+            Whose::Host(host) => list.equal("host", host),
         }
         if let Some(sandbox) = &self.filter.sandbox {
             list.equal("sandbox", sandbox);
@@ -192,7 +195,8 @@ impl Op for Change {
         tx.execute(
             "UPDATE snapshots SET org = ?2, name = ?3, sandbox = ?4, parent = ?5, kind = ?6, \
              state = ?7, memory = ?8, spec = ?9, rolled_back_to = ?10, facts = ?11, \
-             held_disk_mb = ?12, created_at = ?13, deleted_at = ?14, created_steady = ?15 WHERE id = ?1",
+             held_disk_mb = ?12, created_at = ?13, deleted_at = ?14, created_steady = ?15, \
+             host = ?16 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await?;

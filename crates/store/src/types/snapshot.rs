@@ -1,6 +1,8 @@
 //! Rows of snapshots: what was kept of which sandbox, and what it grew from.
 
-use cove_model::{ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId, SnapshotKind, Steady};
+use cove_model::{
+    HostId, ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId, SnapshotKind, Steady,
+};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -36,6 +38,8 @@ impl SnapshotState {
 pub struct SnapshotRecord {
     pub id: SnapshotId,
     pub org: OrgId,
+    /// Whose pool has it.
+    pub host: HostId,
     /// Unique among the organisation's snapshots.
     pub name: Option<String>,
     /// Where it was taken; absent for what was imported.

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod events;
+pub mod hosts;
 pub mod idempotency;
 pub mod misc;
 pub mod quota;

@@ -104,7 +104,13 @@ async fn records_changed_removed_moved_or_added_by_hand_are_named() {
 fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     let raw = Connection::open(path).unwrap();
     raw.execute_batch(&format!(
-        "DROP TABLE audit; DROP TABLE audit_heads; DROP TABLE audit_journals; \
+        "DROP TABLE hosts; DROP TABLE image_hosts; DROP TABLE event_positions; \
+         DROP INDEX sandboxes_by_host; DROP INDEX snapshots_by_host; \
+         ALTER TABLE sandboxes DROP COLUMN host; ALTER TABLE snapshots DROP COLUMN host; \
+         ALTER TABLE image_jobs DROP COLUMN host; \
+         CREATE INDEX sandboxes_alive ON sandboxes (created_at, id) WHERE deleted_at IS NULL; \
+         CREATE INDEX snapshots_alive ON snapshots (created_at, id) WHERE deleted_at IS NULL; \
+         DROP TABLE audit; DROP TABLE audit_heads; DROP TABLE audit_journals; \
          DROP TABLE events; DROP TABLE event_heads; \
          ALTER TABLE sandboxes DROP COLUMN created_steady; \
          ALTER TABLE sandboxes DROP COLUMN active_steady; \

@@ -5,6 +5,7 @@
 mod cases;
 mod chains;
 mod cluster;
+mod earlier;
 mod rows;
 mod tls;
 
@@ -75,6 +76,9 @@ suite!(
     usage::first_figures_count_from_the_start_for_a_while,
     usage::periods_count_whole_hours,
     snapshots::their_disk_is_charged_from_beginning_to_end,
+    hosts::lists_of_a_host_have_nothing_of_another,
+    hosts::a_database_belongs_to_its_hosts,
+    hosts::images_are_on_the_hosts_that_have_them,
     events::readers_never_miss_what_commits_concurrently,
     events::positions_move_with_their_events,
     events::numbers_say_nothing_of_other_organisations,

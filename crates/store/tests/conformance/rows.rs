@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cove_model::{KeyId, OrgId, Resources, SandboxId, SandboxSpec, State, Steady};
+use cove_model::{HostId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State, Steady};
 use cove_store::{
     AuditJournal, AuditRecord, Desired, Holding, HostFacts, JournalEntry, Key, Moment,
     Organisation, Quota, SandboxRecord, Scope, Store,
@@ -88,6 +88,11 @@ pub fn key(org: &OrgId) -> Key {
     }
 }
 
+/// The host that rows are on unless a case says otherwise.
+pub fn host() -> HostId {
+    "host_aaaaaaaaaaaaaaaaaaaa".parse().unwrap()
+}
+
 pub fn sandbox(org: &OrgId, name: Option<&str>) -> SandboxRecord {
     let spec = SandboxSpec {
         name: name.map(Into::into),
@@ -100,6 +105,7 @@ pub fn sandbox_of(org: &OrgId, spec: SandboxSpec, created_at: OffsetDateTime) ->
     SandboxRecord {
         id: SandboxId::random(),
         org: org.clone(),
+        host: host(),
         holds: Holding::running(&spec.resources),
         spec,
         desired: Desired::Running,

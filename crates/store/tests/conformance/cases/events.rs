@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cove_model::{EventKind, OrgId, SandboxId, State};
+use cove_model::{EventKind, HostId, OrgId, SandboxId, State};
 use cove_store::{NewEvent, Store};
 
-use crate::rows::{at, org};
+use crate::rows::{at, host, org};
 
 fn place(sequence: u64, life: &str) -> cove_store::HostPosition {
     cove_store::HostPosition {
@@ -64,20 +64,28 @@ pub async fn readers_never_miss_what_commits_concurrently(store: Arc<dyn Store>)
 
 pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
-    assert_eq!(store.host_position().await.unwrap(), None);
+    let (here, there) = (host(), HostId::random());
+    let position = async |host: &HostId| store.host_position(host).await.unwrap();
+    assert_eq!(position(&here).await, None);
     assert_eq!(store.event_bounds(&ours).await.unwrap(), (None, 0));
     let (one, two) = (SandboxId::random(), SandboxId::random());
     let told = [event(&ours, &one), event(&theirs, &two), event(&ours, &two)];
     let stored = store
-        .append_events(&told, Some(place(17, "a")))
+        .append_events(&told, Some((here.clone(), place(17, "a"))))
         .await
         .unwrap();
-    assert_eq!(store.host_position().await.unwrap(), Some(place(17, "a")));
+    assert_eq!(position(&here).await, Some(place(17, "a")));
+    assert_eq!(position(&there).await, None);
     store
-        .append_events(&[], Some(place(19, "b c")))
+        .append_events(&[], Some((there.clone(), place(3, "z"))))
         .await
         .unwrap();
-    assert_eq!(store.host_position().await.unwrap(), Some(place(19, "b c")));
+    store
+        .append_events(&[], Some((here.clone(), place(19, "b c"))))
+        .await
+        .unwrap();
+    assert_eq!(position(&here).await, Some(place(19, "b c")));
+    assert_eq!(position(&there).await, Some(place(3, "z")));
     assert_eq!(store.event_bounds(&ours).await.unwrap(), (Some(1), 2));
     assert_eq!(store.event_bounds(&theirs).await.unwrap(), (Some(1), 1));
 

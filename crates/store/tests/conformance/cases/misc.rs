@@ -10,7 +10,7 @@ use cove_store::{
     StoreError, Usage, UsageSample,
 };
 
-use crate::rows::{append, at, moment, org, sandbox, steady};
+use crate::rows::{append, at, host, moment, org, sandbox, steady};
 
 pub async fn image_grants_are_per_organisation_or_for_everybody(store: Arc<dyn Store>) {
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
@@ -301,6 +301,7 @@ pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>)
     let job = |org: &OrgId, outcome: Option<&str>| ImageJobRecord {
         id: "job_1".into(),
         org: org.clone(),
+        host: host(),
         name: "app".into(),
         shared: false,
         created_at: at(5),

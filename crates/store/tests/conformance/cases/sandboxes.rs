@@ -9,7 +9,7 @@ use cove_store::{
     Store, StoreError,
 };
 
-use crate::rows::{at, moment, org, sandbox, sandbox_of, small};
+use crate::rows::{at, host, moment, org, sandbox, sandbox_of, small};
 
 fn deleted() -> SandboxChange {
     SandboxChange {
@@ -223,7 +223,8 @@ pub async fn lists_filter_and_page_while_rows_come_and_go(store: Arc<dyn Store>)
         .await
         .unwrap_err();
     assert!(matches!(refused, StoreError::BadCursor));
-    let all = store.all_sandboxes(&PageRequest::default()).await.unwrap();
+    let page = PageRequest::default();
+    let all = store.sandboxes_on(&host(), &page).await.unwrap();
     assert_eq!(all.items.len(), 20);
 }
 

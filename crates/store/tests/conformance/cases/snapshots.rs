@@ -9,12 +9,13 @@ use cove_store::{
     SnapshotRef, SnapshotSample, SnapshotState, Store, StoreError,
 };
 
-use crate::rows::{at, moment, org, org_with, sandbox, steady};
+use crate::rows::{at, host, moment, org, org_with, sandbox, steady};
 
-fn snapshot(of: &SandboxRecord, name: Option<&str>) -> SnapshotRecord {
+pub fn snapshot(of: &SandboxRecord, name: Option<&str>) -> SnapshotRecord {
     SnapshotRecord {
         id: SnapshotId::random(),
         org: of.org.clone(),
+        host: of.host.clone(),
         name: name.map(Into::into),
         sandbox: Some(of.id.clone()),
         parent: None,
@@ -169,7 +170,8 @@ pub async fn snapshots_are_listed_newest_first_by_sandbox_and_kind(store: Arc<dy
         ..of_one
     };
     assert_eq!(list(all).await, pick(&[3, 2, 1, 0]));
-    let everybody = store.all_snapshots(&PageRequest::default()).await.unwrap();
+    let page = PageRequest::default();
+    let everybody = store.snapshots_on(&host(), &page).await.unwrap();
     assert_eq!(everybody.items.len(), 4);
 }
 
