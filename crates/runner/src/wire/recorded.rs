@@ -545,6 +545,7 @@ macro_rules! said {
     ($($variant:ident($type:ty)),* $(,)?) => {
         #[derive(Debug, serde::Serialize)]
         #[serde(untagged)]
+        #[allow(clippy::large_enum_variant, reason = "a test makes a few of them")]
         pub enum Said {
             Nothing,
             $($variant($type)),*
