@@ -276,7 +276,7 @@ async fn a_copy_on_another_host_is_kept_apart_and_neither_charged_nor_believed()
     control.delete_sandbox(root, "agent").await.unwrap();
     two.rounds().await;
     assert!(two.a.ids().is_empty());
-    assert_eq!(two.b.ids(), [one.id.clone()]);
+    assert_eq!(two.b.ids(), std::slice::from_ref(&one.id));
     work.halt().await;
 }
 
