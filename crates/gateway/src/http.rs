@@ -150,7 +150,8 @@ fn request_line(line: &[u8]) -> Result<Version, Refused> {
     if !asterisk && target.first() != Some(&b'/') {
         return Err(Refused::Absolute);
     }
-    if target.iter().any(|&b| b < 0x21 || b == 0x7f) {
+    // Some clients send UTF-8 as it is; other bytes are refused by some servers and taken for text by others.
+    if target.iter().any(|&b| b < 0x21 || b == 0x7f) || std::str::from_utf8(target).is_err() {
         return Err(Refused::Malformed);
     }
     Ok(version)
