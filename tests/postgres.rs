@@ -6,7 +6,7 @@
 use cove_image::Recipe;
 use cove_model::{Resources, SandboxId, SandboxSpec, SnapshotId};
 use cove_protocol::message::Start;
-use cove_runner::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest};
+use cove_runner_api::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest};
 use cove_tests::{Host, Sandbox, eventually, start_as};
 
 const SNAPSHOTS: usize = 100;

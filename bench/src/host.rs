@@ -9,7 +9,7 @@ use cove_isolation_container::ContainerConfig;
 use cove_model::{ProcessId, Resources, SandboxId, SandboxSpec};
 use cove_protocol::client::{ExecResult, Guest};
 use cove_protocol::message::Start;
-use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
+use cove_runner_api::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
 
 pub struct Host {
     pub engine: Engine,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use cove_model::{ProcessId, Resources, SandboxId, SandboxSpec, SnapshotId};
 use cove_protocol::message::Start;
-use cove_runner::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest, SnapshotView};
+use cove_runner_api::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest, SnapshotView};
 
 use crate::create::join_all;
 use crate::host::{Host, ms, run as run_command};

@@ -12,10 +12,14 @@ fn main() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let crates = manifest.parent().expect("crates/ is above");
     let workspace = crates.parent().expect("the workspace is above crates/");
-    for name in PROGRAMS
-        .iter()
-        .chain(&["protocol", "limits", "model", "runner", "confine", "wire"])
-    {
+    for name in PROGRAMS.iter().chain(&[
+        "protocol",
+        "limits",
+        "model",
+        "runner-api",
+        "confine",
+        "wire",
+    ]) {
         watch(&crates.join(name));
     }
     println!(

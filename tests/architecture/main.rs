@@ -29,7 +29,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     (
         "isolation",
         &[
-            "confine", "model", "network", "parser", "pool", "runner", "wire",
+            "confine",
+            "model",
+            "network",
+            "parser",
+            "pool",
+            "runner-api",
+            "wire",
         ],
     ),
     ("gateway", &["confine", "model", "wire"]),
@@ -51,14 +57,14 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "parser",
             "pool",
             "protocol",
-            "runner",
+            "runner-api",
             "confine",
             "spawner",
             "unpack",
             "wire",
         ],
     ),
-    ("runner", &["model", "wire"]),
+    ("runner-api", &["model", "wire"]),
     // One host's sandboxes, whatever holds them: tiers are joined to it by the programs on top.
     (
         "engine",
@@ -73,7 +79,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "parser",
             "pool",
             "protocol",
-            "runner",
+            "runner-api",
             "confine",
             "unpack",
             "wire",
@@ -84,34 +90,60 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("client", &["api", "model"]),
     // What code contexts say and hear; pure, so that the control plane alone starts processes.
     ("code", &["model", "protocol", "wire"]),
-    // Nothing here reaches the engine: what joins them is the trait in `runner`.
+    // Nothing here reaches the engine: what joins them is the trait in `runner-api`.
     (
         "control",
-        &["code", "model", "protocol", "runner", "store", "wire"],
+        &["code", "model", "protocol", "runner-api", "store", "wire"],
     ),
     // Dialects stand on the control plane, and the server on them; none knows the native contract.
     (
         "dialect",
         &[
-            "code", "control", "model", "protocol", "runner", "store", "wire",
+            "code",
+            "control",
+            "model",
+            "protocol",
+            "runner-api",
+            "store",
+            "wire",
         ],
     ),
     (
         "dialect-daytona",
         &[
-            "code", "control", "dialect", "model", "protocol", "runner", "store", "wire",
+            "code",
+            "control",
+            "dialect",
+            "model",
+            "protocol",
+            "runner-api",
+            "store",
+            "wire",
         ],
     ),
     (
         "dialect-e2b",
         &[
-            "code", "control", "dialect", "model", "protocol", "runner", "store", "wire",
+            "code",
+            "control",
+            "dialect",
+            "model",
+            "protocol",
+            "runner-api",
+            "store",
+            "wire",
         ],
     ),
     (
         "ssh",
         &[
-            "code", "control", "model", "protocol", "runner", "store", "wire",
+            "code",
+            "control",
+            "model",
+            "protocol",
+            "runner-api",
+            "store",
+            "wire",
         ],
     ),
     (
@@ -125,7 +157,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "dialect-e2b",
             "model",
             "protocol",
-            "runner",
+            "runner-api",
             "store",
             "wire",
         ],

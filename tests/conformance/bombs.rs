@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cove_model::EventKind;
 use cove_protocol::message::{ErrorCode, Signal, Start};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::{Sandbox, eventually, start_as};
 
 use crate::world::{Case, World, cases};

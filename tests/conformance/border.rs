@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cove_model::{SandboxSpec, State};
 use cove_protocol::message::Start;
-use cove_runner::{ImageSource, RunnerApi};
+use cove_runner_api::{ImageSource, RunnerApi};
 use cove_tests::start_as;
 
 use crate::world::{Case, World, attempts, cases};

@@ -430,7 +430,7 @@ async fn an_image_of_one_static_program_runs(world: Arc<World>) {
 }
 
 async fn work_survives_a_stop_and_a_start(world: Arc<World>) {
-    use cove_runner::RunnerApi;
+    use cove_runner_api::RunnerApi;
     let sandbox = world.sandbox().await;
     sandbox.sh("", "echo kept > /srv/kept; rm /etc/debian_version; mv /usr/share/git-core /usr/share/moved").await.ok();
     world

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::Start;
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::{Sandbox, eventually, start_as};
 
 use crate::world::{Case, World, cases};

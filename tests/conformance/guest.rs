@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_protocol::message::{ErrorCode, ReadFile, Signal, Start};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::{Sandbox, eventually, start_as};
 
 use crate::world::{Case, World, attempts, cases};

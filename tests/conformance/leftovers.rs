@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 
 use crate::world::World;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use cove_model::{EventKind, State};
 use cove_protocol::client::{Follow, FollowEvent, Guest};
 use cove_protocol::message::{OutputFrom, PtySize, Start};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{
     PATIENCE, World, eventually, exec, output, process_id, shell, signal,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use cove_model::{SandboxId, SnapshotId, State};
-use cove_runner::{Level, Reinstate, RunnerApi, RunnerError, SnapshotRequest};
+use cove_runner_api::{Level, Reinstate, RunnerApi, RunnerError, SnapshotRequest};
 use cove_tests::engine_host::{World, output, succeed};
 
 use crate::PROGRAM;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cove_model::{ResourcesPatch, SandboxId, State};
-use cove_runner::wire::Client;
-use cove_runner::{CreateRequest, RunnerApi, RunnerError};
+use cove_runner_api::wire::Client;
+use cove_runner_api::{CreateRequest, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, exec, guest, shell, small_spec, succeed};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{World, eventually, output, succeed};
 
 use crate::PROGRAM;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 
 use cove_model::{EventKind, SandboxId, State};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{World, output, succeed};
 
 use crate::PROGRAM;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cove_model::{Resources, ResourcesPatch, SandboxId};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::World;
 use rand::Rng;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_model::{SandboxId, SnapshotId, State};
 use cove_protocol::client::Guest;
-use cove_runner::{CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SnapshotRequest};
+use cove_runner_api::{CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SnapshotRequest};
 use cove_tests::engine_host::{
     World, eventually, guest, output, shell, signal, small_spec, succeed,
 };

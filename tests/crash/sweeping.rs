@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 use cove_model::{SandboxId, State};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{World, eventually, output, signal, succeed};
 
 use crate::PROGRAM;

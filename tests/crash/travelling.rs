@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cove_model::{SandboxId, SnapshotId, State};
-use cove_runner::wire::Client;
-use cove_runner::{
+use cove_runner_api::wire::Client;
+use cove_runner_api::{
     CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError, SnapshotRequest,
 };
 use cove_tests::engine_host::{World, guest, output, small_spec, succeed};

@@ -1,7 +1,7 @@
 //! The plain way through the lifecycle, and every request that is refused on it.
 
 use cove_model::{NetworkMode, ResourcesPatch, SandboxId, State};
-use cove_runner::{CreateRequest, RunnerApi, RunnerError};
+use cove_runner_api::{CreateRequest, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, output, small_spec, succeed};
 
 use crate::PROGRAM;

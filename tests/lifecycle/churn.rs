@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cove_engine::Engine;
 use cove_model::{SandboxId, State};
-use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
+use cove_runner_api::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, guest, small_spec, succeed};
 
 use crate::PROGRAM;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cove_model::{SandboxId, SandboxSpec, SnapshotId};
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, FromSnapshot, GuestStream, ImageOwner, Imported, JobState, RunnerApi,
     RunnerError, SnapshotRequest,
 };

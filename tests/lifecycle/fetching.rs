@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cove_model::OrgId;
-use cove_runner::{ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
+use cove_runner_api::{ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::World;
 use cove_tests::strace::Strace;
 

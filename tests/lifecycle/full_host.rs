@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use cove_model::{EventKind, SandboxId, State};
-use cove_runner::{Finding, Level, RunnerApi, RunnerError};
+use cove_runner_api::{Finding, Level, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, exec, output, shell, succeed};
 use rustix::mount::{UnmountFlags, unmount};
 

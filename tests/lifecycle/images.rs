@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use cove_runner::{ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
+use cove_runner_api::{ImageOwner, ImageSource, JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{IMAGE, World, eventually, output};
 
 use crate::PROGRAM;

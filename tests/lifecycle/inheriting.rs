@@ -4,7 +4,7 @@ use std::process::Command;
 
 use cove_model::{ResourcesPatch, SandboxId, SnapshotId};
 use cove_protocol::client::ExecResult;
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError, SandboxView,
     SnapshotRequest,
 };

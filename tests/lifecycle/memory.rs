@@ -1,7 +1,7 @@
 //! Memory that grows, and the kernel's killer when it may not.
 
 use cove_model::{EventKind, Resources, ResourcesPatch};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{World, exec, succeed};
 
 use crate::PROGRAM;

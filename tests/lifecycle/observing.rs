@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cove_model::{EventKind, State};
-use cove_runner::{Level, RunnerApi};
+use cove_runner_api::{Level, RunnerApi};
 use cove_tests::engine_host::{World, exec, succeed};
 
 use crate::PROGRAM;

@@ -12,7 +12,7 @@ use cove_protocol::message::{
     Empty, ErrorCode, ListDir, Open, PathRequest, ReadFile, Reply, ReplyKind, Request, Start,
     WriteFile,
 };
-use cove_runner::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest};
+use cove_runner_api::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest};
 use cove_tests::engine_host::{World, eventually, process_id, small_spec, succeed, unlocked};
 use sha2::{Digest, Sha256};
 

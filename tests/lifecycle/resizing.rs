@@ -1,7 +1,7 @@
 //! Limits changed while a sandbox runs.
 
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
-use cove_runner::{RunnerApi, RunnerError, SandboxView};
+use cove_runner_api::{RunnerApi, RunnerError, SandboxView};
 use cove_tests::engine_host::{World, eventually, exec, output, shell, succeed};
 
 use crate::PROGRAM;

@@ -5,7 +5,7 @@ use std::fs;
 
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
 use cove_protocol::message::WriteFile;
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, FromSnapshot, ImageOwner, JobState, RollbackRequest, RunnerApi, RunnerError,
     SnapshotRequest, SnapshotView,
 };

@@ -1,7 +1,7 @@
 //! Snapshots of disks: what is in them, what grows from them, what keeps them.
 
 use cove_model::{EventKind, ResourcesPatch, SandboxId, SnapshotId, State};
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError, SandboxView,
     SnapshotRequest, SnapshotView,
 };

@@ -1,7 +1,7 @@
 //! A database inside is consistent in every snapshot that is taken under its writes.
 
 use cove_model::{SandboxId, SnapshotId};
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, FromSnapshot, ImageOwner, ImageSource, JobState, RunnerApi, SnapshotRequest,
 };
 use cove_tests::engine_host::{World, eventually, output, shell, small_spec};

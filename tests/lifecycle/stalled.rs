@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cove_model::{ResourcesPatch, SandboxId, SnapshotId};
-use cove_runner::{RunnerApi, RunnerError, SnapshotRequest};
+use cove_runner_api::{RunnerApi, RunnerError, SnapshotRequest};
 use cove_tests::engine_host::{World, succeed};
 use tokio::task::JoinSet;
 

@@ -1,7 +1,7 @@
 //! How a sandbox ends: asked, made to, or by the death of its PID 1.
 
 use cove_model::{EventKind, State};
-use cove_runner::RunnerApi;
+use cove_runner_api::RunnerApi;
 use cove_tests::engine_host::{World, eventually, output, shell, signal, succeed};
 
 use crate::PROGRAM;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cove_runner::{JobState, RunnerApi, RunnerError};
+use cove_runner_api::{JobState, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, exec, succeed};
 
 use crate::PROGRAM;

@@ -13,7 +13,7 @@ use cove_isolation::{
 };
 use cove_isolation_container::{ContainerConfig, ContainerTier};
 use cove_model::{NetworkPolicy, Resources, SandboxId, SandboxSpec, State};
-use cove_runner::{CreateRequest, Finding, GuestStream, RunnerApi, RunnerError};
+use cove_runner_api::{CreateRequest, Finding, GuestStream, RunnerApi, RunnerError};
 use cove_tests::engine_host::{World, eventually, small_spec, succeed};
 
 use crate::PROGRAM;

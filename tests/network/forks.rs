@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cove_model::{SandboxId, SnapshotId};
 use cove_protocol::client::Guest;
-use cove_runner::{
+use cove_runner_api::{
     EgressEntry, EgressQuery, EgressVerdict, FromSnapshot, RunnerApi, SnapshotRequest,
 };
 use cove_tests::engine_host::{eventually, output, shell, succeed};

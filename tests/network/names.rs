@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use cove_protocol::client::Guest;
-use cove_runner::{EgressProtocol, EgressVerdict, RunnerApi};
+use cove_runner_api::{EgressProtocol, EgressVerdict, RunnerApi};
 use cove_tests::engine_host::{exec, output};
 
 use crate::stage::*;

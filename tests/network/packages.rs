@@ -6,7 +6,7 @@ use std::time::Duration;
 use cove_image::Recipe;
 use cove_model::{NetworkMode, NetworkPolicy, Resources, SandboxSpec};
 use cove_protocol::message::Start;
-use cove_runner::{EgressEntry, EgressQuery, EgressVerdict, RunnerApi};
+use cove_runner_api::{EgressEntry, EgressQuery, EgressVerdict, RunnerApi};
 use cove_tests::{Host, Ran, Sandbox, start_as};
 
 /// Registries are far away, and machines busy.

@@ -2,7 +2,7 @@
 
 use cove_model::NetworkMode;
 use cove_model::{NetworkPolicy, SandboxId};
-use cove_runner::{EgressEntry, EgressVerdict, RunnerApi, RunnerError};
+use cove_runner_api::{EgressEntry, EgressVerdict, RunnerApi, RunnerError};
 use cove_tests::engine_host::{exec, output};
 
 use crate::stage::*;
@@ -47,7 +47,7 @@ async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged(
     assert_ne!(asked.exit.code, 0, "another resolver answered");
     stage
         .logged(&id, |entry| {
-            entry.protocol == cove_runner::EgressProtocol::Udp && entry.port == Some(53)
+            entry.protocol == cove_runner_api::EgressProtocol::Udp && entry.port == Some(53)
         })
         .await;
 

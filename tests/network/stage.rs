@@ -2,7 +2,7 @@
 
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SandboxSpec};
 use cove_protocol::client::Guest;
-use cove_runner::{CreateRequest, EgressEntry, EgressQuery, FromSnapshot, RunnerApi};
+use cove_runner_api::{CreateRequest, EgressEntry, EgressQuery, FromSnapshot, RunnerApi};
 use cove_tests::engine_host::{Setup, World as Engine, exec, guest, small_spec};
 
 use crate::world::*;

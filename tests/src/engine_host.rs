@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use cove_engine::{BackendChoice, EngineConfig, OpenTier, Overcommit};
 use cove_model::{Event, Resources, SandboxId, SandboxSpec, State};
 use cove_protocol::client::{Connect, Guest, Stream};
-use cove_runner::wire::Client;
-use cove_runner::{
+use cove_runner_api::wire::Client;
+use cove_runner_api::{
     CreateRequest, ImageJob, ImageOwner, ImageSource, JobState, RunnerApi, RunnerError, SandboxView,
 };
 

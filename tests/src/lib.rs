@@ -18,7 +18,7 @@ use cove_isolation_container::ContainerConfig;
 use cove_model::{ProcessId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{Exit, Start};
-use cove_runner::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
+use cove_runner_api::{CreateRequest, ImageOwner, ImageSource, JobState, RunnerApi};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -208,7 +208,7 @@ impl Drop for Sandbox {
         let (engine, id) = (self.host.engine.clone(), self.id.clone());
         let farewell = self.host.runtime.spawn(async move {
             match engine.delete(&id).await {
-                Ok(()) | Err(cove_runner::RunnerError::NotFound { .. }) => {}
+                Ok(()) | Err(cove_runner_api::RunnerError::NotFound { .. }) => {}
                 Err(error) => panic!("{id} cannot be deleted: {error}"),
             }
         });

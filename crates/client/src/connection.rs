@@ -4,8 +4,10 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -23,14 +25,14 @@ use crate::{CONNECT_TIMEOUT, ClientError, Outgoing};
 const IDLE_MAX: usize = 128;
 
 /// What is dialled.
-enum Place {
+enum Endpoint {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
 pub(crate) struct Connections {
     url: String,
-    place: Place,
+    place: Endpoint,
     authority: String,
     prefix: String,
     tls: Option<Tls>,
@@ -44,7 +46,7 @@ impl Connections {
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self {
                 url: url.to_owned(),
-                place: Place::Unix(path.into()),
+                place: Endpoint::Unix(path.into()),
                 authority: "localhost".into(),
                 prefix: String::new(),
                 tls: None,
@@ -80,7 +82,7 @@ impl Connections {
             url: url.trim_end_matches('/').to_owned(),
             authority: authority.as_str().to_owned(),
             prefix: parsed.path().trim_end_matches('/').to_owned(),
-            place: Place::Tcp(host, port),
+            place: Endpoint::Tcp(host, port),
             tls,
             idle: Arc::default(),
         })
@@ -157,7 +159,7 @@ impl Connections {
     }
 
     fn take_idle(&self) -> Option<SendRequest<Outgoing>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         while let Some(sender) = idle.pop() {
             if !sender.is_closed() {
                 return Some(sender);
@@ -173,8 +175,8 @@ impl Connections {
         };
         let work = async {
             let (host, port) = match &self.place {
-                Place::Tcp(host, port) => (host.as_str(), *port),
-                Place::Unix(path) => {
+                Endpoint::Tcp(host, port) => (host.as_str(), *port),
+                Endpoint::Unix(path) => {
                     let stream = UnixStream::connect(path).await.map_err(failed)?;
                     return shake(TokioIo::new(stream)).await;
                 }
@@ -232,7 +234,7 @@ impl Answer {
         if let Some(lease) = self.lease.take()
             && !lease.sender.is_closed()
         {
-            let mut idle = lease.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = lease.idle.lock();
             if idle.len() < IDLE_MAX {
                 idle.push(lease.sender);
             }

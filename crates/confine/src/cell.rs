@@ -9,7 +9,7 @@
 //! ```
 //! A directory that sandboxes use is mounted with its ids shifted, so that stage 2's range appears on disk
 //! as 0 to 65535. Stage 2's mount and network namespaces belong to the user namespace of the host, where
-//! it has no capability (but for [`Place::HostDirectory`]). Each stage is killed when its parent dies. What
+//! it has no capability (but for [`RootDirectory::HostDirectory`]). Each stage is killed when its parent dies. What
 //! is missing afterwards is the list of system calls, [`crate::seccomp::allow_only`].
 
 mod roots;
@@ -37,7 +37,7 @@ pub const RANGE: u32 = 65_536;
 
 /// What becomes the root directory of stage 2.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum RootDirectory<'a> {
     /// The working directory, writable. Only for [`Identity::Range`].
     WorkingDirectory,
     /// These directories as one, the first above the others. Nothing can be changed in them. Only for
@@ -69,7 +69,7 @@ pub enum Network {
 /// What stage 1 builds around stage 2.
 #[derive(Debug, Clone, Copy)]
 pub struct Walls<'a> {
-    pub place: Place<'a>,
+    pub place: RootDirectory<'a>,
     pub identity: Identity,
     pub network: Network,
 }
@@ -131,8 +131,10 @@ pub fn enter(walls: Walls<'_>) -> Result<Stage, ConfineError> {
     };
     // Copies can be made only of mounts of the namespace that is left below.
     let copies = match walls.place {
-        Place::Layers(layers) => roots::copy(layers, shifted()?)?,
-        Place::WorkingDirectory | Place::HostDirectory | Place::Nothing => Vec::new(),
+        RootDirectory::Layers(layers) => roots::copy(layers, shifted()?)?,
+        RootDirectory::WorkingDirectory | RootDirectory::HostDirectory | RootDirectory::Nothing => {
+            Vec::new()
+        }
     };
     let network = match walls.network {
         Network::None => libc::CLONE_NEWNET,
@@ -149,10 +151,10 @@ pub fn enter(walls: Walls<'_>) -> Result<Stage, ConfineError> {
     let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     step("private mounts", mount_change("/", propagation))?;
     let tree = match walls.place {
-        Place::WorkingDirectory => roots::working_directory(shifted()?)?,
-        Place::Layers(_) => roots::join(copies)?,
-        Place::HostDirectory => roots::host_directory()?,
-        Place::Nothing => roots::nothing()?,
+        RootDirectory::WorkingDirectory => roots::working_directory(shifted()?)?,
+        RootDirectory::Layers(_) => roots::join(copies)?,
+        RootDirectory::HostDirectory => roots::host_directory()?,
+        RootDirectory::Nothing => roots::nothing()?,
     };
     let guardian = step(
         "process descriptor",

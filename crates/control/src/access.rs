@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_model::{KeyId, OrgId, SandboxId, Steady};
 use cove_store::{Key, PageRequest, SandboxRecord, Scope};
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::Control;
@@ -61,21 +61,17 @@ struct Looked {
 /// Searches for what names no sandbox. One at a time.
 #[derive(Default)]
 pub(crate) struct Searches {
-    looked: Mutex<Looked>,
-    found: StdMutex<HashMap<Vec<u8>, Candidate>>,
+    looked: tokio::sync::Mutex<Looked>,
+    found: Mutex<HashMap<Vec<u8>, Candidate>>,
     /// Tokens given away since this started: a sandbox that was just made is found among them.
-    given: StdMutex<HashMap<String, (&'static str, SandboxId)>>,
-    askers: StdMutex<HashMap<IpAddr, Bucket>>,
-}
-
-fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    given: Mutex<HashMap<String, (&'static str, SandboxId)>>,
+    askers: Mutex<HashMap<IpAddr, Bucket>>,
 }
 
 impl Searches {
     /// What is remembered, and who asked.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.found).len() + lock(&self.given).len() + lock(&self.askers).len()
+        self.found.lock().len() + self.given.lock().len() + self.askers.lock().len()
     }
 
     /// Whether whoever is there may have another search.
@@ -84,7 +80,7 @@ impl Searches {
         let Some(address) = address else {
             return true;
         };
-        let mut askers = lock(&self.askers);
+        let mut askers = self.askers.lock();
         if askers.len() >= ADDRESSES_MAX {
             askers.retain(|_, bucket| !bucket.is_full(SEARCH_RATE, now));
         }
@@ -98,7 +94,7 @@ impl Searches {
     }
 
     fn give(&self, purpose: &'static str, token: &str, sandbox: &SandboxId) {
-        let mut given = lock(&self.given);
+        let mut given = self.given.lock();
         if given.len() >= FOUND_MAX {
             given.clear();
         }
@@ -106,7 +102,7 @@ impl Searches {
     }
 
     fn given(&self, purpose: &str, fits: &impl Fn(&str) -> bool) -> Option<Candidate> {
-        let given = lock(&self.given);
+        let given = self.given.lock();
         let mut meant = given.iter().filter(|(_, (of, _))| *of == purpose);
         let (token, (_, sandbox)) = meant.find(|(token, _)| fits(token))?;
         Some(Candidate {
@@ -116,7 +112,7 @@ impl Searches {
     }
 
     fn remember(&self, mark: &[u8], candidate: Candidate) {
-        let mut found = lock(&self.found);
+        let mut found = self.found.lock();
         if found.len() >= FOUND_MAX {
             found.clear();
         }
@@ -244,7 +240,7 @@ impl Control {
         fits: impl Fn(&str) -> bool + Sync,
     ) -> Result<Option<(SandboxId, String)>, ControlError> {
         let searches = &self.0.callers.searches;
-        let known = lock(&searches.found).get(mark).cloned();
+        let known = searches.found.lock().get(mark).cloned();
         if let Some(known) = known.filter(|known| fits(&known.token)) {
             return Ok(Some((known.sandbox, known.token)));
         }

@@ -4,7 +4,9 @@
 //! and writes it down coarsely, so that idleness survives a restart.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_model::SandboxId;
 use cove_store::Moment;
@@ -79,8 +81,8 @@ impl Activity {
         }
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Use>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, Use>> {
+        self.0.lock()
     }
 }
 

@@ -31,13 +31,13 @@ const READ_AT_ONCE: u32 = 500;
 const CHECKS_MAX: u32 = 3;
 
 /// One audited call.
-pub(crate) struct Deed {
+pub(crate) struct Operation {
     pub action: &'static str,
     pub target: Option<String>,
     pub detail: Option<String>,
 }
 
-impl Deed {
+impl Operation {
     pub fn new(action: &'static str, target: impl Into<String>) -> Self {
         let target: String = target.into();
         Self {
@@ -182,25 +182,35 @@ impl Control {
     pub(crate) async fn conclude<T>(
         &self,
         principal: &Principal,
-        deed: Deed,
+        operation: Operation,
         outcome: Result<T, ControlError>,
     ) -> Result<T, ControlError> {
         match outcome {
             Ok(value) => {
-                self.write_record(&principal.org, Some(principal), deed, OK)
+                self.write_record(&principal.org, Some(principal), operation, OK)
                     .await?;
                 Ok(value)
             }
             Err(error) => {
-                self.note_refusal(principal, deed, &error);
+                self.note_refusal(principal, operation, &error);
                 Err(error)
             }
         }
     }
 
     /// A call that changed nothing. The first ones are recorded, a flood is counted.
-    pub(crate) fn note_refusal(&self, principal: &Principal, deed: Deed, error: &ControlError) {
-        let record = self.audit_record(&principal.org, Some(principal), deed, error.code.as_str());
+    pub(crate) fn note_refusal(
+        &self,
+        principal: &Principal,
+        operation: Operation,
+        error: &ControlError,
+    ) {
+        let record = self.audit_record(
+            &principal.org,
+            Some(principal),
+            operation,
+            error.code.as_str(),
+        );
         let (over, alone) = {
             let mut refusals = self.0.audit.refusals();
             (refusals.over(self.now()), refusals.take(record))
@@ -209,21 +219,21 @@ impl Control {
     }
 
     /// What the control plane did by itself.
-    pub(crate) async fn record_own(&self, org: &OrgId, deed: Deed, result: &str) {
+    pub(crate) async fn record_own(&self, org: &OrgId, operation: Operation, result: &str) {
         // What went wrong is in the log.
-        let _ = self.write_record(org, None, deed, result).await;
+        let _ = self.write_record(org, None, operation, result).await;
     }
 
     /// Written to the journal before the guest is asked; dropped with how it ended.
     pub(crate) fn intend(
         &self,
         principal: &Principal,
-        deed: Deed,
+        operation: Operation,
         listens: bool,
     ) -> Result<Intent, ControlError> {
         // Where the database is known to be down nothing is done that it could not be told of.
         self.store().available()?;
-        let record = self.audit_record(&principal.org, Some(principal), deed, OK);
+        let record = self.audit_record(&principal.org, Some(principal), operation, OK);
         Ok(Intent::begin(self, record, listens)?)
     }
 
@@ -258,11 +268,11 @@ impl Control {
         &self,
         org: &OrgId,
         principal: Option<&Principal>,
-        deed: Deed,
+        operation: Operation,
         result: &str,
     ) -> Result<(), StoreError> {
-        let action = deed.action;
-        let record = self.audit_record(org, principal, deed, result);
+        let action = operation.action;
+        let record = self.audit_record(org, principal, operation, result);
         let control = self.clone();
         let writing = async move { control.0.audit.write(record).await };
         let written = match self.0.tasks.changes.spawn(writing).await {
@@ -278,10 +288,10 @@ impl Control {
         &self,
         org: &OrgId,
         principal: Option<&Principal>,
-        deed: Deed,
+        operation: Operation,
         result: &str,
     ) -> AuditRecord {
-        let detail = deed
+        let detail = operation
             .detail
             .map(|text| text.chars().take(DETAIL_MAX).collect());
         AuditRecord {
@@ -289,8 +299,8 @@ impl Control {
             at: self.now(),
             org: org.clone(),
             key: principal.and_then(|p| p.key.clone()),
-            action: deed.action.to_owned(),
-            target: deed.target,
+            action: operation.action.to_owned(),
+            target: operation.target,
             source: principal.and_then(|p| p.origin.source.clone()),
             request_id: principal.and_then(|p| p.origin.request_id.clone()),
             result: result.to_owned(),

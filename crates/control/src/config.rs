@@ -103,13 +103,13 @@ impl Clock for SystemClock {
     }
 
     fn boot_id(&self) -> String {
-        cove_runner::clock::boot_id().unwrap_or_else(|error| {
+        cove_runner_api::clock::boot_id().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read the host's boot id; usage across this start is estimated");
             format!("unknown-{:016x}", rand::random::<u64>())
         })
     }
 
     fn boot_micros(&self) -> u64 {
-        cove_runner::clock::boot_micros()
+        cove_runner_api::clock::boot_micros()
     }
 }

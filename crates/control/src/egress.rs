@@ -1,7 +1,7 @@
 //! What the network policies of sandboxes decided, read from the host for their owners.
 
 use cove_model::{HostId, SandboxId};
-use cove_runner::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
+use cove_runner_api::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use cove_store::Scope;
 
 use crate::Control;

@@ -2,7 +2,7 @@
 
 pub use cove_model::ErrorCode;
 use cove_model::SpecError;
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use cove_store::StoreError;
 
 /// Seconds a caller is told to wait when the host is short of something.

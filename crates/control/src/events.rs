@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cove_limits::PAGE_MAX;
 use cove_model::{Event, EventKind, Restated, SandboxId, State};
-use cove_runner::EventBatch;
+use cove_runner_api::EventBatch;
 use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
 use futures_util::future::join_all;
 use time::OffsetDateTime;

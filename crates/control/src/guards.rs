@@ -8,7 +8,9 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use async_trait::async_trait;
 use cove_model::{HostId, SandboxId, SnapshotId};
@@ -134,12 +136,12 @@ impl<K: Eq + Hash + Clone> Locks<K> {
     }
 
     fn len(&self) -> usize {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.lock();
         table.held.len()
     }
 
     fn entry(&self, id: &K) -> Arc<AsyncMutex<()>> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         if let Some(lock) = table.held.get(id).and_then(Weak::upgrade) {
             return lock;
         }
@@ -166,8 +168,8 @@ impl Holds {
         }
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SnapshotId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SnapshotId, usize>> {
+        self.0.lock()
     }
 }
 
@@ -205,7 +207,7 @@ mod tests {
         for _ in 0..10 * TIDY_ABOVE {
             drop(locks.lock(&SandboxId::random()).await);
         }
-        assert!(locks.0.lock().unwrap().held.len() <= TIDY_ABOVE + 1);
+        assert!(locks.0.lock().held.len() <= TIDY_ABOVE + 1);
     }
 
     #[tokio::test]

@@ -15,12 +15,12 @@ use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
     ErrorCode as GuestCode, OutputFrom, ProcessKind, PtySize, Signal, Start,
 };
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use cove_store::{HostFacts, SandboxRecord, Scope};
 
 use crate::Control;
 use crate::activity::Presence;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::budget::{Account, Charge};
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
@@ -479,9 +479,9 @@ impl Control {
             return outcome;
         };
         let outcome = outcome.and_then(|access| {
-            let deed = Deed::new(name, access.sandbox.id.as_str());
+            let operation = Operation::new(name, access.sandbox.id.as_str());
             let listens = action == GuestAction::ProcessAttach;
-            let intent = Arc::new(self.intend(principal, deed, listens)?);
+            let intent = Arc::new(self.intend(principal, operation, listens)?);
             Ok(GuestAccess {
                 guest: access.guest.observed_by(intent.clone()),
                 listener: access.listener.observed_by(intent),
@@ -489,7 +489,7 @@ impl Control {
             })
         });
         outcome.inspect_err(|error| {
-            self.note_refusal(principal, Deed::new(name, which), error);
+            self.note_refusal(principal, Operation::new(name, which), error);
         })
     }
 

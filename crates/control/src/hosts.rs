@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_model::{HostId, SandboxId};
-use cove_runner::{RunnerApi, RunnerError};
+use cove_runner_api::{RunnerApi, RunnerError};
 use cove_store::{SandboxRecord, SnapshotRecord, StoreError};
 use futures_util::future::join_all;
 

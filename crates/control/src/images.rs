@@ -10,14 +10,14 @@ use std::collections::HashSet;
 
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
 use cove_model::{ImageId, OrgId};
-use cove_runner::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, JobState};
+use cove_runner_api::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, JobState};
 use cove_store::{Scope, StoreError};
 
 mod jobs;
 mod unclaimed;
 
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::guards::Exclusive;
 use crate::principal::Principal;
@@ -173,8 +173,8 @@ impl Control {
                 ImageSource::Local { name, .. } => name.clone(),
             };
             let outcome = control.try_add_image(&principal, source, &name).await;
-            let deed = Deed::new("image.add", name);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("image.add", name);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -265,8 +265,8 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.try_remove_image(&principal, &which).await;
-            let deed = Deed::new("image.remove", which);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("image.remove", which);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

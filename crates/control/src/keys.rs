@@ -5,8 +5,9 @@
 //! in another one it takes [`REMEMBERED`].
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use cove_model::{KeyId, OrgId, Steady};
 use cove_store::{Key, Moment, Page, PageRequest, Scope};
@@ -16,7 +17,7 @@ use time::OffsetDateTime;
 
 use crate::Control;
 use crate::admission::Taken;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
 use crate::rate::{Bucket, RateLimit};
@@ -119,8 +120,8 @@ struct Ring {
 }
 
 impl Keyring {
-    fn ring(&self) -> std::sync::MutexGuard<'_, Ring> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ring(&self) -> parking_lot::MutexGuard<'_, Ring> {
+        self.0.lock()
     }
 
     pub fn len(&self) -> usize {
@@ -275,11 +276,11 @@ impl Control {
         principal: &Principal,
         request: CreateKey,
     ) -> Result<NewKey, ControlError> {
-        let deed = Deed::new("key.create", request.name.as_str());
+        let operation = Operation::new("key.create", request.name.as_str());
         let (control, principal) = (self.clone(), principal.clone());
         self.to_the_end(async move {
             let outcome = control.try_create_key(&principal, request).await;
-            control.conclude(&principal, deed, outcome).await
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -342,9 +343,9 @@ impl Control {
         let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
         let revoked = self.to_the_end(async move {
             let outcome = control.try_revoke_key(&principal, &id).await;
-            let deed = Deed::new("key.revoke", id.as_str());
+            let operation = Operation::new("key.revoke", id.as_str());
             let revoked = outcome.is_ok();
-            let concluded = control.conclude(&principal, deed, outcome).await;
+            let concluded = control.conclude(&principal, operation, outcome).await;
             // Whoever uses the key has to go, also where the record could not be written.
             let telling = revoked.then(|| control.telling(Taken::Key(id)));
             Ok((concluded?, telling))

@@ -1,5 +1,5 @@
 //! The control plane: tenants and their keys, quotas, the lifecycle of sandboxes, metering, events
-//! and audit. No HTTP here and no privileges: it speaks to hosts through [`cove_runner::RunnerApi`] and keeps
+//! and audit. No HTTP here and no privileges: it speaks to hosts through [`cove_runner_api::RunnerApi`] and keeps
 //! its books in a [`Store`].
 //!
 //! [`Control`] is the handle everything goes through. Each call takes the [`Principal`] that
@@ -11,7 +11,7 @@
 use std::sync::{Arc, OnceLock};
 
 use cove_model::OrgId;
-use cove_runner::SandboxOwner;
+use cove_runner_api::SandboxOwner;
 use cove_store::Store;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -63,7 +63,7 @@ pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
 pub use cove_model::HostId;
 pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
-pub use cove_runner::{
+pub use cove_runner_api::{
     FromSnapshot, GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
 };
 pub use cove_store::{

@@ -5,8 +5,10 @@
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use cove_model::{IdlePolicy, SandboxId, State, Steady};
 use cove_protocol::identity::Identity;
@@ -14,7 +16,7 @@ use cove_protocol::message::ProcessKind;
 use cove_store::{Moment, PAGE_MAX, PageRequest, SandboxRecord};
 use tokio::task::JoinSet;
 
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::ControlError;
 use crate::hosts::Host;
 use crate::sandboxes::is_doomed;
@@ -60,18 +62,16 @@ impl Idleness {
         self.table().len() + self.unpausable().len()
     }
 
-    fn unpausable(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Steady>> {
-        self.unpausable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn unpausable(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, Steady>> {
+        self.unpausable.lock()
     }
 
     fn of(&self, id: &SandboxId) -> Option<Seen> {
         self.table().get(id).cloned()
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, Seen>> {
+        self.seen.lock()
     }
 }
 
@@ -338,9 +338,9 @@ impl Control {
             Ok(()) => "ok",
             Err(error) => error.code.as_str(),
         };
-        let mut deed = Deed::new(action, id.as_str());
-        deed.detail = Some(reason);
-        self.record_own(&record.org, deed, result).await;
+        let mut operation = Operation::new(action, id.as_str());
+        operation.detail = Some(reason);
+        self.record_own(&record.org, operation, result).await;
         outcome
     }
 

@@ -7,7 +7,9 @@
 //! number of organisations multiplies what an event costs.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use bytes::Bytes;
 use cove_model::{OrgId, SandboxId};
@@ -54,10 +56,6 @@ impl PartialEq for SharedEvent {
     fn eq(&self, other: &Self) -> bool {
         self.event == other.event
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The last events of an organisation, without a gap.
@@ -145,7 +143,7 @@ impl Feed {
 
     /// What is in the store ends here; later events are announced.
     pub(crate) fn begins_at(&self, last: u64) {
-        lock(&self.recent).after.get_or_insert(last);
+        self.recent.lock().after.get_or_insert(last);
         self.latest.send_if_modified(|latest| {
             *latest = last.max(*latest);
             // Nobody is woken: nothing happened.
@@ -161,7 +159,7 @@ impl Feed {
         sandbox: Option<&SandboxId>,
         limit: usize,
     ) -> Option<(Vec<Arc<SharedEvent>>, u64)> {
-        let recent = lock(&self.recent);
+        let recent = self.recent.lock();
         let (mut found, mut end) = (Vec::new(), after);
         for event in recent.since(after)? {
             if found.len() == limit {
@@ -177,12 +175,12 @@ impl Feed {
 
     /// How far `after` is behind what is here.
     pub(crate) fn distance(&self, after: u64) -> Option<u64> {
-        let from = lock(&self.recent).after?;
+        let from = self.recent.lock().after?;
         Some(from.saturating_sub(after))
     }
 
     pub(crate) fn fill(&self, after: u64, end: u64, read: &[Arc<SharedEvent>]) {
-        lock(&self.recent).fill(after, end, read);
+        self.recent.lock().fill(after, end, read);
     }
 }
 
@@ -204,7 +202,7 @@ pub(crate) struct Listeners(Arc<Mutex<Tables>>);
 impl Listeners {
     /// Follows an organisation, until the follower is dropped.
     pub(crate) fn follow(&self, org: &OrgId) -> Follower {
-        let mut tables = lock(&self.0);
+        let mut tables = self.0.lock();
         let feed = tables.feeds.entry(org.clone()).or_insert_with(Feed::new);
         Follower {
             listeners: self.clone(),
@@ -216,7 +214,7 @@ impl Listeners {
 
     /// Is woken by events of one sandbox, until it is dropped.
     pub(crate) fn watch(&self, sandbox: &SandboxId) -> Watcher {
-        let mut tables = lock(&self.0);
+        let mut tables = self.0.lock();
         let sender = tables.sandboxes.entry(sandbox.clone()).or_default();
         Watcher {
             listeners: self.clone(),
@@ -227,11 +225,11 @@ impl Listeners {
 
     /// These happened. Each organisation and each sandbox is woken once.
     pub(crate) fn announce(&self, events: &[StoredEvent]) {
-        let mut tables = lock(&self.0);
+        let mut tables = self.0.lock();
         let mut latest: HashMap<&OrgId, u64> = HashMap::new();
         for event in events {
             if let Some(feed) = tables.feeds.get(&event.org) {
-                lock(&feed.recent).append(event);
+                feed.recent.lock().append(event);
                 let last = latest.entry(&event.org).or_default();
                 *last = event.sequence.max(*last);
             }
@@ -249,7 +247,7 @@ impl Listeners {
 
     /// Organisations that are followed, and sandboxes that are waited for.
     pub(crate) fn len(&self) -> usize {
-        let tables = lock(&self.0);
+        let tables = self.0.lock();
         tables.feeds.len() + tables.sandboxes.len()
     }
 }
@@ -276,7 +274,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let mut tables = lock(&self.listeners.0);
+        let mut tables = self.listeners.0.lock();
         self.feed = None;
         // Copies are made under this lock, or by followers for as long as they live.
         let unused = |feed: &Arc<Feed>| Arc::strong_count(feed) == 1;
@@ -307,7 +305,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let mut tables = lock(&self.listeners.0);
+        let mut tables = self.listeners.0.lock();
         self.told = None;
         let unused = |sender: &watch::Sender<()>| sender.receiver_count() == 0;
         if tables.sandboxes.get(&self.sandbox).is_some_and(unused) {
@@ -417,9 +415,9 @@ mod tests {
         let many = RECENT_MAX as u64 + 10;
         let all: Vec<_> = (1..=many).map(|at| event(&org, &sandbox, at)).collect();
         // Nobody follows any more, by the table; the feed itself is still at hand.
-        lock(&feed.recent).after = Some(0);
+        feed.recent.lock().after = Some(0);
         for event in &all {
-            lock(&feed.recent).append(event);
+            feed.recent.lock().append(event);
         }
         assert_eq!(numbers(feed.since(9, None, 9)), None);
         let (found, end) = feed.since(10, None, usize::MAX).expect("it is here");

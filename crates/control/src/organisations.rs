@@ -4,7 +4,7 @@ use cove_model::OrgId;
 use cove_model::spec::check_name;
 use cove_store::{Holding, Organisation, Page, PageRequest, Quota, Scope, StoreError};
 
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::{Control, HOME_ORGANISATION};
@@ -55,8 +55,8 @@ impl Control {
         self.to_the_end(async move {
             let made = control.try_create_organisation(&principal, &name, quota);
             let outcome = made.await;
-            let deed = Deed::new("organisation.create", name);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("organisation.create", name);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -114,8 +114,8 @@ impl Control {
         let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
         self.to_the_end(async move {
             let outcome = control.try_set_quota(&principal, &id, None, quota).await;
-            let deed = Deed::new("organisation.quota", id.as_str());
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("organisation.quota", id.as_str());
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -142,8 +142,8 @@ impl Control {
             }
         };
         let outcome = changed.await;
-        let deed = Deed::new("organisation.quota", id.as_str());
-        self.conclude(principal, deed, outcome).await
+        let operation = Operation::new("organisation.quota", id.as_str());
+        self.conclude(principal, operation, outcome).await
     }
 
     async fn try_set_quota(

@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 use crate::Control;
 use crate::access::PORT_VISITS;
 use crate::admission::{Admission, By, Taken};
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::guest::{GuestAccess, GuestAction};
 use crate::principal::{Origin, Principal};
@@ -155,13 +155,13 @@ impl Control {
             true => "port.publish",
             false => "port.share",
         };
-        let deed = Deed::new(action, port_target(which, port));
+        let operation = Operation::new(action, port_target(which, port));
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
             let shared = control.try_share_port(&principal, &which, port, request);
             let outcome = shared.await;
-            control.conclude(&principal, deed, outcome).await
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -225,12 +225,12 @@ impl Control {
         which: &str,
         port: u16,
     ) -> Result<(), ControlError> {
-        let deed = Deed::new("port.unshare", port_target(which, port));
+        let operation = Operation::new("port.unshare", port_target(which, port));
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.try_unshare_port(&principal, &which, port).await;
-            control.conclude(&principal, deed, outcome).await
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

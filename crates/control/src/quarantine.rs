@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::{Finding, Level, RunnerError, SandboxView, SnapshotView};
+use cove_runner_api::{Finding, Level, RunnerError, SandboxView, SnapshotView};
 use cove_store::{PAGE_MAX, PageRequest, SandboxRecord, SnapshotRecord};
 use time::OffsetDateTime;
 
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 use crate::principal::Principal;
@@ -234,8 +234,8 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.remove_quarantined(&principal, &which).await;
-            let deed = Deed::new("quarantine.delete", which);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("quarantine.delete", which);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

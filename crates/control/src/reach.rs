@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use cove_model::NetworkPolicy;
-use cove_model::network::{Cidr, Entry, Reach};
+use cove_model::network::{AddressClass, Cidr, Entry};
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
@@ -81,9 +81,9 @@ impl Control {
 
     fn is_open_to_tenants(&self, block: Cidr) -> bool {
         let listed = &self.config().tenant_private_ranges;
-        let mut own = Reach::private_blocks()
+        let mut own = AddressClass::private_blocks()
             .iter()
-            .chain(Reach::never_blocks())
+            .chain(AddressClass::never_blocks())
             .any(|private| block.lies_within(*private));
         // A single address may be the host's, whatever range it is of.
         own |= block.prefix() == 32 && is_this_host(block.base());

@@ -4,16 +4,18 @@
 //! the host anew, so an old answer never overwrites a newer one; events only say where to look.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State, Steady};
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 use crate::sandboxes::{LOST, holding, observed};
@@ -78,8 +80,8 @@ impl Stale {
         }
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> parking_lot::MutexGuard<'_, Waiting> {
+        self.waiting.lock()
     }
 }
 
@@ -372,8 +374,8 @@ impl Control {
                 .forget_idempotency(&record.org, &record.id)
                 .await?;
             self.bury(record).await?;
-            let deed = Deed::new("sandbox.create", record.id.as_str());
-            self.record_own(&record.org, deed, ErrorCode::Internal.as_str())
+            let operation = Operation::new("sandbox.create", record.id.as_str());
+            self.record_own(&record.org, operation, ErrorCode::Internal.as_str())
                 .await;
             return Ok(());
         }

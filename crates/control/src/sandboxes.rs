@@ -9,8 +9,8 @@ use cove_model::{
     HostId, IdlePolicy, ImageId, NetworkPolicy, OrgId, Resources, ResourcesPatch, SandboxId,
     SandboxSpec, SnapshotId, State, Steady,
 };
-use cove_runner::FromSnapshot;
-use cove_runner::SandboxView;
+use cove_runner_api::FromSnapshot;
+use cove_runner_api::SandboxView;
 use cove_store::{
     Desired, Holding, HostFacts, Page, PageRequest, SandboxChange, SandboxFilter, SandboxRecord,
     SandboxRef, Scope,
@@ -18,7 +18,7 @@ use cove_store::{
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::{Control, Sample};
@@ -240,8 +240,8 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.update(&principal, &which, patch).await;
-            let deed = Deed::new("sandbox.update", named(&which, &outcome));
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("sandbox.update", named(&which, &outcome));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -268,8 +268,8 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.start(&principal, &which).await;
-            let deed = Deed::new("sandbox.start", named(&which, &outcome));
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("sandbox.start", named(&which, &outcome));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -286,8 +286,8 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.stop(&principal, &which, grace_ms).await;
-            let deed = Deed::new("sandbox.stop", named(&which, &outcome));
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("sandbox.stop", named(&which, &outcome));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

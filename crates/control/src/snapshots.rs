@@ -15,7 +15,7 @@ use cove_store::{
 use tokio::time::{Instant, sleep};
 
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{LOOK_EVERY, Sandbox, being_deleted, is_doomed, still_busy};
@@ -169,8 +169,8 @@ impl Control {
                 Ok(taken) => taken.snapshot.id.to_string(),
                 Err(_) => which,
             };
-            let deed = Deed::new("snapshot.create", target);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("snapshot.create", target);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -204,8 +204,8 @@ impl Control {
                 control.delete_snapshot_now(&found).await
             }
             .await;
-            let deed = Deed::new("snapshot.delete", target);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("snapshot.delete", target);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -223,9 +223,9 @@ impl Control {
         self.to_the_end(async move {
             let keyed = request.idempotency_key.is_some();
             let outcome = control.fork(&principal, &which, request).await;
-            let deed = Deed::new("sandbox.fork", which);
+            let operation = Operation::new("sandbox.fork", which);
             control
-                .conclude_fork(&principal, deed, outcome, keyed)
+                .conclude_fork(&principal, operation, outcome, keyed)
                 .await
         })
         .await
@@ -243,9 +243,9 @@ impl Control {
         self.to_the_end(async move {
             let keyed = request.idempotency_key.is_some();
             let outcome = control.fork_from(&principal, &which, request).await;
-            let deed = Deed::new("snapshot.fork", which);
+            let operation = Operation::new("snapshot.fork", which);
             control
-                .conclude_fork(&principal, deed, outcome, keyed)
+                .conclude_fork(&principal, operation, outcome, keyed)
                 .await
         })
         .await
@@ -267,9 +267,9 @@ impl Control {
                 Ok(done) => done.sandbox.id.to_string(),
                 Err(_) => which,
             };
-            let mut deed = Deed::new("sandbox.rollback", target);
-            deed.detail = Some(format!("to {}", to.chars().take(80).collect::<String>()));
-            control.conclude(&principal, deed, outcome).await
+            let mut operation = Operation::new("sandbox.rollback", target);
+            operation.detail = Some(format!("to {}", to.chars().take(80).collect::<String>()));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

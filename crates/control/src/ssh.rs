@@ -14,7 +14,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::Control;
 use crate::admission::{Admission, By, Taken};
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::keys::check_label;
 use crate::principal::{Origin, Principal};
@@ -136,8 +136,8 @@ impl Control {
         request: SshTokenRequest,
     ) -> Result<SshToken, ControlError> {
         let outcome = self.try_ssh_token(principal, which, request).await;
-        let deed = Deed::new("ssh.token", which);
-        self.conclude(principal, deed, outcome).await
+        let operation = Operation::new("ssh.token", which);
+        self.conclude(principal, operation, outcome).await
     }
 
     async fn try_ssh_token(
@@ -211,8 +211,8 @@ impl Control {
                 Ok(())
             }
             .await;
-            let deed = Deed::new("ssh.revoke", which);
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("ssh.revoke", which);
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -223,11 +223,11 @@ impl Control {
         principal: &Principal,
         request: AddSshKey,
     ) -> Result<SshKey, ControlError> {
-        let deed = Deed::new("ssh_key.add", request.name.as_str());
+        let operation = Operation::new("ssh_key.add", request.name.as_str());
         let (control, principal) = (self.clone(), principal.clone());
         self.to_the_end(async move {
             let outcome = control.try_add_ssh_key(&principal, request).await;
-            control.conclude(&principal, deed, outcome).await
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -282,8 +282,8 @@ impl Control {
                 Ok(())
             }
             .await;
-            let deed = Deed::new("ssh_key.remove", id.as_str());
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("ssh_key.remove", id.as_str());
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -437,9 +437,9 @@ impl Control {
         by: &str,
         outcome: Result<SshLogin, ControlError>,
     ) -> Result<SshLogin, ControlError> {
-        let mut deed = Deed::new("ssh.login", sandbox.as_str());
-        deed.detail = Some(format!("by {by}"));
-        self.conclude(principal, deed, outcome).await
+        let mut operation = Operation::new("ssh.login", sandbox.as_str());
+        operation.detail = Some(format!("by {by}"));
+        self.conclude(principal, operation, outcome).await
     }
 }
 

@@ -1,10 +1,12 @@
 //! A host in memory, with faults on request, and a clock that stands still until it is turned. For
 //! tests of this crate and of those above it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cove_runner::RunnerError;
+use parking_lot::Mutex;
+
+use cove_runner_api::RunnerError;
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 
@@ -42,8 +44,8 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hands(&self) -> parking_lot::MutexGuard<'_, Hands> {
+        self.0.lock()
     }
 
     /// Time passes.

@@ -18,8 +18,8 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::convert;
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 use crate::streams::{self, DONE, Out, Stream};
 
 const PING_EVERY: Duration = Duration::from_secs(25);
@@ -36,7 +36,7 @@ struct Greeting {
     token: String,
 }
 
-pub async fn listen(State(front): State<Front>, place: Place, request: Request) -> Answer {
+pub async fn listen(State(front): State<Front>, place: ServerAddress, request: Request) -> Answer {
     let query = request.uri().query().unwrap_or("");
     if !streams::is_upgrade(&request) || !query.contains("EIO=4") {
         return Err(Refusal::invalid(
@@ -109,7 +109,7 @@ fn sid() -> String {
 async fn tell(
     front: &Front,
     caller: &Principal,
-    place: &Place,
+    place: &ServerAddress,
     out: &mut Out,
     stream: &mut Stream,
 ) -> Option<()> {

@@ -17,12 +17,12 @@ mod info;
 mod interpreter;
 mod lifecycle;
 mod logs;
-mod place;
 mod previews;
 mod refusal;
 mod refused;
 mod sandboxes;
 mod search;
+mod server_address;
 mod sessions;
 mod settings;
 mod snapshots;
@@ -48,14 +48,17 @@ const TOOLBOX: &str = "/toolbox/{sandbox}";
 /// Everything this dialect answers, below [`MOUNT`].
 pub fn router(front: Front) -> Router {
     let api = Router::new()
-        .route("/config", get(place::config))
+        .route("/config", get(server_address::config))
         .route("/socket.io/", get(events::listen))
         .route("/sandbox", post(sandboxes::create).get(sandboxes::list))
         .route(
             "/sandbox/{sandbox}",
             get(sandboxes::get).delete(sandboxes::delete),
         )
-        .route("/sandbox/{sandbox}/toolbox-proxy-url", get(place::toolbox))
+        .route(
+            "/sandbox/{sandbox}/toolbox-proxy-url",
+            get(server_address::toolbox),
+        )
         .route("/sandbox/{sandbox}/start", post(lifecycle::start))
         .route("/sandbox/{sandbox}/recover", post(lifecycle::start))
         .route("/sandbox/{sandbox}/stop", post(lifecycle::stop))

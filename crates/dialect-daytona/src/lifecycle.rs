@@ -8,8 +8,8 @@ use cove_model::{ResourcesPatch, State as SandboxState};
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::{self, ARCHIVED, Intervals};
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 use crate::wire::{Force, Resize};
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -23,7 +23,7 @@ pub async fn start(
     Caller(caller): Caller,
     Names(id): Names<String>,
     Query(query): Query<Start>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     if query.skip_start == Some(true) {
         return Err(Refusal::unsupported(
@@ -40,7 +40,7 @@ pub async fn stop(
     Caller(caller): Caller,
     Names(id): Names<String>,
     Query(Force { force }): Query<Force>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let grace = force.then_some(0);
     let stopped = front.control.stop_sandbox(&caller, &id, grace).await?;
@@ -64,7 +64,7 @@ pub async fn pause(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let paused = front.control.pause_sandbox(&caller, &id).await?;
     Ok(axum::Json(convert::sandbox(paused, place.toolbox())).into_response())
@@ -76,7 +76,7 @@ pub async fn archive(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let sandbox = front.control.get_sandbox(&caller, &id).await?;
     if sandbox.state != SandboxState::Stopped {
@@ -120,7 +120,7 @@ pub async fn resize(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
     Json(body): Json<Resize>,
 ) -> Answer {
     let patch = SandboxPatch {

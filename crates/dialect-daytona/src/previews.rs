@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::asking::{Caller, Names, Query};
 use crate::convert::{self, PUBLIC};
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 
 /// Where a signed link has its token; the preview proxy knows it by this name.
 const TOKEN_FIELD: &str = "cove_token";
@@ -124,7 +124,7 @@ pub async fn publish(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names((id, public)): Names<(String, String)>,
-    server: Place,
+    server: ServerAddress,
 ) -> Answer {
     let public = match public.as_str() {
         "true" => true,

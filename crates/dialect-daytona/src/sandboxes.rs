@@ -14,8 +14,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::asking::{Caller, Json, Names};
 use crate::convert::{self, Intervals, SandboxDto, TARGET};
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 use crate::wire::{BuildInfo, CreateSandbox};
 
 /// How the SDKs say which language `code_run` is in.
@@ -27,7 +27,7 @@ const PAGE_DEFAULT: u32 = 100;
 pub async fn create(
     State(front): State<Front>,
     Caller(caller): Caller,
-    place: Place,
+    place: ServerAddress,
     Json(body): Json<CreateSandbox>,
 ) -> Answer {
     refuse_unsupported(&body)?;
@@ -172,7 +172,7 @@ pub async fn get(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let sandbox = front.control.get_sandbox(&caller, &id).await?;
     Ok(axum::Json(convert::sandbox(sandbox, place.toolbox())).into_response())
@@ -182,7 +182,7 @@ pub async fn delete(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let before = front.control.get_sandbox(&caller, &id).await?;
     front
@@ -199,7 +199,7 @@ pub async fn delete(
 pub async fn list(
     State(front): State<Front>,
     Caller(caller): Caller,
-    place: Place,
+    place: ServerAddress,
     uri: Uri,
 ) -> Answer {
     let asked = Listing::read(uri.query().unwrap_or(""))?;

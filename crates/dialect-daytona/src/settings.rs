@@ -10,8 +10,8 @@ use serde_json::json;
 
 use crate::asking::{Caller, Json, Names};
 use crate::convert::{self, Intervals};
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 use crate::wire::{Labels, Network};
 
 pub async fn labels(
@@ -37,7 +37,7 @@ pub async fn labels(
 async fn interval(
     front: Front,
     caller: Principal,
-    place: Place,
+    place: ServerAddress,
     (id, minutes): (String, String),
     set: impl FnOnce(&mut Intervals, i64),
 ) -> Answer {
@@ -63,7 +63,7 @@ async fn interval(
     shown(changed, &place)
 }
 
-fn shown(sandbox: Sandbox, place: &Place) -> Answer {
+fn shown(sandbox: Sandbox, place: &ServerAddress) -> Answer {
     Ok(axum::Json(convert::sandbox(sandbox, place.toolbox())).into_response())
 }
 
@@ -73,7 +73,7 @@ pub async fn auto_stop(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(names): Named,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     // Setting one of the two ends the other, as it does at Daytona.
     let set = |intervals: &mut Intervals, minutes| {
@@ -87,7 +87,7 @@ pub async fn auto_pause(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(names): Named,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let set = |intervals: &mut Intervals, minutes| {
         intervals.pause = Some(minutes);
@@ -100,7 +100,7 @@ pub async fn auto_archive(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(names): Named,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let set = |intervals: &mut Intervals, minutes| intervals.archive = Some(minutes);
     interval(front, caller, place, names, set).await
@@ -110,7 +110,7 @@ pub async fn auto_delete(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(names): Named,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let set = |intervals: &mut Intervals, minutes| intervals.delete = Some(minutes);
     interval(front, caller, place, names, set).await
@@ -120,7 +120,7 @@ pub async fn ttl(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(names): Named,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     let set = |intervals: &mut Intervals, minutes| intervals.ttl = Some(minutes);
     interval(front, caller, place, names, set).await
@@ -131,7 +131,7 @@ pub async fn network(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
     Json(body): Json<Network>,
 ) -> Answer {
     let sandbox = front.control.get_sandbox(&caller, &id).await?;

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::{self, time_text};
-use crate::place::Place;
 use crate::refusal::{Answer, Refusal};
+use crate::server_address::ServerAddress;
 
 /// Snapshots read at once, and in all: Daytona counts them, and pages by number.
 const READ_AT_ONCE: u32 = 200;
@@ -34,7 +34,7 @@ pub async fn fork(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
     Json(body): Json<Fork>,
 ) -> Answer {
     let mut request = ForkRequest::default();
@@ -59,7 +59,7 @@ pub async fn take(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(id): Names<String>,
-    place: Place,
+    place: ServerAddress,
     Json(body): Json<Take>,
 ) -> Answer {
     let request = TakeSnapshot {

@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
-use cove_dialect::{Following, Front, Kind, Seat, Wire};
+use cove_dialect::{Following, Front, Kind, StreamPermit, Wire};
 use cove_limits::TERMINAL_SIDE_MAX;
 use cove_protocol::client::{FollowEvent, Listed};
 use cove_protocol::identity::{Identity, owner};
@@ -226,7 +226,7 @@ async fn attach(
     (upgrade, wire): (WebSocketUpgrade, Wire),
     access: GuestAccess,
     process: Process,
-    seat: Seat,
+    seat: StreamPermit,
 ) -> Answer {
     let from = OutputFrom {
         id: process.id.clone(),

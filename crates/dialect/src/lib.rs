@@ -22,6 +22,6 @@ pub use body::{BODY_COPIES, BodyError, Pieces};
 pub use cove_control::{FollowError, Following};
 pub use front::{Front, PreviewPlace};
 pub use output::Output;
-pub use streams::{Kind, Seat, Slot, Streams};
+pub use streams::{Kind, Slot, StreamPermit, Streams};
 pub use tab::Tab;
 pub use wire::{READ_BUFFER, Wire};

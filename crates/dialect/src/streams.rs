@@ -117,8 +117,8 @@ impl Slot {
 
 impl Front {
     /// Lets somebody into a conversation that left HTTP behind.
-    pub fn seat(&self, principal: &Principal, kind: Kind) -> Result<Seat, ControlError> {
-        Ok(Seat {
+    pub fn seat(&self, principal: &Principal, kind: Kind) -> Result<StreamPermit, ControlError> {
+        Ok(StreamPermit {
             _slot: self.streams.enter(&principal.org, kind)?,
             admission: self.control.admission_of(principal),
         })
@@ -126,12 +126,12 @@ impl Front {
 }
 
 /// A counted place in a conversation, good as long as the key that opened it.
-pub struct Seat {
+pub struct StreamPermit {
     _slot: Slot,
     admission: Admission,
 }
 
-impl Seat {
+impl StreamPermit {
     /// Returns when whoever sits here must go.
     pub async fn ended(self) {
         let Self { _slot, admission } = self;

@@ -1,6 +1,8 @@
 //! What one request holds in memory while it is read and worked on, on the account of who asks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::{Account, Charge, ControlError, ErrorCode};
 
@@ -19,7 +21,7 @@ struct Known {
 
 impl Tab {
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Says who pays, who must have a place for one more request. The first answer stands: a request has

@@ -3,7 +3,9 @@
 //! A message of a WebSocket is put together out of sight of its handler, so its bytes are counted where
 //! they come off the socket. The handler says who pays, and when it is done with a message.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::{Account, Charge};
 
@@ -18,7 +20,7 @@ pub struct Wire(Arc<Mutex<Option<Charge>>>);
 
 impl Wire {
     fn charge(&self) -> MutexGuard<'_, Option<Charge>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// From now on what is read is on this account, until the connection ends.

@@ -1,6 +1,6 @@
 //! Taking over what runs and clearing away what was half made, when an engine opens.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_isolation::{Adopted, IsolationError, Machine};
 use cove_model::{EventKind, SandboxId, SnapshotId, State};
@@ -156,7 +156,7 @@ impl Engine {
         let disk = record.disk_bytes();
         let run = machine.as_ref().map(|_| {
             let memory = record.grown_mb.unwrap_or(record.limits.memory_mb);
-            inner.books.adopt_run(&record.limits, memory)
+            inner.commitments.adopt_run(&record.limits, memory)
         });
         let sandbox = Arc::new(Sandbox::new(
             record,
@@ -164,14 +164,8 @@ impl Engine {
             inner.records.clone(),
         ));
         let _ = sandbox.update(Durability::Written, |_| {});
-        *sandbox
-            .disk_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(inner.books.adopt_disk(disk));
-        *sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = run;
+        *sandbox.disk_promise.lock() = Some(inner.commitments.adopt_disk(disk));
+        *sandbox.run_promise.lock() = run;
         inner.insert(&sandbox);
         if sandbox.state() != before {
             // Nobody was there to tell it when it came about.
@@ -203,10 +197,7 @@ impl Engine {
         self.inner.open_networks().await;
         let inner = Arc::clone(&self.inner);
         let volumes = spawn_blocking(move || {
-            let known = inner
-                .sandboxes
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
+            let known = inner.sandboxes.read();
             inner.pool.sweep_all_but(&|id: &VolumeId| match id.kind() {
                 Kind::Sandbox => id.name().parse().is_ok_and(|id: SandboxId| {
                     known.contains_key(&id) || inner.aside.get(&id).is_some()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
     RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,

@@ -5,10 +5,12 @@
 //! deletes them, or, for sandboxes, has them put back into service with what the control plane knows of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use cove_model::{ImageId, Resources, SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::{Reinstate, RunnerError, SandboxView, SnapshotView};
+use cove_runner_api::{Reinstate, RunnerError, SandboxView, SnapshotView};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
@@ -131,31 +133,20 @@ impl<Id: Ord + Clone + std::fmt::Display> Aside<Id> {
 
     pub fn put(&self, id: Id, entry: SetAside) {
         tracing::error!(%id, what = self.what, reason = entry.reason, "set aside; its disk is kept");
-        self.entries
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(id, Arc::new(entry));
+        self.entries.write().insert(id, Arc::new(entry));
     }
 
     pub fn get(&self, id: &Id) -> Option<Arc<SetAside>> {
-        self.entries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(id)
-            .cloned()
+        self.entries.read().get(id).cloned()
     }
 
     pub fn remove(&self, id: &Id) {
-        self.entries
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
+        self.entries.write().remove(id);
     }
 
     pub fn all(&self) -> Vec<(Id, Arc<SetAside>)> {
         self.entries
             .read()
-            .unwrap_or_else(PoisonError::into_inner)
             .iter()
             .map(|(id, entry)| (id.clone(), Arc::clone(entry)))
             .collect()

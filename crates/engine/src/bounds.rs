@@ -5,7 +5,7 @@
 use cove_gateway::host::is_operators;
 use cove_model::network::{Cidr, Entry};
 use cove_model::{NetworkPolicy, Resources};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 
 use crate::engine::Inner;
 

@@ -1,6 +1,6 @@
 //! Making sandboxes and booting them, first or again.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_gateway::host::Audience;
 use cove_image::{Image, ImageHold};
@@ -8,7 +8,7 @@ use cove_isolation::{Boot, Isolation, IsolationError, Machine, MachineSpec, Rest
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, SandboxSpec, State};
 use cove_pool::{DiskSource, VolumeId};
-use cove_runner::{CreateRequest, RunnerError, SandboxView};
+use cove_runner_api::{CreateRequest, RunnerError, SandboxView};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
@@ -56,9 +56,9 @@ impl Engine {
         };
         let disk = self
             .inner
-            .books
+            .commitments
             .promise_disk(spec.resources.disk_mb << 20)?;
-        let run = self.inner.books.promise_run(&spec.resources)?;
+        let run = self.inner.commitments.promise_run(&spec.resources)?;
         if let (Some(owner), Some(keeper)) = (&owner, self.inner.gatekeeper.get()) {
             keeper.owners().note(&id, owner, audience);
         }
@@ -101,14 +101,8 @@ impl Engine {
             Arc::clone(&self.inner.events),
             self.inner.records.clone(),
         ));
-        *sandbox
-            .disk_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(disk);
-        *sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(run);
+        *sandbox.disk_promise.lock() = Some(disk);
+        *sandbox.run_promise.lock() = Some(run);
         if !self.inner.admit(&sandbox)? {
             return Err(RunnerError::AlreadyExists {
                 what: "sandbox".into(),
@@ -173,11 +167,8 @@ impl Engine {
                     what: "image".into(),
                     id: record.image.to_string(),
                 })?;
-            let run = engine.inner.books.promise_run(&record.limits)?;
-            *sandbox
-                .run_promise
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(run);
+            let run = engine.inner.commitments.promise_run(&record.limits)?;
+            *sandbox.run_promise.lock() = Some(run);
             sandbox.advance(Step::Start, None, Durability::Written, |_| {})?;
             let booted = match engine.inner.boot(&sandbox, &image, Starting::own()).await {
                 Ok(machine) => {
@@ -191,11 +182,7 @@ impl Engine {
             match booted {
                 Ok(view) => Ok(view),
                 Err(error) => {
-                    sandbox
-                        .run_promise
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .take();
+                    sandbox.run_promise.lock().take();
                     sandbox.advance(
                         Step::BootFailed,
                         Some(error.to_string()),
@@ -310,7 +297,7 @@ impl Inner {
         let stepped = sandbox.advance(Step::Booted, None, durability, |entry| {
             entry.machine = Some(record);
             entry.started_at = Some(OffsetDateTime::now_utc());
-            entry.started_boot_us = Some(cove_runner::clock::boot_micros());
+            entry.started_boot_us = Some(cove_runner_api::clock::boot_micros());
             change(entry);
         });
         if let Err(error) = stepped {

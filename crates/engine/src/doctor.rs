@@ -3,7 +3,7 @@
 use cove_isolation::finding::{bad, good, warning};
 use cove_model::State;
 use cove_pool::Pool;
-use cove_runner::{Finding, HostReport, Level, RunnerError, TierReport};
+use cove_runner_api::{Finding, HostReport, Level, RunnerError, TierReport};
 
 use crate::aside::NOT_TAKEN_OVER;
 use crate::engine::Inner;
@@ -13,7 +13,7 @@ use crate::network;
 /// `tiers` is what the tiers found.
 pub(crate) fn report(inner: &Inner, tiers: Vec<Finding>) -> Result<HostReport, RunnerError> {
     let space = inner.pool.space().map_err(from_pool)?;
-    let (capacity, promised) = (inner.books.capacity(), inner.books.promised());
+    let (capacity, promised) = (inner.commitments.capacity(), inner.commitments.promised());
     let sandboxes = inner.all();
     Ok(HostReport {
         cpus: capacity.cpus,

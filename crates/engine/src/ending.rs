@@ -1,13 +1,13 @@
 //! Stopping and deleting.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cove_isolation::Machine;
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, State};
 use cove_protocol::brief;
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner, reach};
@@ -115,10 +115,7 @@ impl Inner {
         })
         .await
         .map_err(internal)??;
-        self.sandboxes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&sandbox.id);
+        self.sandboxes.write().remove(&sandbox.id);
         if let Some(keeper) = self.gatekeeper.get() {
             keeper.owners().forget(&sandbox.id);
         }
@@ -127,16 +124,8 @@ impl Inner {
         {
             tracing::warn!(sandbox = %sandbox.id, error = crate::error::chain(&error), "its egress log stays until it is full");
         }
-        sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        sandbox
-            .disk_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        sandbox.run_promise.lock().take();
+        sandbox.disk_promise.lock().take();
         Ok(())
     }
 }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use cove_image::{FetchConfig, FetchProgram, ImageConfig, ImageStore, UnpackLimits, UnpackProgram};
 use cove_isolation::slots::{Slot, Slots};
@@ -14,14 +16,14 @@ use cove_network::{Denials, Network, NetworkConfig};
 use cove_parser::Parser;
 use cove_pool::{BackendChoice, Pool, PoolConfig, VolumeId};
 use cove_protocol::client::{Connect, Guest, Stream};
-use cove_runner::{GuestStream, RunnerError, Sample};
+use cove_runner_api::{GuestStream, RunnerError, Sample};
 use futures_util::stream::{self, StreamExt};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
 use crate::archive::key::Keys;
 use crate::aside::Aside;
-use crate::books::{Books, Capacity, total_memory};
+use crate::commitments::{Capacity, Commitments, total_memory};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
 use crate::events::Events;
@@ -58,7 +60,7 @@ pub(crate) struct Inner {
     /// Its uids are those of the confined programs that read strangers' bytes.
     _confined: Slot,
     pub(crate) parser: Arc<Parser>,
-    pub books: Arc<Books>,
+    pub commitments: Arc<Commitments>,
     pub events: Arc<Events>,
     pub records: Records,
     pub snapshots: Arc<Snapshots>,
@@ -92,12 +94,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(inner),
         };
-        let denials = engine
-            .inner
-            .denials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let denials = engine.inner.denials.lock().take();
         if let Some(denials) = denials {
             gateway::hear(&engine.inner, denials);
         }
@@ -347,7 +344,7 @@ impl Inner {
             snapshots: Arc::new(snapshots),
             records: Records::open(records_dir.clone()).map_err(at("open", &records_dir))?,
             host_boot: host_boot.clone(),
-            books: Books::new(capacity, config.overcommit),
+            commitments: Commitments::new(capacity, config.overcommit),
             events: Arc::new(
                 Events::open(&data_dir.join("events"), host_boot.clone())
                     .map_err(at("number events in", data_dir))?,
@@ -376,7 +373,6 @@ impl Inner {
         self.aside.refuse(id)?;
         self.sandboxes
             .read()
-            .unwrap_or_else(PoisonError::into_inner)
             .get(id)
             .cloned()
             .ok_or_else(|| RunnerError::NotFound {
@@ -386,12 +382,7 @@ impl Inner {
     }
 
     pub fn all(&self) -> Vec<Arc<Sandbox>> {
-        self.sandboxes
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect()
+        self.sandboxes.read().values().cloned().collect()
     }
 
     /// Tells how every sandbox is, for readers who missed something.
@@ -403,11 +394,7 @@ impl Inner {
 
     /// As [`Self::insert`], for one that is new: refused when there are as many as there may be.
     pub(crate) fn admit(&self, sandbox: &Arc<Sandbox>) -> Result<bool, RunnerError> {
-        let there = self
-            .sandboxes
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len();
+        let there = self.sandboxes.read().len();
         if there >= self.config.sandboxes_max {
             return Err(RunnerError::NoCapacity {
                 resource: "sandboxes".into(),
@@ -419,10 +406,7 @@ impl Inner {
 
     /// `false` when the id is taken.
     pub(crate) fn insert(&self, sandbox: &Arc<Sandbox>) -> bool {
-        let mut sandboxes = self
-            .sandboxes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut sandboxes = self.sandboxes.write();
         match sandboxes.entry(sandbox.id.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => false,
             std::collections::hash_map::Entry::Vacant(slot) => {
@@ -462,8 +446,8 @@ impl Inner {
         Sample {
             at: OffsetDateTime::now_utc(),
             running_us: started
-                .map(|started| cove_runner::clock::boot_micros().saturating_sub(started)),
-            boot_time: Some(cove_runner::clock::boot_time(&self.host_boot)),
+                .map(|started| cove_runner_api::clock::boot_micros().saturating_sub(started)),
+            boot_time: Some(cove_runner_api::clock::boot_time(&self.host_boot)),
             running: *running,
             cpu_usec: record.past_cpu_usec + usage.cpu_usec,
             memory_bytes: usage.memory_bytes,

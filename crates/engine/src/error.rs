@@ -1,5 +1,5 @@
 //! What opening an engine can fail with. What a sandbox's operations fail with is
-//! [`cove_runner::RunnerError`], because it crosses a socket; the conversions are here.
+//! [`cove_runner_api::RunnerError`], because it crosses a socket; the conversions are here.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use cove_image::ImageError;
 use cove_isolation::IsolationError;
 use cove_pool::PoolError;
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {

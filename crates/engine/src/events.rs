@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use cove_model::{Event, EventKind, Restated, SandboxId};
-use cove_runner::EventBatch;
-use cove_runner::clock::boot_time;
+use cove_runner_api::EventBatch;
+use cove_runner_api::clock::boot_time;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -154,8 +155,8 @@ impl Events {
         }
     }
 
-    fn ring(&self) -> std::sync::MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ring(&self) -> parking_lot::MutexGuard<'_, Ring> {
+        self.ring.lock()
     }
 }
 

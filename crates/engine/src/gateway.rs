@@ -17,7 +17,7 @@ use cove_isolation::finding::warning;
 use cove_model::network::Cidr;
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::{Denial, Denials, Gate, Network, Ports};
-use cove_runner::{
+use cove_runner_api::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Finding, RunnerError,
 };
 use serde::{Deserialize, Serialize};

@@ -8,9 +8,11 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_model::{EventKind, SandboxId};
 use cove_pool::{Headroom, PoolError};
@@ -74,7 +76,7 @@ impl Guard {
                 run(&weak, &stopped);
             });
         match begun {
-            Ok(thread) => lock(&inner.guard.threads).push((stop, thread)),
+            Ok(thread) => inner.guard.threads.lock().push((stop, thread)),
             Err(error) => tracing::error!(%error, name, "the disk is not guarded"),
         }
     }
@@ -82,7 +84,7 @@ impl Guard {
     /// Ends the threads and waits for them; what is held stays held until the next engine looks.
     pub async fn stop(&self) {
         // Taken before the loop, so that the lock is not held while threads are waited for.
-        let threads = std::mem::take(&mut *lock(&self.threads));
+        let threads = std::mem::take(&mut *self.threads.lock());
         for (stop, thread) in threads {
             drop(stop);
             let _ = spawn_blocking(move || thread.join()).await;
@@ -90,12 +92,8 @@ impl Guard {
     }
 
     pub fn short(&self) -> Option<Headroom> {
-        *lock(&self.short)
+        *self.short.lock()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn run(inner: &Weak<Inner>, stopped: &Receiver<()>) {
@@ -221,7 +219,7 @@ impl Watch {
             );
             self.holding = true;
         }
-        *lock(&inner.guard.short) = Some(room);
+        *inner.guard.short.lock() = Some(room);
         self.hold_all(inner, &room);
         LOOK_HELD
     }
@@ -289,7 +287,7 @@ impl Watch {
         }
         self.holding = !self.held.is_empty();
         if !self.holding {
-            *lock(&inner.guard.short) = None;
+            *inner.guard.short.lock() = None;
         }
     }
 

@@ -7,11 +7,13 @@ mod local;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_image::{Image, ImageError, ImageStore, Owner, Progress, Recipe, RegistryAuth, Source};
 use cove_model::SnapshotId;
-use cove_runner::{ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError};
+use cove_runner_api::{ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError};
 
 use futures_util::future::BoxFuture;
 
@@ -169,8 +171,8 @@ impl Images {
         format!("job_{}_{number}", self.life)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Jobs> {
+        self.jobs.lock()
     }
 }
 
@@ -293,7 +295,7 @@ pub fn failure(error: ImageError) -> RunnerError {
 }
 
 fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
-    let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut jobs = jobs.lock();
     let Some(job) = jobs.by_id.get_mut(&number) else {
         return;
     };
@@ -337,7 +339,7 @@ fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
 }
 
 fn finish(jobs: &Mutex<Jobs>, number: u64, result: Result<Image, RunnerError>) {
-    let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut jobs = jobs.lock();
     jobs.running.retain(|job| job.number != number);
     jobs.layers.remove(&number);
     let Some(job) = jobs.by_id.get_mut(&number) else {

@@ -15,12 +15,14 @@
 //! inherited more than that. Files that are deleted and still open are not seen; they go with their process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_model::{SandboxId, State};
 use cove_pool::{Access, PoolError, VolumeId};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -177,19 +179,11 @@ impl Counter {
         }
         let stop = CancellationToken::new();
         let task = tokio::spawn(run(Arc::downgrade(inner), stop.clone()));
-        *inner
-            .counter
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some((stop, task));
+        *inner.counter.task.lock() = Some((stop, task));
     }
 
     pub async fn stop(&self) {
-        let running = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let running = self.task.lock().take();
         if let Some((stop, task)) = running {
             stop.cancel();
             let _ = task.await;

@@ -1,7 +1,7 @@
 //! One host's sandboxes, as a library: no HTTP, no authentication, no globals, no prints.
 //!
 //! [`Engine`] owns the pool, the images and every sandbox's record, and is given its isolation tiers by
-//! the program that opens it. It offers itself as a [`cove_runner::RunnerApi`], and to embedders as [`Engine::guest`]. An engine may die
+//! the program that opens it. It offers itself as a [`cove_runner_api::RunnerApi`], and to embedders as [`Engine::guest`]. An engine may die
 //! at any instruction: sandboxes live on, and the next [`Engine::open`] over the same data directory
 //! adopts the running ones and sweeps what was half made.
 //!
@@ -23,8 +23,8 @@ mod adopt;
 mod api;
 mod archive;
 mod aside;
-mod books;
 mod bounds;
+mod commitments;
 mod config;
 mod create;
 mod doctor;

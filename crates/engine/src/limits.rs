@@ -1,11 +1,11 @@
 //! Changing limits while a sandbox lives.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_isolation::Machine;
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
 use cove_pool::PoolError;
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
@@ -96,10 +96,7 @@ impl Inner {
             return Ok(());
         };
         let promise = |cpu: f64, memory_mb: u64| {
-            let mut promise = sandbox
-                .run_promise
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut promise = sandbox.run_promise.lock();
             match promise.as_mut() {
                 Some(promise) => promise.change(cpu, memory_mb),
                 None => Ok(()),
@@ -142,10 +139,7 @@ impl Inner {
     }
 
     pub(crate) fn promise_disk(&self, sandbox: &Sandbox, disk_mb: u64) -> Result<(), RunnerError> {
-        let mut promise = sandbox
-            .disk_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut promise = sandbox.disk_promise.lock();
         match promise.as_mut() {
             Some(promise) => promise.change((disk_mb << 20) + sandbox.record().memory_bytes()),
             None => Ok(()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cove_image::Image;
 use cove_isolation::Root;
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 

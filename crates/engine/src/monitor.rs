@@ -89,10 +89,7 @@ async fn grow(
 ) -> Result<(), IsolationError> {
     let record = sandbox.record();
     let promise = |mb: u64| {
-        let mut promise = sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut promise = sandbox.run_promise.lock();
         let promise = promise.as_mut()?;
         promise.change(record.limits.cpu, mb).is_ok().then_some(mb)
     };
@@ -127,11 +124,7 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
             }
         }
     }
-    sandbox
-        .run_promise
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .take();
+    sandbox.run_promise.lock().take();
     let asked = sandbox.record().reason;
     let reason = asked.or_else(|| Some("PID 1 ended".into()));
     let stepped = sandbox.advance(Step::Exited, reason, Durability::Written, |record| {

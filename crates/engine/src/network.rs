@@ -6,7 +6,7 @@ use cove_isolation::finding::{bad, good, warning};
 use cove_isolation::{IsolationError, Machine};
 use cove_model::{EventKind, NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::probe;
-use cove_runner::{Finding, RunnerError, SandboxView};
+use cove_runner_api::{Finding, RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use cove_image::{Image, ImageHold};
 use cove_model::{SandboxSpec, SnapshotId};
 use cove_pool::DiskSource;
-use cove_runner::{FromSnapshot, RunnerError};
+use cove_runner_api::{FromSnapshot, RunnerError};
 
 use crate::engine::Inner;
 use crate::error::from_isolation;

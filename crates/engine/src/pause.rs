@@ -5,13 +5,13 @@
 //! to it stay as they are until the record says that the sandbox runs; a failure, or the next engine
 //! after a crash, puts the copy back in its place.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_isolation::{Afterwards, Machine, Restore};
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, SandboxId, State};
 use cove_pool::{Access, DiskSource, Pool, PoolError, VolumeId};
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
@@ -256,20 +256,13 @@ impl Inner {
             .map(|grown| grown.min(record.limits.memory_ceiling_mb()));
         let mut wanted = record.limits.clone();
         wanted.memory_mb = grown_mb.unwrap_or(wanted.memory_mb);
-        let promise = self.books.promise_run(&wanted)?;
-        *sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(promise);
+        let promise = self.commitments.promise_run(&wanted)?;
+        *sandbox.run_promise.lock() = Some(promise);
         sandbox.advance(Step::Resume, None, Durability::Written, |_| {})?;
         match self.revive(sandbox, &record, &image, grown_mb).await {
             Ok(()) => {}
             Err(error) => {
-                sandbox
-                    .run_promise
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
+                sandbox.run_promise.lock().take();
                 sandbox.advance(
                     Step::BootFailed,
                     Some(format!(

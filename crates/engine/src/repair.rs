@@ -2,7 +2,7 @@
 //! sandbox is ended first; disks are kept, and memory that was not on disk is lost.
 
 use cove_model::{SandboxId, State};
-use cove_runner::{RunnerApi, RunnerError};
+use cove_runner_api::{RunnerApi, RunnerError};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 

@@ -10,15 +10,15 @@
 //! A crash before 3 leaves the sandbox as it was; after it the next engine does 4 and 5 again from
 //! the snapshot, whatever was done of them: nothing that ran since was acknowledged.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, State};
 use cove_pool::DiskSource;
-use cove_runner::{RollbackRequest, RolledBack, RunnerError, SandboxView};
+use cove_runner_api::{RollbackRequest, RolledBack, RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
-use crate::books::RunPromise;
+use crate::commitments::RunPromise;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_pool, internal};
 use crate::inherited::room;
@@ -177,12 +177,9 @@ impl Inner {
         sandbox: &Sandbox,
         record: &Record,
     ) -> Result<(), RunnerError> {
-        let mut held = sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut held = sandbox.run_promise.lock();
         if held.is_none() {
-            *held = Some(self.books.promise_run(&record.limits)?);
+            *held = Some(self.commitments.promise_run(&record.limits)?);
         }
         Ok(())
     }
@@ -218,10 +215,7 @@ impl Inner {
         // The watcher gives the promise back with the processes; it is for the next ones.
         let promise = take_promise(sandbox);
         sandbox.end_machine().await?;
-        *sandbox
-            .run_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = promise.filter(|_| wanted.run);
+        *sandbox.run_promise.lock() = promise.filter(|_| wanted.run);
         let (pool, volume) = (self.pool.clone(), sandbox.volume());
         spawn_blocking(move || match pool.exists(&volume)? {
             true => pool.swap(&volume, draft.id()),
@@ -338,12 +332,7 @@ impl Inner {
 
     /// Books what a sandbox's volume may hold now.
     pub(crate) fn correct_disk(&self, sandbox: &Sandbox, bytes: u64) {
-        if let Some(promise) = sandbox
-            .disk_promise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-        {
+        if let Some(promise) = sandbox.disk_promise.lock().as_mut() {
             promise.correct(bytes);
         }
     }
@@ -356,9 +345,5 @@ struct Become {
 }
 
 fn take_promise(sandbox: &Sandbox) -> Option<RunPromise> {
-    sandbox
-        .run_promise
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
+    sandbox.run_promise.lock().take()
 }

@@ -1,17 +1,19 @@
 //! One sandbox in memory: its record, its machine while it runs, its promises.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
 
 use cove_isolation::Machine;
 use cove_model::lifecycle::{Step, step};
 use cove_model::{EventKind, Refusal, SandboxId, State};
 use cove_pool::{Kind, VolumeId};
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::books::{DiskPromise, RunPromise};
+use crate::commitments::{DiskPromise, RunPromise};
 use crate::error::{from_isolation, from_write, internal};
 use crate::events::Events;
 use crate::offload;
@@ -76,23 +78,20 @@ impl Sandbox {
         (record.clone(), self.machine())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Record> {
+        self.record.lock()
     }
 
     pub fn machine(&self) -> Option<Arc<dyn Machine>> {
-        self.machine
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.machine.read().clone()
     }
 
     pub fn set_machine(&self, machine: Option<Arc<dyn Machine>>) {
-        *self.machine.write().unwrap_or_else(PoisonError::into_inner) = machine;
+        *self.machine.write() = machine;
     }
 
     pub fn set_monitor(&self, monitor: JoinHandle<()>) {
-        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = Some(monitor);
+        *self.monitor.lock() = Some(monitor);
     }
 
     /// Ends what runs and waits until nothing of it is left, its last words in the record included.
@@ -100,11 +99,7 @@ impl Sandbox {
         if let Some(machine) = self.machine() {
             machine.kill().await.map_err(from_isolation)?;
         }
-        let monitor = self
-            .monitor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let monitor = self.monitor.lock().take();
         let Some(mut monitor) = monitor else {
             return Ok(());
         };
@@ -204,8 +199,8 @@ impl Sandbox {
         })
     }
 
-    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     /// Tells how it is to readers who may have missed it.

@@ -11,11 +11,13 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use cove_model::{ImageId, SandboxId, SandboxSpec, SnapshotId};
 use cove_pool::{Kind, VolumeId};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use tokio::sync::OwnedRwLockReadGuard;
@@ -89,11 +91,7 @@ pub struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.snapshots
-            .claimed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        self.snapshots.claimed.lock().remove(&self.id);
     }
 }
 
@@ -130,17 +128,13 @@ impl Snapshots {
     }
 
     pub fn get(&self, id: &SnapshotId) -> Option<Arc<Snapshot>> {
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(id)
-            .cloned()
+        self.known.read().get(id).cloned()
     }
 
     /// One that is being made is neither there nor missing, and whoever asks must not take it for lost.
     pub fn find(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
         self.aside.refuse(id)?;
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let claimed = self.claimed.lock();
         match self.get(id) {
             Some(found) => Ok(found),
             None if claimed.contains(id) => Err(RunnerError::InUse {
@@ -157,7 +151,7 @@ impl Snapshots {
     /// believe it: one under way is refused, not denied.
     pub fn find_made(&self, id: &SnapshotId) -> Result<Arc<Snapshot>, RunnerError> {
         // Claims first: a snapshot is known before its claim is given back.
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let claimed = self.claimed.lock();
         if claimed.contains(id) {
             return Err(RunnerError::InUse {
                 message: format!("snapshot {id} is being made; try again when it is"),
@@ -168,7 +162,7 @@ impl Snapshots {
     }
 
     fn count(&self) -> usize {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.len()
     }
 
@@ -183,13 +177,7 @@ impl Snapshots {
 
     /// All of them, oldest first.
     pub fn all(&self) -> Vec<Arc<Snapshot>> {
-        let mut all: Vec<_> = self
-            .known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect();
+        let mut all: Vec<_> = self.known.read().values().cloned().collect();
         all.sort_by(|a, b| {
             (a.record.created_at, &a.record.id).cmp(&(b.record.created_at, &b.record.id))
         });
@@ -209,7 +197,7 @@ impl Snapshots {
     }
 
     pub fn claim(self: &Arc<Self>, id: &SnapshotId) -> Result<Claim, RunnerError> {
-        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claimed = self.claimed.lock();
         if self.count() + claimed.len() >= SNAPSHOTS_MAX {
             return Err(RunnerError::NoCapacity {
                 resource: "snapshots".into(),
@@ -235,17 +223,13 @@ impl Snapshots {
         let snapshot = Arc::new(Snapshot::new(record));
         self.known
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
             .insert(snapshot.record.id.clone(), Arc::clone(&snapshot));
         Ok(snapshot)
     }
 
     fn forget(&self, id: &SnapshotId) -> io::Result<()> {
         self.files.remove(id.as_str())?;
-        self.known
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
+        self.known.write().remove(id);
         self.aside.remove(id);
         Ok(())
     }
@@ -262,7 +246,7 @@ impl Snapshots {
 
     /// The oldest one on an image.
     pub fn first_on(&self, image: &ImageId) -> Option<SnapshotId> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known
             .values()
             .map(|snapshot| &snapshot.record)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cove_image::{Image, Progress};
 use cove_model::SnapshotId;
-use cove_runner::{ImageJob, ImageOwner, RunnerError};
+use cove_runner_api::{ImageJob, ImageOwner, RunnerError};
 use time::OffsetDateTime;
 use tokio::net::unix::pipe;
 use tokio::task::spawn_blocking;

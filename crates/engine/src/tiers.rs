@@ -8,7 +8,7 @@ use cove_isolation::{
     Adopted, Isolation, IsolationError, MachineRecord, Needs, OpenTier, Placed, TierHost, Warm,
 };
 use cove_model::SandboxSpec;
-use cove_runner::Finding;
+use cove_runner_api::Finding;
 
 use crate::error::EngineError;
 

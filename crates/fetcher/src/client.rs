@@ -1,8 +1,9 @@
 //! Requests to one registry: TLS, authentication, redirects, time limits.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -114,21 +115,14 @@ impl Client {
         );
         let mut tried = false;
         loop {
-            let authorization = self
-                .authorization
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone();
+            let authorization = self.authorization.lock().clone();
             let answer = self.follow(&url, ask, authorization).await?;
             match answer.status() {
                 StatusCode::UNAUTHORIZED if tried => return Err(RegistryError::CredentialsRefused),
                 StatusCode::UNAUTHORIZED => {
                     tried = true;
                     let header = self.authenticate(&answer).await?;
-                    *self
-                        .authorization
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = Some(header);
+                    *self.authorization.lock() = Some(header);
                 }
                 StatusCode::FORBIDDEN => return Err(RegistryError::CredentialsRefused),
                 StatusCode::NOT_FOUND => {

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use cove_confine::cell::{self, Cell, Identity, Network, Place, Rights, Walls};
+use cove_confine::cell::{self, Cell, Identity, Network, Rights, RootDirectory, Walls};
 use cove_confine::seccomp::{Otherwise, Threads, allow_only, calls};
 use rustix::thread::CapabilitySet;
 
@@ -30,7 +30,7 @@ pub enum Stage {
 /// the socket to the parent. Must be called while the program has one thread.
 pub fn enter(parent: BorrowedFd<'_>, uid: u32) -> io::Result<Stage> {
     let walls = Walls {
-        place: Place::Nothing,
+        place: RootDirectory::Nothing,
         identity: Identity::User(uid),
         network: Network::Host,
     };

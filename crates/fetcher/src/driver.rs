@@ -3,8 +3,10 @@
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use cove_confine::SealedProgram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -134,8 +136,8 @@ impl Fetch {
 
 fn lock(
     streams: &Streams,
-) -> std::sync::MutexGuard<'_, [Option<mpsc::Sender<BlobEvent>>; STREAMS_MAX as usize]> {
-    streams.lock().unwrap_or_else(PoisonError::into_inner)
+) -> parking_lot::MutexGuard<'_, [Option<mpsc::Sender<BlobEvent>>; STREAMS_MAX as usize]> {
+    streams.lock()
 }
 
 /// Hands out what the program says until it ends or says something it must not.

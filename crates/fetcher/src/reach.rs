@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use cove_model::network::{Cidr, Reach};
+use cove_model::network::{AddressClass, Cidr};
 
 /// What may be reached for one pull. Comes from the settings of the privileged side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Reachable {
     }
 
     fn permits_v4(&self, address: Ipv4Addr) -> bool {
-        let own = Reach::of(address) != Reach::Public || is_this_host(address.into());
+        let own = AddressClass::of(address) != AddressClass::Public || is_this_host(address.into());
         !own || self.open.iter().any(|range| range.contains(address))
     }
 

@@ -16,8 +16,10 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::Child;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::egress::{EgressBatch, EgressEntry, EgressQuery};
 use cove_model::network::Cidr;
@@ -81,7 +83,7 @@ pub struct Owners(Arc<Mutex<BTreeMap<SandboxId, (String, Audience)>>>);
 
 impl Owners {
     fn all(&self) -> MutexGuard<'_, BTreeMap<SandboxId, (String, Audience)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn note(&self, sandbox: &SandboxId, owner: &str, audience: Audience) {
@@ -298,7 +300,7 @@ enum Fresh {
 
 impl Inner {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Changes the table and tells the process. When that has died it is replaced by one that has the

@@ -13,8 +13,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_model::SandboxId;
 use cove_model::egress::EgressEntry;
@@ -210,11 +212,11 @@ impl Scribe {
     }
 
     pub fn note(&self, entry: &EgressEntry, replaces: Option<u64>) {
-        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rate = self.rate.lock();
         let now = Instant::now();
         let owners = || match self.owners_rate.get() {
             Some(lines) => {
-                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut lines = lines.lock();
                 lines.take(1, now)
             }
             None => true,

@@ -5,8 +5,10 @@
 //! process is replaced. What is recorded goes to the journal as well, for the next process.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::egress::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use time::OffsetDateTime;
@@ -159,7 +161,7 @@ impl Log {
     }
 
     fn rings(&self) -> MutexGuard<'_, Rings> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rings.lock()
     }
 
     pub fn record(&self, draft: Draft) -> u64 {

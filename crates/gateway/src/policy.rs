@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use cove_model::NetworkMode;
-use cove_model::network::{Name, Pattern, Reach, Rule, Target};
+use cove_model::network::{AddressClass, Name, Pattern, Rule, Target};
 use serde::{Deserialize, Serialize};
 
 /// More than every preset together has.
@@ -123,7 +123,7 @@ impl Policy {
     /// entry that opens a private address for one service opens no other service at it.
     pub fn may_carry_to(&self, address: Ipv4Addr, port: u16) -> Result<(), Denied> {
         self.may_lead_to(address)?;
-        let private = Reach::of(address) == Reach::Private;
+        let private = AddressClass::of(address) == AddressClass::Private;
         if private && self.address_and_port(address, port).is_none() {
             return Err(Denied::Private);
         }
@@ -132,10 +132,10 @@ impl Policy {
 
     /// Whether a name may be answered with this address: public, or listed for any port.
     pub fn may_lead_to(&self, address: Ipv4Addr) -> Result<(), Denied> {
-        match Reach::of(address) {
-            Reach::Public => Ok(()),
-            Reach::Never => Err(Denied::Never),
-            Reach::Private => self
+        match AddressClass::of(address) {
+            AddressClass::Public => Ok(()),
+            AddressClass::Never => Err(Denied::Never),
+            AddressClass::Private => self
                 .allowed
                 .iter()
                 .any(|allowed| allowed.rule.allows_address(address))

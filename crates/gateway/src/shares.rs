@@ -5,8 +5,10 @@
 //! finds something free. Sandboxes of whom nobody says whose they are count each for itself.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::SandboxId;
 
@@ -25,13 +27,13 @@ pub struct Shares {
 #[derive(Debug, Default)]
 struct Book {
     held: usize,
-    owners: HashMap<Arc<str>, Held>,
+    owners: HashMap<Arc<str>, OwnerShare>,
     refused: u64,
     told: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct OwnerShare {
     all: usize,
     sandboxes: HashMap<SandboxId, usize>,
 }
@@ -54,7 +56,7 @@ impl Shares {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 
     pub fn held(&self) -> usize {

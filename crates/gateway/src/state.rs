@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
 
 use cove_model::SandboxId;
 use cove_model::egress::EgressEntry;
@@ -138,10 +140,6 @@ struct Answered {
     order: VecDeque<Ipv4Addr>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl World {
     pub fn new(limits: Limits, reserved: Vec<Cidr>) -> Self {
         let half_open = limits
@@ -175,16 +173,17 @@ impl World {
     pub fn remember(&self, logs: Vec<Kept>) {
         for kept in logs {
             let log = self.new_log(&kept);
-            lock(&self.logs)
+            self.logs
+                .lock()
                 .by_sandbox
                 .insert(kept.sandbox.clone(), log);
-            let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+            let placed = self.placed.read();
             self.rest(&placed, &kept.sandbox, &"".into());
         }
     }
 
     pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Sandbox>> {
-        let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+        let placed = self.placed.read();
         placed.get(&address).cloned()
     }
 
@@ -198,7 +197,7 @@ impl World {
 
     /// The journal's rate of an organisation, shared by its sandboxes.
     fn lines_of(&self, owner: &Arc<str>) -> Arc<Mutex<Bucket>> {
-        let mut all = lock(&self.lines);
+        let mut all = self.lines.lock();
         if let Some(lines) = all.get(owner).and_then(Weak::upgrade) {
             return lines;
         }
@@ -211,13 +210,13 @@ impl World {
     }
 
     pub fn sandboxes(&self) -> usize {
-        let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+        let placed = self.placed.read();
         placed.len()
     }
 
     /// Puts a policy in force. Connections that it forbids are told to end before this returns.
     pub fn place(&self, new: Placed) {
-        let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut placed = self.placed.write();
         if let Some(sandbox) = placed.get(&new.address) {
             if sandbox.id == new.sandbox {
                 sandbox.change(new.policy);
@@ -238,7 +237,7 @@ impl World {
     }
 
     pub fn remove(&self, address: Ipv4Addr) {
-        let mut placed = self.placed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut placed = self.placed.write();
         if let Some(sandbox) = placed.remove(&address) {
             sandbox.cut_all();
             self.rest(&placed, &sandbox.id, &sandbox.owner);
@@ -248,7 +247,7 @@ impl World {
     /// Exactly these from now on; what stays as it was keeps its connections.
     pub fn replace(&self, table: Vec<Placed>) {
         let gone: Vec<Ipv4Addr> = {
-            let placed = self.placed.read().unwrap_or_else(PoisonError::into_inner);
+            let placed = self.placed.read();
             let stays = |address: &&Ipv4Addr| table.iter().any(|new| new.address == **address);
             placed
                 .keys()
@@ -265,7 +264,7 @@ impl World {
     }
 
     fn log_to_use(&self, id: &SandboxId) -> Arc<Log> {
-        let mut logs = lock(&self.logs);
+        let mut logs = self.logs.lock();
         logs.resting.retain(|(resting, _)| resting != id);
         let log = logs.by_sandbox.entry(id.clone());
         log.or_insert_with(|| self.new_log(&Kept::nothing(id.clone())))
@@ -277,7 +276,7 @@ impl World {
         if placed.values().any(|sandbox| sandbox.id == *id) {
             return;
         }
-        let mut logs = lock(&self.logs);
+        let mut logs = self.logs.lock();
         if !logs.resting.iter().any(|(resting, _)| resting == id) {
             logs.resting.push_back((id.clone(), owner.clone()));
         }
@@ -290,12 +289,12 @@ impl World {
     }
 
     pub fn log(&self, id: &SandboxId) -> Option<Arc<Log>> {
-        lock(&self.logs).by_sandbox.get(id).cloned()
+        self.logs.lock().by_sandbox.get(id).cloned()
     }
 
     /// The sandbox is deleted; its log goes too, unless it still sits somewhere.
     pub fn forget(&self, id: &SandboxId) {
-        let mut logs = lock(&self.logs);
+        let mut logs = self.logs.lock();
         if logs.resting.iter().any(|(resting, _)| resting == id) {
             logs.resting.retain(|(resting, _)| resting != id);
             logs.by_sandbox.remove(id);
@@ -364,21 +363,21 @@ impl Sandbox {
     }
 
     pub fn policy(&self) -> Arc<Policy> {
-        lock(&self.rules).policy.clone()
+        self.rules.lock().policy.clone()
     }
 
     pub fn may_ask(&self) -> bool {
-        lock(&self.queries).take(1, Instant::now())
+        self.queries.lock().take(1, Instant::now())
     }
 
     /// Whether that many bytes of names the guest made up may leave the host now.
     pub fn may_choose(&self, bytes: u32) -> bool {
-        lock(&self.chosen_names).take(bytes, Instant::now())
+        self.chosen_names.lock().take(bytes, Instant::now())
     }
 
     /// Decides by the policy in force and, if that allows it, puts the connection on the list.
     pub fn admit(self: &Arc<Self>, grounds: Grounds) -> Result<Ticket, Denied> {
-        let mut rules = lock(&self.rules);
+        let mut rules = self.rules.lock();
         let (rule, chosen_bytes) = decide(&rules.policy, &grounds)?;
         let cut = Arc::new(Cut::default());
         let id = rules.next;
@@ -401,7 +400,7 @@ impl Sandbox {
     }
 
     fn change(&self, policy: Policy) {
-        let mut rules = lock(&self.rules);
+        let mut rules = self.rules.lock();
         if *rules.policy == policy {
             return;
         }
@@ -421,7 +420,7 @@ impl Sandbox {
     }
 
     fn cut_all(&self) {
-        let mut rules = lock(&self.rules);
+        let mut rules = self.rules.lock();
         rules.policy = Arc::new(Policy::default());
         for (_, live) in rules.live.drain() {
             live.cut.set();
@@ -431,7 +430,7 @@ impl Sandbox {
     /// Remembers that this sandbox was told these addresses for the name.
     pub fn answered(&self, name: &Name, addresses: &[Ipv4Addr]) {
         let now = Instant::now();
-        let mut answered = lock(&self.answered);
+        let mut answered = self.answered.lock();
         for address in addresses {
             if let Some((at, names)) = answered.names.get_mut(address) {
                 *at = now;
@@ -454,7 +453,7 @@ impl Sandbox {
 
     /// The names this sandbox was told that address for, the latest first.
     pub fn names_of(&self, address: Ipv4Addr) -> Vec<Name> {
-        let answered = lock(&self.answered);
+        let answered = self.answered.lock();
         match answered.names.get(&address) {
             Some((at, names)) if at.elapsed() < ANSWERED_FOR => {
                 names.iter().rev().cloned().collect()
@@ -494,7 +493,7 @@ impl Grounds {
 impl Ticket {
     /// Notes where the connection is about to lead, if the policy in force still allows that.
     pub fn leads_to(&self, address: Ipv4Addr) -> Result<(), Denied> {
-        let mut rules = lock(&self.sandbox.rules);
+        let mut rules = self.sandbox.rules.lock();
         let policy = rules.policy.clone();
         let Some(live) = rules.live.get_mut(&self.id) else {
             return Err(Denied::NotListed);
@@ -507,7 +506,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        lock(&self.sandbox.rules).live.remove(&self.id);
+        self.sandbox.rules.lock().live.remove(&self.id);
     }
 }
 
@@ -641,7 +640,7 @@ mod tests {
         for bits in 0..(2 * ANSWERED_MAX as u32) {
             sandbox.answered(&name, &[Ipv4Addr::from_bits(bits)]);
         }
-        let answered = lock(&sandbox.answered);
+        let answered = sandbox.answered.lock();
         assert_eq!(answered.names.len(), ANSWERED_MAX);
         assert_eq!(answered.order.len(), ANSWERED_MAX);
     }

@@ -34,9 +34,9 @@ pub use identity::set_file_ids;
 const CALLS_MAX: u32 = 64;
 
 /// Holds one of the places for file calls.
-struct Place(Rc<State>);
+struct FileCallPermit(Rc<State>);
 
-impl Place {
+impl FileCallPermit {
     fn take(state: &Rc<State>) -> Result<Self> {
         let count: &Cell<u32> = &state.file_calls;
         if count.get() >= CALLS_MAX {
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for FileCallPermit {
     fn drop(&mut self) {
         self.0.file_calls.set(self.0.file_calls.get() - 1);
     }
@@ -78,7 +78,7 @@ pub async fn serve(
     mut call: Call,
     request: Request,
 ) -> std::result::Result<(), cove_protocol::frame::FrameError> {
-    let _place = match Place::take(state) {
+    let _place = match FileCallPermit::take(state) {
         Ok(place) => place,
         Err(failure) => return call.fail(failure).await,
     };

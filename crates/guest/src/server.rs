@@ -77,13 +77,13 @@ pub async fn serve(
 }
 
 /// Holds one place among the open calls.
-struct Place {
+struct CallPermit {
     state: Rc<State>,
     counts: Rc<Counts>,
     inside: bool,
 }
 
-impl Place {
+impl CallPermit {
     fn take(state: &Rc<State>, counts: &Rc<Counts>, inside: bool) -> Option<Self> {
         let (count, limit) = counts.of(inside);
         if count.get() >= limit {
@@ -99,7 +99,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         let (count, _) = self.counts.of(self.inside);
         count.set(count.get() - 1);
@@ -133,7 +133,7 @@ fn admit(state: &Rc<State>, counts: &Rc<Counts>, stream: UnixStream) {
     } else {
         None
     };
-    let place = Place::take(state, counts, inside);
+    let place = CallPermit::take(state, counts, inside);
     let refusal = match (refusal, place) {
         (None, Some(place)) => {
             let open = (!inside).then(|| OpenCall::new(state));
@@ -158,7 +158,7 @@ fn refuse_now(stream: &UnixStream, failure: Failure) {
     }
 }
 
-async fn converse(place: Place, listed: Option<OpenCall>, mut call: Call) {
+async fn converse(place: CallPermit, listed: Option<OpenCall>, mut call: Call) {
     let Ok(Ok(open)) = timeout(HANDSHAKE_LIMIT, call.open()).await else {
         return;
     };

@@ -2,7 +2,9 @@
 //! finds it made.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -17,7 +19,7 @@ impl Keyed {
     /// Holds `key` until the guard is dropped.
     pub async fn lock(&self, key: &str) -> OwnedMutexGuard<()> {
         let slot = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = self.slots.lock();
             // Slots nobody holds or waits for go away here, so the map stays as small as the work.
             slots.retain(|_, slot| slot.strong_count() > 0);
             match slots.get(key).and_then(Weak::upgrade) {

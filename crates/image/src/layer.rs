@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cove_model::ImageId;
-use cove_pool::{Access, Kind, Place, Pool, PoolError, VolumeId};
+use cove_pool::{Access, FullDisk, Kind, Pool, PoolError, VolumeId};
 use cove_unpack::driver::{Event, Job};
 use cove_unpack::{Content, Failure, Summary, UnpackError, UnpackProgram};
 
@@ -211,7 +211,7 @@ async fn short_of(pool: &Pool, least: i64) -> Option<PoolError> {
     let looked = tokio::task::spawn_blocking(move || {
         let room = pool.headroom().ok()?;
         (room.beyond_reserve < least).then(|| PoolError::Full {
-            place: Place::Host,
+            place: FullDisk::Host,
             need: FULL_MARGIN_BYTES.unsigned_abs(),
             free: room.bytes,
             reserve: pool.space().map_or(0, |space| space.reserve),

@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_model::OrgId;
 
@@ -109,7 +111,7 @@ pub(crate) struct Reserved {
 impl InFlight {
     /// Sets `bytes` aside of what the owner's quota has room for; `kept` lie on disk from earlier tries.
     pub fn reserve(&self, owner: &Owner, bytes: u64, kept: u64) -> Result<Reserved, ImageError> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let before = all.get(owner.key()).copied().unwrap_or(0);
         let after = before.saturating_add(bytes);
         if let Some(room) = owner.room_bytes()
@@ -131,7 +133,7 @@ impl InFlight {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock();
         if let Some(bytes) = all.get_mut(&self.owner) {
             *bytes -= self.bytes;
             if *bytes == 0 {

@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::ImageId;
 use cove_parser::Parser;
@@ -253,7 +255,7 @@ impl ImageStore {
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change below is complete before anything can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Deletes a layer's volume unless an image or an operation needs it; true when it went.

@@ -11,9 +11,12 @@ use cove_spawner::message::Replacement;
 use cove_spawner::shared;
 
 use crate::capturer::Capturer;
-use crate::restore::Plan;
+use crate::restore::RestorePlan;
 
-pub fn replacements(capturer: &Capturer, plan: &Plan<'_>) -> Result<OwnedFd, IsolationError> {
+pub fn replacements(
+    capturer: &Capturer,
+    plan: &RestorePlan<'_>,
+) -> Result<OwnedFd, IsolationError> {
     let edits = Edits {
         uid_base: plan.uid_base,
         hostname: plan.hostname.to_owned(),

@@ -2,7 +2,8 @@
 //! it so is to pin; sandboxes are spread so that no CPU is promised much more than another.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 #[derive(Debug)]
 pub struct CpuBook {
@@ -53,8 +54,8 @@ impl CpuBook {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, f64>> {
-        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, BTreeMap<u32, f64>> {
+        self.promised.lock()
     }
 }
 

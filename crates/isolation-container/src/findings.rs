@@ -3,7 +3,7 @@
 use std::fs;
 
 use cove_isolation::finding::{bad, good, warning};
-use cove_runner::Finding;
+use cove_runner_api::Finding;
 
 use crate::oom::OomOrder;
 use crate::tier::ContainerTier;

@@ -19,7 +19,7 @@ use cove_isolation::{
 };
 use cove_model::{NetworkPolicy, Resources};
 use cove_protocol::brief;
-use cove_runner::GuestStream;
+use cove_runner_api::GuestStream;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::spawn_blocking;
@@ -33,7 +33,7 @@ use crate::seat::Link;
 
 use body::Body;
 pub use detail::{Detail, find, start_time};
-use reach::Reach;
+use reach::GuestSocket;
 
 pub const TIER: &str = "container";
 
@@ -45,7 +45,7 @@ pub struct Container {
     capturer: Arc<Capturer>,
     /// Held while it is captured.
     turn: Arc<tokio::sync::Mutex<()>>,
-    reach: Reach,
+    reach: GuestSocket,
     watch: tokio::sync::Mutex<MemoryWatch>,
 }
 
@@ -53,7 +53,7 @@ pub struct Container {
 pub struct Senses {
     pid: i32,
     pidfd: AsyncFd<OwnedFd>,
-    reach: Reach,
+    reach: GuestSocket,
     watch: MemoryWatch,
     mark: tokio::sync::watch::Sender<u64>,
 }
@@ -75,7 +75,7 @@ impl Senses {
         Ok(Self {
             pid,
             pidfd,
-            reach: Reach::open(pid),
+            reach: GuestSocket::open(pid),
             watch,
             mark,
         })

@@ -10,7 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -78,10 +79,7 @@ impl Overlays {
                     uid_base,
                     reply,
                 };
-                jobs.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .send(job)
-                    .map_err(io::Error::other)?;
+                jobs.lock().send(job).map_err(io::Error::other)?;
                 answer.recv().map_err(io::Error::other)?
             }
         }

@@ -24,7 +24,7 @@ const RESTORE_LIMIT: Duration = Duration::from_secs(60);
 const RESTORE_LIMIT_PER_GB: Duration = Duration::from_secs(20);
 const LOG: &str = "restore.log";
 
-pub struct Plan<'a> {
+pub struct RestorePlan<'a> {
     pub memory: &'a Path,
     pub hostname: &'a str,
     pub uid_base: u32,
@@ -49,7 +49,7 @@ pub struct Restored {
 /// as it was and none runs yet; after it they go on. `None`: the restore was proven and the copy is gone.
 pub fn restore(
     capturer: &Capturer,
-    plan: &Plan<'_>,
+    plan: &RestorePlan<'_>,
     root: OwnedFd,
     attach: impl FnOnce(&Restored) -> Result<(), IsolationError>,
     in_force: impl FnOnce(&Restored) -> Result<(), IsolationError>,

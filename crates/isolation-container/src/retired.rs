@@ -6,8 +6,10 @@
 //! volumes are gone, and then let go of together: those that wait at the same time share one commit.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// How long roots are gathered; each is held between once and twice as long.
 const GATHER: Duration = Duration::from_millis(200);
@@ -78,11 +80,11 @@ impl Retired {
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 
     fn gathered(&self) -> MutexGuard<'_, Gathered> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gathered.lock()
     }
 }
 

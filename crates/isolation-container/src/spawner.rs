@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_isolation::IsolationError;
 use cove_spawner::message::{Criu, Prepare, PrepareReply, Request};
@@ -93,7 +94,7 @@ impl Spawner {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(PrepareReply, Vec<OwnedFd>), IsolationError> {
-        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.running.lock();
         let mut tries = 1;
         loop {
             let running = match slot.take() {

@@ -11,8 +11,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use async_trait::async_trait;
 use cove_criu::Program;
@@ -21,7 +23,7 @@ use cove_isolation::{
     Adopted, Boot, Capabilities, Isolation, IsolationError, Limit, Limits, Machine, MachineRecord,
     Needs, OpenTier, Placed, Restore, Root, TierHost, Warm,
 };
-use cove_runner::Finding;
+use cove_runner_api::Finding;
 use tokio::task::spawn_blocking;
 
 use crate::capturer::Capturer;
@@ -281,7 +283,7 @@ impl Isolation for ContainerTier {
         let shared = Arc::clone(&self.shared);
         shared.cool.store(false, Ordering::Release);
         let _ = spawn_blocking(move || {
-            let turn = shared.refill.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = shared.refill.lock();
             shared.refill(turn);
         })
         .await;

@@ -1,6 +1,6 @@
 //! Lines of a report on the host, as tiers and the engine write them.
 
-use cove_runner::{Finding, Level};
+use cove_runner_api::{Finding, Level};
 
 /// All is well.
 pub fn good(name: &str, message: String) -> Finding {

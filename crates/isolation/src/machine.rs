@@ -4,7 +4,7 @@ use std::io;
 
 use async_trait::async_trait;
 use cove_model::{NetworkPolicy, Resources};
-use cove_runner::GuestStream;
+use cove_runner_api::GuestStream;
 use serde::{Deserialize, Serialize};
 
 use crate::IsolationError;

@@ -16,7 +16,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -46,7 +48,7 @@ struct Claim {
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct SlotTable {
     blocks: BTreeSet<u32>,
     free: BTreeSet<u32>,
     /// Slots are handed out in turn: what the kernel still clears away of a machine that is gone, such as
@@ -66,7 +68,7 @@ pub struct Slots {
     /// Locked as long as this engine lives.
     _alive: fs::File,
     in_use: InUse,
-    books: Mutex<Books>,
+    table: Mutex<SlotTable>,
 }
 
 /// One slot in use; it goes back when dropped.
@@ -115,7 +117,7 @@ pub fn number_of_name(name: &str) -> Option<u32> {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.owner.books().free.insert(self.number);
+        self.owner.table().free.insert(self.number);
     }
 }
 
@@ -143,10 +145,10 @@ impl Slots {
             data_dir: data_dir.to_owned(),
             _alive: alive,
             in_use,
-            books: Mutex::default(),
+            table: Mutex::default(),
         };
         {
-            let mut books = slots.books();
+            let mut table = slots.table();
             for block in 0..BLOCKS {
                 let Some(claim) = slots.read(block) else {
                     continue;
@@ -156,7 +158,7 @@ impl Slots {
                     if claim.data_dir != data_dir {
                         slots.write(block)?;
                     }
-                    books.add(block);
+                    table.add(block);
                 }
             }
         }
@@ -167,7 +169,7 @@ impl Slots {
     /// A slot nobody on this host uses.
     pub fn take(self: &Arc<Self>) -> io::Result<Option<Slot>> {
         loop {
-            if let Some(number) = self.books().next() {
+            if let Some(number) = self.table().next() {
                 return Ok(Some(Slot {
                     number,
                     owner: Arc::clone(self),
@@ -181,7 +183,7 @@ impl Slots {
 
     /// A particular slot, for a machine found running. `None` when it is not ours or taken already.
     pub fn retake(self: &Arc<Self>, number: u32) -> Option<Slot> {
-        self.books().free.remove(&number).then(|| Slot {
+        self.table().free.remove(&number).then(|| Slot {
             number,
             owner: Arc::clone(self),
         })
@@ -189,7 +191,7 @@ impl Slots {
 
     /// Whether a slot is this engine's and nobody has it: what bears its number is left over.
     pub fn is_free(&self, number: u32) -> bool {
-        self.books().free.contains(&number)
+        self.table().free.contains(&number)
     }
 
     /// Whether an instance, or a sandbox of it, may be running.
@@ -201,7 +203,7 @@ impl Slots {
 
     /// Whether a slot is this engine's, free or not.
     pub fn owns(&self, number: u32) -> bool {
-        block_of(number).is_some_and(|block| self.books().blocks.contains(&block))
+        block_of(number).is_some_and(|block| self.table().blocks.contains(&block))
     }
 
     /// Calls `work` with a test for slots whose engine is gone with its data. Nobody claims or releases any
@@ -223,11 +225,11 @@ impl Slots {
     /// Gives every block back; for an engine that leaves nothing running.
     pub fn release(&self) -> io::Result<()> {
         let _lock = lock(&self.dir)?;
-        let mut books = self.books();
-        for block in std::mem::take(&mut books.blocks) {
+        let mut table = self.table();
+        for block in std::mem::take(&mut table.blocks) {
             fs::remove_file(self.dir.join(block.to_string()))?;
         }
-        books.free.clear();
+        table.free.clear();
         match fs::remove_file(alive_file(&self.dir, &self.instance)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -241,16 +243,16 @@ impl Slots {
             .into_iter()
             .filter_map(|uid| block_of(number_of_uids(uid)))
             .collect();
-        let mut books = self.books();
+        let mut table = self.table();
         for block in 0..BLOCKS {
-            if books.blocks.contains(&block) || in_use.contains(&block) {
+            if table.blocks.contains(&block) || in_use.contains(&block) {
                 continue;
             }
             if self.read(block).is_some_and(|claim| self.holds(&claim)) {
                 continue;
             }
             self.write(block)?;
-            books.add(block);
+            table.add(block);
             return Ok(true);
         }
         Ok(false)
@@ -271,8 +273,8 @@ impl Slots {
         serde_json::from_slice(&fs::read(self.dir.join(block.to_string())).ok()?).ok()
     }
 
-    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, SlotTable> {
+        self.table.lock()
     }
 }
 
@@ -320,7 +322,7 @@ fn open_to_lock(path: &Path) -> io::Result<fs::File> {
         .open(path)
 }
 
-impl Books {
+impl SlotTable {
     fn next(&mut self) -> Option<u32> {
         let number = self
             .free

@@ -8,7 +8,7 @@ use cove_model::{NetworkPolicy, Resources, SandboxId};
 use cove_network::Network;
 use cove_parser::Parser;
 use cove_pool::Disk;
-use cove_runner::Finding;
+use cove_runner_api::Finding;
 
 use crate::slots::Slots;
 use crate::{Capabilities, IsolationError, Machine, MachineRecord, Needs, Usage};

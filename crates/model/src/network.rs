@@ -21,7 +21,7 @@ pub mod address;
 pub mod entry;
 pub mod name;
 
-pub use address::{Cidr, Reach};
+pub use address::{AddressClass, Cidr};
 pub use entry::{Entry, EntryError, EntryKind, Pattern, PortRange, Rule, Target};
 pub use name::{Name, NameError};
 
@@ -29,7 +29,7 @@ pub use cove_limits::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX, BANDWIDTH_MAX_MB
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(rename = "Reach"))]
+#[cfg_attr(feature = "schema", schemars(rename = "AddressClass"))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
     /// Loopback only.

@@ -8,7 +8,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 
@@ -451,11 +453,11 @@ impl Network {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn route(&self) -> MutexGuard<'_, Socket> {
-        self.route.lock().unwrap_or_else(PoisonError::into_inner)
+        self.route.lock()
     }
 }
 

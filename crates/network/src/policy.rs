@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use cove_model::network::{Cidr, EntryKind, Reach, Target};
+use cove_model::network::{AddressClass, Cidr, EntryKind, Target};
 use cove_model::{NetworkMode, NetworkPolicy};
 
 const BYTES_PER_MBIT: u64 = 125_000;
@@ -172,15 +172,15 @@ fn merged_ports(flows: &[&Flow], at: Ipv4Addr) -> Vec<(u16, u16)> {
 
 /// What listing a block opens: all of it within a private block, otherwise its public parts.
 fn opened(block: Cidr) -> Vec<(Ipv4Addr, Ipv4Addr)> {
-    if Reach::private_blocks()
+    if AddressClass::private_blocks()
         .iter()
         .any(|private| block.lies_within(*private))
     {
         return vec![(block.base(), block.last())];
     }
-    let mut closed: Vec<Cidr> = Reach::private_blocks()
+    let mut closed: Vec<Cidr> = AddressClass::private_blocks()
         .iter()
-        .chain(Reach::never_blocks())
+        .chain(AddressClass::never_blocks())
         .copied()
         .filter(|closed| closed.overlaps(block))
         .collect();
@@ -225,7 +225,10 @@ mod tests {
                     .any(|(first, last)| (u32::from(*first)..=u32::from(*last)).contains(&address))
             };
             // Every border between two kinds of addresses, and its neighbours.
-            for edge in Reach::private_blocks().iter().chain(Reach::never_blocks()) {
+            for edge in AddressClass::private_blocks()
+                .iter()
+                .chain(AddressClass::never_blocks())
+            {
                 for border in [u32::from(edge.base()), u32::from(edge.last())] {
                     for address in [border.saturating_sub(1), border, border.saturating_add(1)] {
                         let opens = block.opens(address.into());

@@ -19,7 +19,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use cove_model::network::{Cidr, Reach};
+use cove_model::network::{AddressClass, Cidr};
 
 use crate::address::{Addresses, PREFIX, interface};
 use crate::nft::{Base, Element, Ownership, Rule, SetKind, Transaction};
@@ -314,9 +314,9 @@ impl Layout {
 /// First and last address of every network an open sandbox must not reach, in order and apart.
 pub fn not_internet(addresses: &Addresses) -> Vec<(Ipv4Addr, Ipv4Addr)> {
     let own = addresses.range();
-    let mut networks: Vec<(u32, u32)> = Reach::private_blocks()
+    let mut networks: Vec<(u32, u32)> = AddressClass::private_blocks()
         .iter()
-        .chain(Reach::never_blocks())
+        .chain(AddressClass::never_blocks())
         .chain([&Cidr::new(own.0, own.1)])
         .map(|block| (block.base().into(), block.last().into()))
         .collect();

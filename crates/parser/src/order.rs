@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cove_confine::cell::Place;
+use cove_confine::cell::RootDirectory;
 use serde::{Deserialize, Serialize};
 
 /// The program's one argument, as JSON.
@@ -40,15 +40,15 @@ pub enum Job {
 }
 
 impl Job {
-    pub fn place(&self) -> Place<'_> {
+    pub fn place(&self) -> RootDirectory<'_> {
         match self {
-            Self::PackTree { layers, .. } => Place::Layers(layers),
+            Self::PackTree { layers, .. } => RootDirectory::Layers(layers),
             Self::PackMemory { directory } | Self::EditImages { directory, .. } => {
-                Place::Layers(directory)
+                RootDirectory::Layers(directory)
             }
-            Self::PackDirectory => Place::HostDirectory,
-            Self::UnpackMemory { .. } => Place::WorkingDirectory,
-            Self::ReadManifest | Self::ReadSignature | Self::ReadLog => Place::Nothing,
+            Self::PackDirectory => RootDirectory::HostDirectory,
+            Self::UnpackMemory { .. } => RootDirectory::WorkingDirectory,
+            Self::ReadManifest | Self::ReadSignature | Self::ReadLog => RootDirectory::Nothing,
         }
     }
 }

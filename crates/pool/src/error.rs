@@ -11,18 +11,18 @@ use crate::volume::VolumeId;
 
 /// Which disk had no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FullDisk {
     /// The filesystem that holds the data directory.
     Host,
     /// The pool's own filesystem.
     Pool,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FullDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Place::Host => "host disk",
-            Place::Pool => "pool",
+            FullDisk::Host => "host disk",
+            FullDisk::Pool => "pool",
         })
     }
 }
@@ -69,7 +69,7 @@ pub enum PoolError {
     LoopSize { bytes: u64, reason: &'static str },
     #[error("the {place} is full: {need} bytes needed, {free} free, {reserve} kept in reserve")]
     Full {
-        place: Place,
+        place: FullDisk,
         need: u64,
         free: u64,
         reserve: u64,

@@ -38,7 +38,7 @@ mod volume;
 
 pub use config::{Backend, BackendChoice, PoolConfig};
 pub use disk::{Disk, DiskSource};
-pub use error::{Place, PoolError};
+pub use error::{FullDisk, PoolError};
 pub use pool::{Headroom, Pool, SweepReport};
 pub use probe::{Finding, Status};
 pub use shares::Shares;

@@ -25,7 +25,7 @@ use crate::btrfs::Btrfs;
 use crate::config::{Backend, Layout, PoolConfig};
 use crate::count;
 use crate::directory::Directory;
-use crate::error::{Context, Place, PoolError};
+use crate::error::{Context, FullDisk, PoolError};
 use crate::probe::{self, Finding};
 use crate::shares::{self, Shares};
 use crate::space::{self, CREATE_FLOOR_BYTES, Space};
@@ -455,7 +455,7 @@ impl Pool {
             Err(e) if e.errno() == Some(Errno::NOSPC) => {
                 let space = self.space()?;
                 Err(PoolError::Full {
-                    place: Place::Pool,
+                    place: FullDisk::Pool,
                     need: CREATE_FLOOR_BYTES,
                     free: space.free,
                     reserve: space.reserve,

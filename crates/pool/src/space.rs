@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use crate::error::{Context, Place, PoolError};
+use crate::error::{Context, FullDisk, PoolError};
 
 /// Room that must be there beyond the reserve before a volume is created or snapshotted.
 pub(crate) const CREATE_FLOOR_BYTES: u64 = 16 << 20;
@@ -50,7 +50,7 @@ impl Space {
     pub(crate) fn check(&self, need: u64) -> Result<(), PoolError> {
         if self.host_free < need.saturating_add(self.reserve) {
             return Err(PoolError::Full {
-                place: Place::Host,
+                place: FullDisk::Host,
                 need,
                 free: self.host_free,
                 reserve: self.reserve,
@@ -58,7 +58,7 @@ impl Space {
         }
         if self.free < need {
             return Err(PoolError::Full {
-                place: Place::Pool,
+                place: FullDisk::Pool,
                 need,
                 free: self.free,
                 reserve: 0,
@@ -99,7 +99,7 @@ mod tests {
         assert!(matches!(
             host,
             Err(PoolError::Full {
-                place: Place::Host,
+                place: FullDisk::Host,
                 ..
             })
         ));
@@ -112,7 +112,7 @@ mod tests {
         assert!(matches!(
             pool,
             Err(PoolError::Full {
-                place: Place::Pool,
+                place: FullDisk::Pool,
                 ..
             })
         ));

@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::Sharing;
 use cove_control::shares::source;
@@ -49,11 +51,11 @@ impl Addresses {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// A place for a connection from there, if there is one or one can be made.
-    pub fn enter(self: &Arc<Self>, from: IpAddr, pulse: &Arc<Pulse>) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>, from: IpAddr, pulse: &Arc<Pulse>) -> Option<ConnectionPermit> {
         let from = source(from);
         let mut table = self.table();
         let mine = table.by.get(&from).map_or(0, HashMap::len);
@@ -76,7 +78,7 @@ impl Addresses {
         table.all += 1;
         let all = table.by.entry(from).or_default();
         all.insert(number, Arc::clone(pulse));
-        Some(Place {
+        Some(ConnectionPermit {
             of: Arc::clone(self),
             from,
             number,
@@ -108,13 +110,13 @@ impl Table {
 }
 
 /// One connection's place, until it is dropped.
-pub struct Place {
+pub struct ConnectionPermit {
     of: Arc<Addresses>,
     from: IpAddr,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.of.table().remove(self.from, self.number);
     }
@@ -129,7 +131,10 @@ mod tests {
     }
 
     /// A connection with a request under way.
-    fn busy(addresses: &Arc<Addresses>, last: u8) -> Option<(Place, Arc<crate::pulse::Flight>)> {
+    fn busy(
+        addresses: &Arc<Addresses>,
+        last: u8,
+    ) -> Option<(ConnectionPermit, Arc<crate::pulse::Flight>)> {
         let pulse = Pulse::new();
         let place = addresses.enter(address(last), &pulse)?;
         Some((place, pulse.begin()))

@@ -2,7 +2,7 @@
 //!
 //! A request may take long and its answer may go on for days. Whose key is revoked or has expired
 //! meanwhile gets nothing more: a request still being worked on is refused, an answer under way is
-//! cut, whichever dialect it is in. Conversations that left HTTP behind hold a [`cove_dialect::Seat`].
+//! cut, whichever dialect it is in. Conversations that left HTTP behind hold a [`cove_dialect::StreamPermit`].
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

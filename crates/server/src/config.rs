@@ -24,7 +24,7 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     pub tls: Option<TlsPem>,
     /// Where previews are reached from outside; without it there are none.
-    pub previews: Option<crate::preview::Place>,
+    pub previews: Option<crate::preview::PreviewUrl>,
     /// Where the SSH gateway is reached from outside; without it there is none.
     pub ssh: Option<SshPlace>,
     /// How much of the log was lost, where somebody counts that.

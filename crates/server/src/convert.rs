@@ -234,7 +234,7 @@ pub fn runner(host: control::HostReport) -> Runner {
     }
 }
 
-fn finding(finding: cove_runner::Finding) -> Finding {
+fn finding(finding: cove_runner_api::Finding) -> Finding {
     Finding {
         name: finding.name,
         level: finding.level,

@@ -33,7 +33,7 @@ mod unread;
 pub use addresses::sharing as connection_sharing;
 pub use config::{LogLosses, ServerConfig, SshPlace, TlsPem};
 pub use listen::{ServeError, serve, serve_previews};
-pub use preview::{Place, PlaceError, VISITS_MAX};
+pub use preview::{PreviewUrl, PreviewUrlError, VISITS_MAX};
 pub use router::router;
 pub use state::App;
 pub use tls::{TlsError, check_tls};

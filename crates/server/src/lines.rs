@@ -2,8 +2,9 @@
 //! caller that is refused as fast as it can ask fills nobody's disk and hides nobody else's lines.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Lines of one caller in a second. All that have no key are one.
 const LINES_MAX: u32 = 20;
@@ -32,7 +33,7 @@ impl RefusedLines {
     }
 
     fn take(&self, caller: &str, now: Instant) -> (bool, u64) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let mut left_out = 0;
         if state.since.is_none_or(|since| now - since >= SECOND) {
             state.since = Some(now);

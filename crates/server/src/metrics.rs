@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use axum::http::Method;
 use cove_api::route::Operation;
@@ -146,15 +148,12 @@ impl Metrics {
     }
 
     fn dialect(&self, route: &str) -> Option<Arc<PerOperation>> {
-        let known = self.dialects.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.dialects.read();
         if let Some(of) = known.get(route) {
             return Some(Arc::clone(of));
         }
         drop(known);
-        let mut known = self
-            .dialects
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.dialects.write();
         if known.len() >= DIALECT_ROUTES_MAX && !known.contains_key(route) {
             return None;
         }
@@ -262,7 +261,7 @@ impl Metrics {
                 visit(operation.as_str(), of);
             }
         }
-        let dialects = self.dialects.read().unwrap_or_else(PoisonError::into_inner);
+        let dialects = self.dialects.read();
         for (route, of) in dialects.iter() {
             visit(route, of);
         }

@@ -1,12 +1,13 @@
 //! Previews: servers inside sandboxes, reached by HTTP from outside, on a listener of their own.
 //!
-//! A request names a port of a sandbox by its host or path ([`place`]), shows something to be let in
+//! A request names a port of a sandbox by its host or path ([`url`]), shows something to be let in
 //! ([`pass`]), and is carried over a connection the guest dials from inside ([`forward`]), so servers
 //! bound to loopback are reached too. The API's origin is another one: no page served here can use it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -26,11 +27,11 @@ mod forward;
 mod headers;
 mod page;
 mod pass;
-mod place;
+mod url;
 
 pub use pass::TOKEN_FIELD;
-use place::Target;
-pub use place::{Place, PlaceError};
+use url::Target;
+pub use url::{PreviewUrl, PreviewUrlError};
 
 /// Visits to one sandbox at once; further ones are refused, so that others have room.
 pub const VISITS_MAX: usize = 512;
@@ -84,7 +85,7 @@ async fn visit(
             port,
             prefix: None,
         },
-        None => place::of_path(request.uri().path()).ok_or_else(nowhere)?,
+        None => url::of_path(request.uri().path()).ok_or_else(nowhere)?,
     };
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     let (mut parts, body) = request.into_parts();
@@ -190,7 +191,7 @@ fn nowhere() -> Failure {
 }
 
 /// Lets the browser keep a link's token for this host, and hides it from the page and its history.
-fn keep_token(place: &Place, token: &str, clean: &Uri) -> Response {
+fn keep_token(place: &PreviewUrl, token: &str, clean: &Uri) -> Response {
     let name = pass::cookie_name(place.secure());
     let secure = if place.secure() { "; Secure" } else { "" };
     let cookie =
@@ -217,8 +218,8 @@ fn keep_token(place: &Place, token: &str, clean: &Uri) -> Response {
 pub struct Crowds(Mutex<HashMap<SandboxId, usize>>);
 
 impl Crowds {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, usize>> {
+        self.0.lock()
     }
 
     /// Sandboxes that are visited now.

@@ -6,8 +6,10 @@
 //! that takes its requests back as fast as it sends them. Those are judged here, by the connection's task.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use tokio_util::sync::CancellationToken;
 
@@ -39,10 +41,6 @@ pub struct Pulse {
     second: AtomicBool,
     answers: Mutex<Vec<Weak<Flight>>>,
     taken_back: Mutex<(Instant, usize)>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pulse {
@@ -105,7 +103,7 @@ impl Pulse {
             answered: AtomicBool::new(false),
             handed_since: AtomicU64::new(0),
         });
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         if answers.len() == answers.capacity() {
             answers.retain(|answer| answer.strong_count() > 0);
         }
@@ -115,7 +113,7 @@ impl Pulse {
     }
 
     fn was_taken_back(&self) {
-        let mut taken = lock(&self.taken_back);
+        let mut taken = self.taken_back.lock();
         if taken.0.elapsed() >= TAKEN_BACK_PERIOD {
             *taken = (Instant::now(), 0);
         }
@@ -130,7 +128,7 @@ impl Pulse {
         if head != 0 && self.since(head) >= config.header_timeout {
             return Verdict::Cut("the head of a request did not come");
         }
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.lock();
         answers.retain(|answer| answer.strong_count() > 0);
         let stalled = answers.iter().filter_map(Weak::upgrade).any(|flight| {
             let handed = flight.handed_since.load(Relaxed);

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServerConfig;
 use crate::lines::RefusedLines;
 use crate::metrics::Metrics;
-use crate::preview::{Crowds, Place};
+use crate::preview::{Crowds, PreviewUrl};
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl App {
             upload_idle: config.upload_idle,
             secure: config.tls.is_some(),
             sessions: sessions.clone(),
-            previews: config.previews.as_ref().map(Place::shown),
+            previews: config.previews.as_ref().map(PreviewUrl::shown),
         };
         Self(Arc::new(Shared {
             control,

@@ -3,9 +3,11 @@
 //! pipe instead of the answer, or the end of the connection as the answer to its next request.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
@@ -57,11 +59,7 @@ impl Unread {
 
     /// Reads the rest within limits. Where there is more, the answer says that the connection ends with it.
     pub async fn discard(self, answer: &mut Response) {
-        let returned = self
-            .slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let returned = self.slot.lock().take();
         let Some(body) = returned else { return };
         if (self.waits_to_send || !read_to_the_end(body).await) && self.closable {
             let close = HeaderValue::from_static("close");
@@ -125,7 +123,7 @@ impl Drop for Lent {
         if let Some(body) = self.body.take()
             && !body.is_end_stream()
         {
-            *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+            *self.slot.lock() = Some(body);
         }
     }
 }

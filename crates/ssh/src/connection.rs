@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, Portion, SshEntry, SshLogin};
 use cove_protocol::identity::owner;
@@ -17,9 +19,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
+use crate::connection_limits::{ConnectionPermit, Group};
 use crate::forward::{Forward, port_inside};
 use crate::inbox::{Inlet, Outlet, Store};
-use crate::places::{Group, Place};
 use crate::process::{Order, Session};
 use crate::signals;
 
@@ -46,7 +48,7 @@ struct Open {
     /// Until its command is started.
     prepared: Option<Prepared>,
     /// Among the channels of the organisation.
-    _place: Place,
+    _place: ConnectionPermit,
 }
 
 struct Prepared {
@@ -64,7 +66,7 @@ pub struct Connection {
     stranger: Option<Portion<IpAddr>>,
     login: Option<SshLogin>,
     /// Given back with the connection.
-    places: Vec<Place>,
+    places: Vec<ConnectionPermit>,
     store: Store,
     channels: Channels,
     opened: usize,
@@ -75,7 +77,7 @@ pub struct Connection {
 }
 
 fn lock(channels: &Channels) -> MutexGuard<'_, HashMap<ChannelId, Open>> {
-    channels.lock().unwrap_or_else(PoisonError::into_inner)
+    channels.lock()
 }
 
 fn size(columns: u32, rows: u32) -> (u16, u16) {
@@ -134,7 +136,8 @@ impl Connection {
             Group::Sandbox(login.sandbox.clone()),
         ];
         let places = &self.shared.places;
-        let taken: Option<Vec<Place>> = groups.into_iter().map(|of| places.take(of)).collect();
+        let taken: Option<Vec<ConnectionPermit>> =
+            groups.into_iter().map(|of| places.take(of)).collect();
         let Some(taken) = taken else {
             tracing::warn!(sandbox = %login.sandbox, "a sandbox or its organisation has too many SSH clients");
             return Auth::reject();

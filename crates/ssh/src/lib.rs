@@ -30,16 +30,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 mod connection;
+mod connection_limits;
 mod forward;
 mod guarded;
 mod inbox;
-mod places;
 mod process;
 mod signals;
 
 use connection::Connection;
+use connection_limits::{ConnectionLimits, Failures};
 use guarded::Guarded;
-use places::{Failures, Places};
 
 /// Clients served at once; further ones are hung up on.
 pub const CONNECTIONS_MAX: usize = 1024;
@@ -133,7 +133,7 @@ impl std::fmt::Debug for HostKey {
 pub(crate) struct Shared {
     control: Control,
     failures: Failures,
-    places: Arc<Places>,
+    places: Arc<ConnectionLimits>,
     strangers: Arc<Shares<IpAddr>>,
 }
 

@@ -9,12 +9,12 @@ use crate::{PAGE_DEFAULT, PAGE_MAX, Page, PageRequest, StoreError};
 
 /// A number (a time or a sequence) and the id that breaks ties.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     pub number: i64,
     pub id: String,
 }
 
-impl Place {
+impl Position {
     pub fn new(number: i64, id: impl Into<String>) -> Self {
         Self {
             number,
@@ -53,15 +53,19 @@ fn limit(page: &PageRequest) -> u32 {
     }
 }
 
-pub fn place(page: &PageRequest) -> Result<Option<Place>, StoreError> {
+pub fn place(page: &PageRequest) -> Result<Option<Position>, StoreError> {
     page.cursor
         .as_deref()
-        .map(|text| Place::decode(text).ok_or(StoreError::BadCursor))
+        .map(|text| Position::decode(text).ok_or(StoreError::BadCursor))
         .transpose()
 }
 
 /// Cuts the extra row off again and names where the next page starts.
-pub fn page<T>(mut items: Vec<T>, request: &PageRequest, place: impl Fn(&T) -> Place) -> Page<T> {
+pub fn page<T>(
+    mut items: Vec<T>,
+    request: &PageRequest,
+    place: impl Fn(&T) -> Position,
+) -> Page<T> {
     let limit = limit(request) as usize;
     let more = items.len() > limit;
     items.truncate(limit);
@@ -80,13 +84,13 @@ mod tests {
     proptest! {
         #[test]
         fn places_come_back_whole(number: i64, id in "[a-z_.0-9]{0,40}") {
-            let place = Place::new(number, id);
-            prop_assert_eq!(Place::decode(&place.encode()), Some(place));
+            let place = Position::new(number, id);
+            prop_assert_eq!(Position::decode(&place.encode()), Some(place));
         }
 
         #[test]
         fn strange_cursors_are_refused_quietly(text in ".{0,400}") {
-            let _ = Place::decode(&text);
+            let _ = Position::decode(&text);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lists page by page, the newest first, of tables with `id` and `created_at`. A list says what it is of
 //! and what it leaves out; the order, the place and the page are the same for all.
 
-use crate::cursor::{self, Place};
+use crate::cursor::{self, Position};
 use crate::sql::{Row, Tx, Value};
 use crate::{Page, PageRequest, StoreError};
 
@@ -13,7 +13,7 @@ pub struct Newest<'a> {
 
 impl<'a> Newest<'a> {
     pub fn of(columns: &str, table: &str, page: &'a PageRequest) -> Result<Self, StoreError> {
-        let from = cursor::place(page)?.unwrap_or(Place::new(i64::MAX, ""));
+        let from = cursor::place(page)?.unwrap_or(Position::new(i64::MAX, ""));
         let sql = format!(
             "SELECT {columns} FROM {table} WHERE \
              (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
@@ -55,7 +55,7 @@ impl<'a> Newest<'a> {
         self,
         tx: &mut T,
         record: fn(&Row) -> Result<R, StoreError>,
-        place: fn(&R) -> Place,
+        place: fn(&R) -> Position,
     ) -> Result<Page<R>, StoreError> {
         let sql = self.sql + " ORDER BY created_at DESC, id DESC LIMIT ?3";
         let rows = tx.query(&sql, &self.values).await?;

@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use bytes::BytesMut;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -175,11 +177,7 @@ impl Inner {
 
     async fn take(self: &Arc<Self>) -> Result<PgTx, StoreError> {
         loop {
-            let idle = self
-                .idle
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop();
+            let idle = self.idle.lock().pop();
             match idle {
                 Some(connection) if connection.client.is_closed() => continue,
                 Some(connection) => return Ok(connection),
@@ -192,7 +190,7 @@ impl Inner {
     }
 
     fn give_back(&self, connection: PgTx) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < CONNECTIONS_MAX {
             idle.push(connection);
         }

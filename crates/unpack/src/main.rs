@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use cove_confine::cell::{self, Identity, Network, Place, Rights, Stage, Walls};
+use cove_confine::cell::{self, Identity, Network, Rights, RootDirectory, Stage, Walls};
 use cove_confine::seccomp::{Otherwise, Threads, allow_only, calls};
 use cove_confine::{ConfineError, rights};
 use cove_unpack::apply::Target;
@@ -73,7 +73,7 @@ fn run() -> Result<ExitCode, Failure> {
     let order: Order = serde_json::from_str(&argument).map_err(|error| usage(error.to_string()))?;
     cell::die_with_parent(order.parent)?;
     let walls = Walls {
-        place: Place::WorkingDirectory,
+        place: RootDirectory::WorkingDirectory,
         identity: Identity::Range(order.uid_base),
         network: Network::None,
     };

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cove_engine::Engine;
-use cove_runner::wire;
+use cove_runner_api::wire;
 use cove_tests::engine_host::Setup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_control::{Control, ControlError, Hosts, SystemClock, TokenHash};
-use cove_runner::wire;
-use cove_server::{App, LogLosses, Place, SshPlace, TlsPem};
+use cove_runner_api::wire;
+use cove_server::{App, LogLosses, PreviewUrl, SshPlace, TlsPem};
 use cove_store::{Store, StoreError};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ async fn serve(
     server.log_losses = Some(LogLosses::new(move || lost.total()));
     let previews = match &config.preview_url {
         Some(url) => {
-            let place = Place::parse(url).map_err(|error| ServeError::Settings {
+            let place = PreviewUrl::parse(url).map_err(|error| ServeError::Settings {
                 message: format!("preview_url: {error}"),
             })?;
             server.previews = Some(place);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_engine::Engine;
-use cove_runner::wire;
+use cove_runner_api::wire;
 
 use rustix::process::Signal;
 

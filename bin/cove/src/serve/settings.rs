@@ -387,7 +387,7 @@ impl Settings {
             ));
         }
         if !self.preview_url.is_empty() {
-            cove_server::Place::parse(&self.preview_url)
+            cove_server::PreviewUrl::parse(&self.preview_url)
                 .map_err(|error| wrong(format!("preview_url: {error}")))?;
         }
         if !matches!(self.log_format.as_str(), "text" | "json") {

@@ -1,8 +1,8 @@
 //! What somebody gets who took the control side over: everything it may ask of the runner, with its user id,
 //! and nothing that the operator's settings close.
 
-use cove_runner::wire::Client;
-use cove_runner::{CreateRequest, RunnerApi, RunnerError, SandboxOwner};
+use cove_runner_api::wire::Client;
+use cove_runner_api::{CreateRequest, RunnerApi, RunnerError, SandboxOwner};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 

@@ -51,12 +51,12 @@ impl Dice {
 /// What a worker was told is done.
 #[derive(Default)]
 struct Acknowledged {
-    held: Vec<Held>,
+    held: Vec<KnownSandbox>,
     deleted: Vec<String>,
     creates: u64,
 }
 
-struct Held {
+struct KnownSandbox {
     id: String,
     files: Vec<(String, String)>,
     counting: Option<String>,
@@ -176,7 +176,7 @@ async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>
                 })
                 .await;
                 let counting = counting.ok().map(|process| process.id);
-                done.held.push(Held {
+                done.held.push(KnownSandbox {
                     id: made.id,
                     files: Vec::new(),
                     counting,
@@ -443,7 +443,7 @@ async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
 }
 
 /// Every snapshot is there, and the last one holds what was written before it.
-async fn check_snapshots(finder: &Finder, held: &Held) {
+async fn check_snapshots(finder: &Finder, held: &KnownSandbox) {
     let last = held.snapshots.len().saturating_sub(1);
     for (at, (snapshot, files)) in held.snapshots.iter().enumerate() {
         insist(finder, async |client| client.snapshot(snapshot).await)
@@ -496,7 +496,7 @@ async fn check_files(finder: &Finder, id: &str, files: &[(String, String)]) {
 }
 
 /// The command that was started then has counted to its end without a gap.
-async fn check_counting(finder: &Finder, held: &Held) {
+async fn check_counting(finder: &Finder, held: &KnownSandbox) {
     let Some(process) = &held.counting else {
         return;
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::harness::{Cove, free_port, wait_for};
-use super::terminal::Seat;
+use super::terminal::TerminalUser;
 
 /// What a stop gives requests under way: a stop that waits for it fails the test.
 const ENDLESS_GRACE: &[&str] = &["--shutdown-grace-s", "3600"];
@@ -122,7 +122,7 @@ fn a_stop_does_not_wait_for_those_who_follow() {
         let mut first = [0; 512];
         assert!(stream.read(&mut first).unwrap() > 0);
         streams.push(stream);
-        let mut seat = Seat::new(&cove, &["shell", "box"]);
+        let mut seat = TerminalUser::new(&cove, &["shell", "box"]);
         seat.press("echo here-$((40+2))\n");
         seat.expect("here-42");
         seats.push(seat);

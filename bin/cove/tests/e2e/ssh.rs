@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::termios::tcsetwinsize;
 
 use super::harness::{Cove, program, wait_for};
-use super::terminal::{Seat, size};
+use super::terminal::{TerminalUser, size};
 
 mod editors;
 mod leaving;
@@ -233,7 +233,7 @@ fn commands_have_their_streams_their_end_and_their_user() {
 fn a_terminal_has_a_size_a_job_control_and_an_end() {
     let cove = Cove::start();
     cove.sandbox("box");
-    let mut seat = Seat::new(&cove, &["ssh", "box"]);
+    let mut seat = TerminalUser::new(&cove, &["ssh", "box"]);
     seat.press("echo rea''dy; stty size\n");
     seat.expect("ready");
     seat.expect("30 90");

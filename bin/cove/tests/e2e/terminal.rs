@@ -13,7 +13,7 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use super::harness::{Cove, DEADLINE, program, wait_for};
 
 /// A terminal with a program in it, as a person would sit at.
-pub struct Seat {
+pub struct TerminalUser {
     keys: File,
     screen: Receiver<Vec<u8>>,
     seen: String,
@@ -31,7 +31,7 @@ pub fn size(cols: u16, rows: u16) -> Winsize {
     }
 }
 
-impl Seat {
+impl TerminalUser {
     pub fn new(cove: &Cove, args: &[&str]) -> Self {
         let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&main).unwrap();
@@ -118,7 +118,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for TerminalUser {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -129,7 +129,7 @@ impl Drop for Seat {
 fn a_shell_is_a_real_terminal_and_leaves_this_one_as_it_was() {
     let cove = Cove::start();
     cove.sandbox("box");
-    let mut seat = Seat::new(&cove, &["shell", "box"]);
+    let mut seat = TerminalUser::new(&cove, &["shell", "box"]);
     let before = {
         // Before the program had time to change anything there is nothing to compare with but a
         // fresh terminal's own settings.
@@ -162,7 +162,7 @@ fn a_shell_is_a_real_terminal_and_leaves_this_one_as_it_was() {
 fn a_shell_that_was_left_can_be_come_back_to() {
     let cove = Cove::start();
     cove.sandbox("box");
-    let mut seat = Seat::new(&cove, &["shell", "box"]);
+    let mut seat = TerminalUser::new(&cove, &["shell", "box"]);
     seat.press("marker=re''membered; echo go''ing\n");
     seat.expect("going");
     seat.press("\x1d");
@@ -176,7 +176,7 @@ fn a_shell_that_was_left_can_be_come_back_to() {
         .find(|process| process["exit"].is_null())
         .unwrap();
     let id = process["id"].as_str().unwrap();
-    let mut seat = Seat::new(&cove, &["shell", "--attach", id, "box"]);
+    let mut seat = TerminalUser::new(&cove, &["shell", "--attach", id, "box"]);
     seat.press("echo $marker; exit\n");
     seat.expect("remembered");
     assert_eq!(seat.end(), Some(0));
@@ -186,7 +186,7 @@ fn a_shell_that_was_left_can_be_come_back_to() {
 fn exec_with_a_terminal_runs_one_command_in_it() {
     let cove = Cove::start();
     cove.sandbox("box");
-    let mut seat = Seat::new(
+    let mut seat = TerminalUser::new(
         &cove,
         &[
             "exec",

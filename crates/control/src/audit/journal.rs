@@ -14,9 +14,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use cove_store::{AuditJournal, AuditRecord, JournalEntry};
 use serde::{Deserialize, Serialize};
@@ -162,10 +164,7 @@ impl Journal {
     }
 
     fn flush_later(&self, file: &Arc<File>) {
-        let mut files = self
-            .unflushed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.unflushed.lock();
         if !files.last().is_some_and(|last| Arc::ptr_eq(last, file)) {
             files.push(Arc::clone(file));
         }
@@ -304,7 +303,7 @@ fn flush(
 ) {
     while told.recv().is_ok() {
         std::thread::sleep(FLUSH_WITHIN);
-        let taken = std::mem::take(&mut *files.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken = std::mem::take(&mut *files.lock());
         // The folder too: a segment may be new.
         let flushed = taken
             .iter()

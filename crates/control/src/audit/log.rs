@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::OrgId;
 use cove_store::{AuditJournal, AuditRecord, JournalEntry, Store, StoreError};
@@ -82,7 +84,7 @@ impl UnderWay {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 }
 
@@ -254,7 +256,7 @@ impl AuditLog {
     }
 
     pub fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refusals.lock()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -263,7 +265,7 @@ impl AuditLog {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 impl State {

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use cove_model::{HostId, OrgId};
-use cove_runner::{ImageJob, JobState, RunnerError};
+use cove_runner_api::{ImageJob, JobState, RunnerError};
 use cove_store::{ImageJobRecord, Scope};
 
 use super::stands_for;

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use cove_model::{HostId, ImageId, OrgId};
-use cove_runner::{JobState, RunnerError};
+use cove_runner_api::{JobState, RunnerError};
 use cove_store::{ImageJobRecord, PAGE_MAX, PageRequest, SandboxFilter, SnapshotFilter};
 
 use crate::Control;

@@ -1,7 +1,7 @@
 //! Giving what is in quarantine to an organisation.
 
 use cove_model::{OrgId, SandboxId, SnapshotId, State};
-use cove_runner::{Reinstate, SandboxOwner, SandboxView, SnapshotView};
+use cove_runner_api::{Reinstate, SandboxOwner, SandboxView, SnapshotView};
 use cove_store::{
     Created, Desired, HostFacts, SandboxChange, SandboxRecord, SnapshotFacts, SnapshotKind,
     SnapshotRecord, SnapshotState, StoreError,
@@ -9,7 +9,7 @@ use cove_store::{
 
 use super::{QuarantinedId, is_known, not_here};
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 use crate::principal::Principal;
@@ -28,9 +28,9 @@ impl Control {
         let (which, org) = (which.to_owned(), org.cloned());
         self.to_the_end(async move {
             let outcome = control.adopt(&principal, &which, org.as_ref()).await;
-            let mut deed = Deed::new("quarantine.adopt", which);
-            deed.detail = org.map(|org| format!("into {org}"));
-            control.conclude(&principal, deed, outcome).await
+            let mut operation = Operation::new("quarantine.adopt", which);
+            operation.detail = org.map(|org| format!("into {org}"));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cove_model::{HostId, SandboxId, SandboxSpec, State};
-use cove_runner::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
+use cove_runner_api::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
     SandboxRecord, Scope, StoreError,
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{CreateSandbox, Created, is_doomed, observed};
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::keys::check_label;
 use crate::principal::Principal;
@@ -65,8 +65,8 @@ impl Control {
             Ok(created) if !created.replayed => Some(created.sandbox.host.clone()),
             _ => None,
         };
-        let deed = Deed::new("sandbox.create", target);
-        let concluded = self.conclude(principal, deed, outcome).await;
+        let operation = Operation::new("sandbox.create", target);
+        let concluded = self.conclude(principal, operation, outcome).await;
         if let (Err(_), Some(host)) = (&concluded, made) {
             self.retract(&host, id);
         }

@@ -7,7 +7,7 @@ use cove_model::State;
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope};
 
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 
@@ -27,8 +27,8 @@ impl Control {
             self.delete_now(&record, None).await
         }
         .await;
-        let deed = Deed::new("sandbox.delete", target);
-        self.conclude(principal, deed, outcome).await
+        let operation = Operation::new("sandbox.delete", target);
+        self.conclude(principal, operation, outcome).await
     }
 
     /// For whoever holds the sandbox's lock.

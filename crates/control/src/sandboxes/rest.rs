@@ -4,16 +4,18 @@
 //! it, and however many need it at once, it is woken once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_model::{SandboxId, State};
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use cove_store::{SandboxChange, SandboxRecord, Scope, StoreError};
 use tokio::sync::OnceCell;
 
 use super::{Sandbox, holding};
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::ControlError;
 use crate::guest::require_running;
 use crate::principal::Principal;
@@ -41,8 +43,8 @@ impl Wakes {
         }
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Arc<Wake>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, Arc<Wake>>> {
+        self.0.lock()
     }
 }
 
@@ -98,8 +100,8 @@ impl Control {
                 control.resume_or_refuse(&record).await
             }
             .await;
-            let deed = Deed::new("sandbox.resume", super::named(&which, &outcome));
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("sandbox.resume", super::named(&which, &outcome));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -156,8 +158,8 @@ impl Control {
                 Ok(rested.into())
             }
             .await;
-            let deed = Deed::new(rest.action(), super::named(&which, &outcome));
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new(rest.action(), super::named(&which, &outcome));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -319,9 +321,9 @@ impl Control {
                     Ok(_) => "ok",
                     Err(error) => error.code.as_str(),
                 };
-                let mut deed = Deed::new("sandbox.resume", id.as_str());
-                deed.detail = Some(format!("woken from {state} by a request"));
-                self.record_own(&record.org, deed, result).await;
+                let mut operation = Operation::new("sandbox.resume", id.as_str());
+                operation.detail = Some(format!("woken from {state} by a request"));
+                self.record_own(&record.org, operation, result).await;
                 outcome.map(drop)
             }
             _ => require_running(&record),

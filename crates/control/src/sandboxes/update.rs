@@ -1,7 +1,7 @@
 //! Starting, stopping and changing.
 
 use cove_model::{Resources, SandboxSpec, State};
-use cove_runner::{RunnerError, SandboxView};
+use cove_runner_api::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope, StoreError};
 
 use super::{Sandbox, SandboxPatch, holding, observed};

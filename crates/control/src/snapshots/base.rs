@@ -1,7 +1,7 @@
 //! What a new sandbox begins from: an image or a snapshot, looked up in one way for every front.
 
 use cove_model::SandboxSpec;
-use cove_runner::FromSnapshot;
+use cove_runner_api::FromSnapshot;
 use cove_store::{Scope, SnapshotRecord};
 
 use super::require_memory;

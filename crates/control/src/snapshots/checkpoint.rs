@@ -2,7 +2,8 @@
 //! and only so many are kept.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use cove_model::{AutoSnapshot, SandboxId, State, Steady};
 use cove_store::{
@@ -11,7 +12,7 @@ use cove_store::{
 
 use super::Wish;
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 use crate::sandboxes::is_doomed;
@@ -21,8 +22,8 @@ use crate::sandboxes::is_doomed;
 pub(crate) struct Checkpoints(Mutex<HashMap<SandboxId, Steady>>);
 
 impl Checkpoints {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Steady>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<SandboxId, Steady>> {
+        self.0.lock()
     }
 
     pub fn forget(&self, id: &SandboxId) {
@@ -124,9 +125,9 @@ impl Control {
             Ok(_) => "ok",
             Err(error) => error.code.as_str(),
         };
-        let mut deed = Deed::new("snapshot.create", record.id.as_str());
-        deed.detail = Some("automatic".into());
-        self.record_own(&record.org, deed, result).await;
+        let mut operation = Operation::new("snapshot.create", record.id.as_str());
+        operation.detail = Some("automatic".into());
+        self.record_own(&record.org, operation, result).await;
         taken?;
         self.prune(&record.id, SnapshotKind::Auto, auto.keep as usize)
             .await;

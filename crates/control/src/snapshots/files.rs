@@ -1,7 +1,7 @@
 //! Snapshots as files, and as images.
 
 use cove_model::{SandboxSpec, SnapshotId};
-use cove_runner::{GuestStream, ImageJob, RunnerError};
+use cove_runner_api::{GuestStream, ImageJob, RunnerError};
 use cove_store::{
     Scope, SnapshotChange, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState,
 };
@@ -9,7 +9,7 @@ use cove_store::{
 use super::take::{FIRST_HOLD_MB, name_taken};
 use super::{check_snapshot_name, no_snapshot};
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 
@@ -42,13 +42,13 @@ impl Control {
         // The stream itself must not be looked at while the record is written.
         match outcome {
             Ok(found) => {
-                let deed = Deed::new("snapshot.export", found.0.id.as_str());
-                self.conclude(principal, deed, Ok(())).await?;
+                let operation = Operation::new("snapshot.export", found.0.id.as_str());
+                self.conclude(principal, operation, Ok(())).await?;
                 Ok(found)
             }
             Err(error) => {
-                let deed = Deed::new("snapshot.export", which);
-                self.conclude(principal, deed, Err(error)).await
+                let operation = Operation::new("snapshot.export", which);
+                self.conclude(principal, operation, Err(error)).await
             }
         }
     }
@@ -64,8 +64,8 @@ impl Control {
         self.to_the_end(async move {
             let id = SnapshotId::random();
             let outcome = control.import(&principal, &id, name, file).await;
-            let deed = Deed::new("snapshot.import", id.as_str());
-            control.conclude(&principal, deed, outcome).await
+            let operation = Operation::new("snapshot.import", id.as_str());
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }
@@ -112,7 +112,7 @@ impl Control {
             }
         };
         // Where it was taken and what it grew from means nothing here, and a stranger wrote it.
-        let view = cove_runner::SnapshotView {
+        let view = cove_runner_api::SnapshotView {
             parent: None,
             ..imported.snapshot
         };
@@ -160,9 +160,9 @@ impl Control {
         let (which, name) = (which.to_owned(), name.to_owned());
         self.to_the_end(async move {
             let outcome = control.try_image_from(&principal, &which, &name).await;
-            let mut deed = Deed::new("image.add", name);
-            deed.detail = Some(format!("from {which}"));
-            control.conclude(&principal, deed, outcome).await
+            let mut operation = Operation::new("image.add", name);
+            operation.detail = Some(format!("from {which}"));
+            control.conclude(&principal, operation, outcome).await
         })
         .await
     }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use cove_model::{HostId, SandboxId, SandboxSpec};
-use cove_runner::FromSnapshot;
+use cove_runner_api::FromSnapshot;
 use cove_store::{Scope, SnapshotKind, SnapshotRecord, SnapshotState};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use super::{Children, Wish, require_settled};
 use crate::Control;
-use crate::audit::Deed;
+use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
 use crate::sandboxes::{CreateSandbox, Sandbox, claim};
@@ -148,7 +148,7 @@ impl Control {
     pub(super) async fn conclude_fork(
         &self,
         principal: &Principal,
-        deed: Deed,
+        operation: Operation,
         outcome: Result<Forked, ControlError>,
         keyed: bool,
     ) -> Result<Forked, ControlError> {
@@ -160,7 +160,7 @@ impl Control {
                 .collect(),
             _ => Vec::new(),
         };
-        let concluded = self.conclude(principal, deed, outcome).await;
+        let concluded = self.conclude(principal, operation, outcome).await;
         if concluded.is_err() {
             for (host, id) in &made {
                 self.retract(host, id);

@@ -1,7 +1,7 @@
 //! Rolling back: an earlier state in place, with the state before kept, so that it can be undone.
 
 use cove_model::State;
-use cove_runner::{RollbackRequest, RunnerError};
+use cove_runner_api::{RollbackRequest, RunnerError};
 use cove_store::{
     Desired, SandboxChange, SandboxRecord, Scope, SnapshotChange, SnapshotKind, SnapshotRecord,
 };

@@ -1,7 +1,7 @@
 //! Taking one, and giving one up.
 
 use cove_model::SnapshotId;
-use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
+use cove_runner_api::{RunnerError, SnapshotRequest, SnapshotView};
 use cove_store::{
     IdempotencyKey, SandboxChange, SandboxRecord, SnapshotChange, SnapshotCreated, SnapshotFacts,
     SnapshotKind, SnapshotRecord, SnapshotState, StoreError,

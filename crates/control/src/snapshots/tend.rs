@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cove_model::SnapshotId;
-use cove_runner::{RunnerError, SnapshotView};
+use cove_runner_api::{RunnerError, SnapshotView};
 use cove_store::{
     PAGE_MAX, PageRequest, SnapshotChange, SnapshotKind, SnapshotRecord, SnapshotState,
 };

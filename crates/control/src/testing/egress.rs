@@ -1,11 +1,12 @@
 //! Network decisions of the host in memory.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use cove_model::SandboxId;
-use cove_runner::{EgressBatch, EgressEntry, EgressQuery};
+use cove_runner_api::{EgressBatch, EgressEntry, EgressQuery};
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub struct EgressLogs {
 impl EgressLogs {
     /// Takes a decision down under the next number.
     pub fn record(&self, sandbox: &SandboxId, mut entry: EgressEntry) {
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = self.logs.lock();
         let log = logs.entry(sandbox.clone()).or_default();
         entry.sequence = log.len() as u64 + 1;
         log.push(entry);
@@ -39,7 +40,7 @@ impl EgressLogs {
     }
 
     fn look(&self, query: &EgressQuery) -> EgressBatch {
-        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let logs = self.logs.lock();
         let entries: Vec<EgressEntry> = logs
             .get(&query.sandbox)
             .into_iter()

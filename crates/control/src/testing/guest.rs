@@ -1,13 +1,15 @@
 //! A guest that knows a few answers by heart.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_protocol::frame;
 use cove_protocol::message::{
     Done, Error, ErrorCode, Exit, Info, Metrics, Open, Output, Process, Processes, Quiesced, Reply,
     ReplyKind, Request, Start,
 };
-use cove_runner::GuestStream;
+use cove_runner_api::GuestStream;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
@@ -47,7 +49,7 @@ impl ScriptedGuest {
     }
 
     fn table(&self) -> MutexGuard<'_, Vec<Process>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        self.started.lock()
     }
 
     fn keep(&self, start: &Start) -> Process {

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use async_trait::async_trait;
 use cove_model::{
     BootTime, Event, EventKind, HostId, ImageId, NetworkPolicy, Resources, ResourcesPatch,
     Restated, SandboxId, SandboxSpec, SnapshotId, State, lifecycle,
 };
-use cove_runner::{
+use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
     RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
@@ -105,8 +107,8 @@ impl MemoryRunner {
         &self.id
     }
 
-    pub(super) fn world(&self) -> std::sync::MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn world(&self) -> parking_lot::MutexGuard<'_, World> {
+        self.world.lock()
     }
 
     /// The next such call meets this fault; several queue up.

@@ -1,7 +1,7 @@
 //! Snapshots, rest and rollback of the host in memory.
 
 use cove_model::{EventKind, SandboxId, SnapshotId, State, lifecycle};
-use cove_runner::{
+use cove_runner_api::{
     GuestStream, Imported, RollbackRequest, RolledBack, RunnerError, SandboxView, SnapshotRequest,
     SnapshotView,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cove_control::testing::{Call, Fault, MemoryRunner};
 use cove_control::{Control, ControlConfig, CreateSandbox, Holding, SystemClock};
 use cove_model::{EventKind, SandboxId, SandboxSpec, State};
-use cove_runner::{CreateRequest, RunnerApi};
+use cove_runner_api::{CreateRequest, RunnerApi};
 use tokio::sync::Semaphore;
 
 use crate::support::{Plane, named, wait};

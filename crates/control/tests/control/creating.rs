@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cove_control::testing::{Call, Fault};
 use cove_control::{CreateSandbox, ErrorCode, Holding};
 use cove_model::{SandboxSpec, State};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use tokio::sync::Semaphore;
 
 use crate::support::{DEADLINE, Plane, named, sized};

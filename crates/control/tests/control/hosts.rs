@@ -10,7 +10,7 @@ use cove_control::{
     Hosts, ImageSource, JobState, Origin, Principal, Sandbox, SandboxPatch, TakeSnapshot,
 };
 use cove_model::{ResourcesPatch, SandboxSpec, State};
-use cove_runner::{CreateRequest, RunnerApi};
+use cove_runner_api::{CreateRequest, RunnerApi};
 use cove_store::Store;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;

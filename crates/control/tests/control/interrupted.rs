@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cove_control::testing::{Call, Fault};
 use cove_control::{PageRequest, SnapshotKind, SnapshotRecord, TakeSnapshot};
 use cove_model::State;
-use cove_runner::{RunnerApi, RunnerError, SnapshotRequest};
+use cove_runner_api::{RunnerApi, RunnerError, SnapshotRequest};
 use cove_store::SnapshotState;
 use tokio::sync::Semaphore;
 

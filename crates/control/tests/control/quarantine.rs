@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cove_control::testing::MemoryRunner;
 use cove_control::{ErrorCode, Quarantined, TakeSnapshot};
 use cove_model::{SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::{CreateRequest, RunnerApi, SnapshotRequest};
+use cove_runner_api::{CreateRequest, RunnerApi, SnapshotRequest};
 
 use crate::support::Plane;
 

@@ -4,7 +4,7 @@ use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{ControlError, ErrorCode, GuestAction, Principal, Quota, SandboxPatch};
 use cove_model::{ResourcesPatch, State};
 use cove_protocol::message::Process;
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;

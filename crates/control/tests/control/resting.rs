@@ -6,7 +6,7 @@ use std::time::Duration;
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{CommandRequest, ErrorCode, GuestAction, Quota, Sandbox, SandboxPatch, Scope};
 use cove_model::{IdlePolicy, SandboxSpec, State};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use tokio::sync::Semaphore;
 
 use crate::support::{Plane, named, sized, wait};
@@ -134,7 +134,7 @@ async fn what_was_put_to_rest_behind_the_books_wakes_when_it_is_connected_to() {
         .guest(&plane.root, "agent", GuestAction::ProcessRead)
         .await
         .unwrap();
-    use cove_runner::RunnerApi;
+    use cove_runner_api::RunnerApi;
     plane.runner.freeze(&one.id).await.unwrap();
     assert_eq!(state(&plane, "agent").await, State::Running);
     access.guest().processes().await.unwrap();

@@ -10,7 +10,7 @@ use cove_control::{
     Principal, Quota, SandboxPatch, Scope, SnapshotKind, SnapshotRecord, Source, TakeSnapshot,
 };
 use cove_model::{AutoSnapshot, IdlePolicy, NetworkMode, SandboxSpec, SnapshotId, State};
-use cove_runner::{GuestStream, RunnerError};
+use cove_runner_api::{GuestStream, RunnerError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
@@ -624,8 +624,8 @@ async fn what_the_host_lost_is_no_longer_listed_and_what_nobody_knows_is_kept() 
     let one = plane.sandbox("agent").await;
     let lost = take(&plane, "agent", "lost").await;
     plane.runner.lose_snapshot(&lost.id);
-    use cove_runner::RunnerApi;
-    let stray = cove_runner::SnapshotRequest {
+    use cove_runner_api::RunnerApi;
+    let stray = cove_runner_api::SnapshotRequest {
         id: SnapshotId::random(),
         sandbox: one.id.clone(),
         memory: false,
@@ -639,7 +639,7 @@ async fn what_the_host_lost_is_no_longer_listed_and_what_nobody_knows_is_kept() 
         .delete_snapshot(&plane.root, "deleted")
         .await
         .unwrap();
-    let again = cove_runner::SnapshotRequest {
+    let again = cove_runner_api::SnapshotRequest {
         id: deleted.id,
         ..stray.clone()
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cove_control::testing::{Call, Fault};
 use cove_control::{ErrorCode, Quota, SandboxPatch};
 use cove_model::{IdlePolicy, ResourcesPatch, State};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 
 use crate::support::{Plane, named, sized};
 

@@ -4,8 +4,10 @@
 //! watcher nobody asks for is let go, and so is the presence that keeps its sandbox from resting.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -243,8 +245,8 @@ impl Changes {
 }
 
 impl Watchers {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Asked>> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Asked>> {
+        let mut table = self.0.lock();
         table.retain(|_, asked| asked.asked.elapsed() < FORGOTTEN);
         table
     }
@@ -262,8 +264,8 @@ impl Watchers {
     }
 }
 
-fn locked(changes: &Mutex<Changes>) -> std::sync::MutexGuard<'_, Changes> {
-    changes.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(changes: &Mutex<Changes>) -> parking_lot::MutexGuard<'_, Changes> {
+    changes.lock()
 }
 
 fn no_watcher() -> Refusal {

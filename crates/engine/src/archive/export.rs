@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cove_model::SnapshotId;
 use cove_parser::Packing;
-use cove_runner::{GuestStream, RunnerError};
+use cove_runner_api::{GuestStream, RunnerError};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};

@@ -12,7 +12,7 @@ use cove_isolation::Needs;
 use cove_model::SnapshotId;
 use cove_parser::manifest::Manifest;
 use cove_parser::{Parser, ParserError};
-use cove_runner::{GuestStream, Imported, RunnerError};
+use cove_runner_api::{GuestStream, Imported, RunnerError};
 use tokio::io::AsyncWriteExt;
 use tokio::task::spawn_blocking;
 

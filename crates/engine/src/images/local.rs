@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 use crate::error::internal;

@@ -14,7 +14,7 @@
 //! counts with the oldest snapshot of it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cove_model::SnapshotId;
 use cove_pool::{Account, PoolError, VolumeId};
@@ -37,7 +37,7 @@ impl Inner {
             (record.inherited_bytes, record.accounts)
         });
         let exclusive = snapshots.iter().map(|one| {
-            let sizes = *one.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+            let sizes = *one.sizes.lock();
             let bytes = sizes.map_or(0, |sizes| sizes.exclusive_bytes);
             (bytes, one.record.accounts.clone())
         });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cove_model::{ImageId, SnapshotId};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};

@@ -1,12 +1,12 @@
 //! How much of a snapshot only it holds. The filesystem must be asked extent by extent, so answers
 //! are kept for a while and a listing spends a bounded time on them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_image::Source;
 use cove_model::SnapshotId;
-use cove_runner::{RunnerError, SnapshotView};
+use cove_runner_api::{RunnerError, SnapshotView};
 use tokio::task::spawn_blocking;
 
 use crate::engine::{Engine, Inner};
@@ -124,10 +124,7 @@ impl Inner {
     }
 
     fn sizes(&self, snapshot: &Snapshot, deadline: Option<Instant>) -> Option<Sizes> {
-        let known = *snapshot
-            .sizes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = *snapshot.sizes.lock();
         let now = Instant::now();
         let age_max = match deadline {
             Some(_) => FRESH_IN_LIST,
@@ -153,10 +150,7 @@ impl Inner {
                     // Cut short by its siblings; what is known is better than half of it.
                     return known;
                 }
-                *snapshot
-                    .sizes
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = Some(sizes);
+                *snapshot.sizes.lock() = Some(sizes);
                 Some(sizes)
             }
             Err(error) => {

@@ -1,13 +1,13 @@
 //! Taking snapshots of sandboxes in any settled state.
 
 use std::io;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cove_isolation::{Afterwards, Captured, IsolationError, Machine};
 use cove_model::{EventKind, Resources, SnapshotId, State};
 use cove_pool::{Access, Account, PoolError};
-use cove_runner::{RunnerError, SnapshotRequest, SnapshotView};
+use cove_runner_api::{RunnerError, SnapshotRequest, SnapshotView};
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
@@ -311,10 +311,7 @@ impl Inner {
             // Until somebody looks closely: all of its disk is the sandbox's too.
             if let Ok(usage) = inner.pool.usage(&volume) {
                 let shared_bytes = usage.referenced_bytes.saturating_sub(memory_bytes);
-                *snapshot
-                    .sizes
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = Some(Sizes {
+                *snapshot.sizes.lock() = Some(Sizes {
                     exclusive_bytes: memory_bytes,
                     shared_bytes,
                     at: Instant::now(),

@@ -1,8 +1,10 @@
 //! Answers of the host's resolvers, kept for as long as they hold, within bounds.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_model::network::Name;
 
@@ -76,13 +78,13 @@ struct Kept {
 
 impl Cache {
     pub fn get(&self, name: &Name, kind: u16, now: Instant) -> Option<Arc<Known>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         let known = kept.known.get(&(name.clone(), kind))?;
         (known.until > now).then(|| known.clone())
     }
 
     pub fn put(&self, name: Name, kind: u16, known: Arc<Known>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let key = (name, kind);
         kept.order.push_back((key.clone(), known.until));
         kept.known.insert(key, known);
@@ -98,7 +100,7 @@ impl Cache {
     }
 
     pub fn clear(&self) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
+        *self.kept.lock() = Kept::default();
     }
 }
 

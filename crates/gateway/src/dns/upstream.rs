@@ -3,8 +3,9 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -48,15 +49,11 @@ impl Upstreams {
 
     pub fn set(&self, mut servers: Vec<SocketAddr>) {
         servers.truncate(UPSTREAMS_MAX);
-        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = servers;
+        *self.servers.write() = servers;
     }
 
     pub async fn ask(&self, name: &WireName, kind: u16) -> Result<Upstream, UpstreamError> {
-        let servers = self
-            .servers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let servers = self.servers.read().clone();
         let mut last = None;
         let mut failure = None;
         for _ in 0..ROUNDS {

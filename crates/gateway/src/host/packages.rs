@@ -11,8 +11,10 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use cove_model::network::{Cidr, Name, Pattern, PortRange, Rule, Target};
 
@@ -72,7 +74,7 @@ impl PackageHosts {
 
     fn tools(&self, uid: u32, own_pip: bool, own_npm: bool) -> String {
         // Held while they run, so that they run once for all who ask.
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if let Some((at, text)) = &*told
             && at.elapsed() < TOLD_FOR
         {

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 
 use cove_model::NetworkPolicy;
-use cove_model::network::{Cidr, Entry, EntryError, EntryKind, Reach, Rule, Target};
+use cove_model::network::{AddressClass, Cidr, Entry, EntryError, EntryKind, Rule, Target};
 
 use super::packages::PackageHosts;
 use crate::policy::{Allowed, Policy, RULES_MAX};
@@ -200,7 +200,7 @@ impl Presets {
 
 /// Whether listing a block opens something that is not the internet's: what is never opened is no matter.
 pub fn is_operators(block: Cidr) -> bool {
-    let private = Reach::private_blocks().iter();
+    let private = AddressClass::private_blocks().iter();
     private.into_iter().any(|range| block.lies_within(*range))
         || (block.prefix() == 32 && is_this_host(block.base()))
 }

@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cove_model::{NetworkMode, SandboxId};
+use parking_lot::Mutex;
 
 use super::{Fresh, Gateway, GatewayConfig, Inner, PackageHosts, Presets, process};
 use crate::control::needs::SIDE;
@@ -97,12 +98,12 @@ impl Slow {
             Call::Replace(table) => {
                 self.asked.send(()).unwrap();
                 // A Place that comes now is one that this table would undo.
-                let _ = self.other.lock().unwrap().recv_timeout(LOOK_OUT);
+                let _ = self.other.lock().recv_timeout(LOOK_OUT);
                 let table = table.into_iter().map(|it| (it.address, it)).collect();
-                *self.knows.lock().unwrap() = table;
+                *self.knows.lock() = table;
             }
             Call::Place(placed) => {
-                self.knows.lock().unwrap().insert(placed.address, placed);
+                self.knows.lock().insert(placed.address, placed);
                 self.heard.send(()).unwrap();
             }
             _ => {}
@@ -149,7 +150,7 @@ async fn a_policy_change_is_not_undone_by_a_table_copied_before_it() {
     let narrow = placed(&id, NetworkMode::None);
     gateway.place(narrow.clone()).await.unwrap();
     pushing.await.unwrap();
-    assert_eq!(slow.knows.lock().unwrap().get(&HOME), Some(&narrow));
+    assert_eq!(slow.knows.lock().get(&HOME), Some(&narrow));
 }
 
 /// Ends with the test.

@@ -6,8 +6,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
@@ -60,11 +62,7 @@ impl Pipes {
     fn lend<'a>(&'a self, sandbox: &'a Sandbox) -> Option<Loan<'a>> {
         let own = sandbox.pipes.try_acquire().ok()?;
         let share = self.shares.take(&sandbox.owner, &sandbox.id)?;
-        let kept = self
-            .kept
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let kept = self.kept.lock().pop();
         Some(Loan {
             pipe: Some(kept.or_else(Pipe::new)?),
             pipes: self,
@@ -90,11 +88,7 @@ impl Loan<'_> {
 
     fn give_back(mut self) {
         if let Some(pipe) = self.pipe.take() {
-            let mut kept = self
-                .pipes
-                .kept
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.pipes.kept.lock();
             if kept.len() < PIPES_KEPT {
                 kept.push(pipe);
             }

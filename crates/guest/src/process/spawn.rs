@@ -14,7 +14,7 @@ const CHILD_STACK: usize = 64 * 1024;
 const OOM_SCORE: &[u8] = b"800";
 
 /// Everything the child needs, laid out beforehand: it must not allocate.
-pub struct Plan<'a> {
+pub struct SpawnPlan<'a> {
     pub argv: Vec<CString>,
     pub env: Vec<CString>,
     /// Programs to try in turn; the first that can be run wins.
@@ -47,7 +47,7 @@ pub struct SpawnError {
 }
 
 struct Shared<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a SpawnPlan<'a>,
     argv: Vec<*const libc::c_char>,
     env: Vec<*const libc::c_char>,
     step: AtomicI32,
@@ -55,7 +55,7 @@ struct Shared<'a> {
 }
 
 /// Starts the command and returns its pid once the child runs it.
-pub fn spawn(plan: &Plan<'_>) -> Result<i32, SpawnError> {
+pub fn spawn(plan: &SpawnPlan<'_>) -> Result<i32, SpawnError> {
     let shared = Shared {
         plan,
         argv: pointers(&plan.argv),

@@ -17,7 +17,7 @@ use tokio::task::spawn_local;
 
 use super::follow::{self, Viewer};
 use super::ring::Ring;
-use super::spawn::{self, Plan, SpawnError, Step};
+use super::spawn::{self, SpawnError, SpawnPlan, Step};
 use super::{CHANNELS, Input, Process, Streams, input, list, program, pump, terminal};
 use crate::account::{Account, Databases};
 use crate::call::{Call, Ended};
@@ -117,7 +117,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         make_directory(&start.cwd, &account);
     }
     let oom_kills_before = state.figures.oom_kills();
-    let plan = Plan {
+    let plan = SpawnPlan {
         argv: program.argv,
         env: program.env,
         programs: program.programs,

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_fetcher::{BlobEvent, Digest, Layer, RegistryError};
 use sha2::{Digest as _, Sha256};
@@ -63,7 +65,7 @@ impl Blobs {
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leases.lock()
     }
 
     pub fn lease(&self, owner: &Owner, digest: &Digest) -> BlobLease {
@@ -152,7 +154,7 @@ impl BlobLease {
 
     /// For what goes on when the pull is given up.
     fn another(&self) -> Self {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.leases.lock();
         leases.entry(self.name.clone()).or_default().count += 1;
         Self {
             path: self.path.clone(),
@@ -165,7 +167,7 @@ impl BlobLease {
 
 impl Drop for BlobLease {
     fn drop(&mut self) {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.leases.lock();
         let Some(leased) = leases.get_mut(&self.name) else {
             return;
         };

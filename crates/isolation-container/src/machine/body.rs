@@ -3,8 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use cove_isolation::slots::Slot;
 use cove_isolation::{IsolationError, Usage};
@@ -32,18 +34,14 @@ pub struct Body {
     /// Held while limits or the policy are changed.
     changing: Mutex<()>,
     /// What goes back when it is cleared away.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<LinkAndSlot>>,
     /// Nobody will want its disk any more.
     unwanted: AtomicBool,
 }
 
-struct Held {
+struct LinkAndSlot {
     link: Link,
     slot: Slot,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Body {
@@ -64,14 +62,14 @@ impl Body {
             retired,
             mark,
             changing: Mutex::default(),
-            held: Mutex::new(Some(Held { link, slot })),
+            held: Mutex::new(Some(LinkAndSlot { link, slot })),
             unwanted: AtomicBool::new(false),
         }
     }
 
     /// Does not wait.
     pub fn detail(&self) -> Detail {
-        locked(&self.detail).clone()
+        self.detail.lock().clone()
     }
 
     pub fn group(&self) -> &Group {
@@ -129,16 +127,16 @@ impl Body {
             .group
             .usage()
             .map_err(IsolationError::failed("read the cgroup"))?;
-        if let Some(held) = locked(&self.held).as_ref() {
+        if let Some(held) = self.held.lock().as_ref() {
             (usage.network_sent_bytes, usage.network_received_bytes) = held.link.counters();
         }
         Ok(usage)
     }
 
     pub fn set_network(&self, policy: NetworkPolicy) -> Result<(), IsolationError> {
-        let _changing = locked(&self.changing);
+        let _changing = self.changing.lock();
         let sandbox = self.detail().sandbox;
-        match (locked(&self.held).as_ref(), &sandbox) {
+        match (self.held.lock().as_ref(), &sandbox) {
             (Some(held), Some(sandbox)) => held.link.set(sandbox, &policy)?,
             _ => {
                 return Err(IsolationError::failed("set the network policy")(
@@ -146,12 +144,12 @@ impl Body {
                 ));
             }
         }
-        locked(&self.detail).network = policy;
+        self.detail.lock().network = policy;
         Ok(())
     }
 
     pub fn resize(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
-        let _changing = locked(&self.changing);
+        let _changing = self.changing.lock();
         let usage = self.usage()?;
         let needed = usage
             .memory_bytes
@@ -180,7 +178,7 @@ impl Body {
             self.cpus.give_back(&cpus, cpu);
             let cpus = self.cpus.take(limits.visible_cpus(), limits.cpu);
             self.group.set_cpu(limits.cpu, &cpus).map_err(failed)?;
-            let mut detail = locked(&self.detail);
+            let mut detail = self.detail.lock();
             detail.cpus = cpus;
             detail.cpu = limits.cpu;
         }
@@ -188,7 +186,7 @@ impl Body {
     }
 
     pub fn reapply(&self, limits: &Resources, memory_mb: u64) -> Result<(), IsolationError> {
-        let _changing = locked(&self.changing);
+        let _changing = self.changing.lock();
         let failed = |error| IsolationError::failed("set the limits")(error);
         let memory = MemoryLimit::of(limits, memory_mb);
         self.group.hold_memory(memory).map_err(failed)?;
@@ -199,7 +197,7 @@ impl Body {
     }
 
     pub fn grow_memory(&self, limits: &Resources, grown_mb: u64) -> Result<(), IsolationError> {
-        let _changing = locked(&self.changing);
+        let _changing = self.changing.lock();
         let memory = MemoryLimit::of(limits, grown_mb);
         self.group
             .hold_memory(memory)
@@ -241,13 +239,13 @@ impl Body {
     pub fn dispose(&self) -> Result<(), IsolationError> {
         seat::remove_when_empty(&self.group)
             .map_err(IsolationError::failed("remove the cgroup"))?;
-        let Some(Held { link, slot }) = locked(&self.held).take() else {
+        let Some(LinkAndSlot { link, slot }) = self.held.lock().take() else {
             return Ok(());
         };
         // Rules must be gone before the slot is another's.
         link.release();
         drop(slot);
-        let detail = locked(&self.detail);
+        let detail = self.detail.lock();
         self.cpus.give_back(&detail.cpus, detail.cpu);
         Ok(())
     }

@@ -39,13 +39,13 @@ fn open_socket(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// The way to a guest.
-pub struct Reach {
+pub struct GuestSocket {
     /// Opened once: what is put in its place later is never looked at.
     socket: io::Result<OwnedFd>,
     pid: i32,
 }
 
-impl Reach {
+impl GuestSocket {
     /// Root inside may have removed the socket. That harms nobody else: only whoever wants in hears of it.
     pub fn open(pid: i32) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Reach {
 }
 
 /// Has the guest let go of every connection to the host.
-pub async fn quiesce(reach: &Reach) -> Result<(), IsolationError> {
+pub async fn quiesce(reach: &GuestSocket) -> Result<(), IsolationError> {
     match brief::quiesce(reach.connect(), QUIESCE_WAIT, QUIESCE_MARGIN).await {
         Ok(()) => Ok(()),
         Err(BriefError::Refused {

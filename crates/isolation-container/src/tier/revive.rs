@@ -14,7 +14,7 @@ use super::boot::CpuHold;
 use super::{ContainerTier, Shared, blocking};
 use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail, Senses};
-use crate::restore::{self, Plan};
+use crate::restore::{self, RestorePlan};
 use crate::seat::Link;
 use crate::{boot_id, guest_program, oom, rootfs, seat, shared_memory};
 
@@ -142,7 +142,7 @@ impl Shared {
             .file_name()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
-        let plan = Plan {
+        let plan = RestorePlan {
             memory,
             hostname: &spec.hostname,
             uid_base: slot.uid_base(),

@@ -1,9 +1,11 @@
 //! Seats made ahead of need.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use tokio::task::spawn_blocking;
 
@@ -15,7 +17,7 @@ const REFILL_PAUSE: Duration = Duration::from_millis(20);
 
 impl Shared {
     pub(super) fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
-        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+        self.warm.lock()
     }
 
     /// A seat whose child still waits, when there is one.
@@ -59,7 +61,7 @@ impl Shared {
             // take the CPU away from it.
             tokio::time::sleep(REFILL_PAUSE).await;
             let _ = spawn_blocking(move || {
-                if let Ok(turn) = shared.refill.try_lock() {
+                if let Some(turn) = shared.refill.try_lock() {
                     shared.refill(turn);
                 }
             })
@@ -70,7 +72,7 @@ impl Shared {
     /// Drops what waits, and the roots of deleted machines with it.
     pub(super) fn let_go_of_seats(&self) {
         // A seat under way comes to its end first; it would be missed otherwise.
-        let _turn = self.refill.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.refill.lock();
         let seats: Vec<Seat> = self.warm().drain(..).collect();
         drop(seats);
         self.retired.flush();

@@ -24,7 +24,7 @@ pub enum CidrError {
 
 /// How far away an address is, seen from a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum AddressClass {
     Public,
     /// Private, shared, link-local or set aside: only for those who list it.
     Private,
@@ -51,7 +51,7 @@ const NEVER: [Cidr; 4] = [
     Cidr::new(Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-impl Reach {
+impl AddressClass {
     pub fn of(address: Ipv4Addr) -> Self {
         if NEVER.iter().any(|block| block.contains(address)) {
             Self::Never
@@ -114,10 +114,10 @@ impl Cidr {
     /// private ranges inside it: whoever wants one names it, or a part of it.
     pub fn opens(self, address: Ipv4Addr) -> bool {
         self.contains(address)
-            && match Reach::of(address) {
-                Reach::Never => false,
-                Reach::Public => true,
-                Reach::Private => PRIVATE
+            && match AddressClass::of(address) {
+                AddressClass::Never => false,
+                AddressClass::Public => true,
+                AddressClass::Private => PRIVATE
                     .iter()
                     .any(|block| block.contains(address) && self.lies_within(*block)),
             }
@@ -191,19 +191,23 @@ mod tests {
     #[test]
     fn addresses_know_how_far_away_they_are() {
         for (address, reach) in [
-            ("8.8.8.8", Reach::Public),
-            ("203.0.113.80", Reach::Public),
-            ("10.0.0.1", Reach::Private),
-            ("172.31.255.255", Reach::Private),
-            ("172.32.0.0", Reach::Public),
-            ("169.254.169.254", Reach::Private),
-            ("100.127.0.1", Reach::Private),
-            ("127.0.0.1", Reach::Never),
-            ("0.0.0.0", Reach::Never),
-            ("224.0.0.1", Reach::Never),
-            ("255.255.255.255", Reach::Never),
+            ("8.8.8.8", AddressClass::Public),
+            ("203.0.113.80", AddressClass::Public),
+            ("10.0.0.1", AddressClass::Private),
+            ("172.31.255.255", AddressClass::Private),
+            ("172.32.0.0", AddressClass::Public),
+            ("169.254.169.254", AddressClass::Private),
+            ("100.127.0.1", AddressClass::Private),
+            ("127.0.0.1", AddressClass::Never),
+            ("0.0.0.0", AddressClass::Never),
+            ("224.0.0.1", AddressClass::Never),
+            ("255.255.255.255", AddressClass::Never),
         ] {
-            assert_eq!(Reach::of(address.parse().unwrap()), reach, "{address}");
+            assert_eq!(
+                AddressClass::of(address.parse().unwrap()),
+                reach,
+                "{address}"
+            );
         }
     }
 
@@ -252,7 +256,7 @@ mod tests {
         fn what_is_never_reachable_is_opened_by_no_block(bits in any::<u32>(), prefix in 0u8..=32) {
             let address = Ipv4Addr::from_bits(bits);
             let opened = Cidr::new(address, prefix).opens(address);
-            prop_assert!(!(opened && Reach::of(address) == Reach::Never));
+            prop_assert!(!(opened && AddressClass::of(address) == AddressClass::Never));
         }
     }
 }

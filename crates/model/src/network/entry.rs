@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::address::{Cidr, CidrError, Reach};
+use super::address::{AddressClass, Cidr, CidrError};
 use super::name::{Name, NameError};
 use super::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX};
 use crate::spec::SpecError;
@@ -298,7 +298,7 @@ fn name(text: &str) -> Result<Name, EntryError> {
 
 fn addresses(text: &str) -> Result<Cidr, EntryError> {
     let block: Cidr = text.parse().map_err(EntryError::Addresses)?;
-    let never = Reach::never_blocks();
+    let never = AddressClass::never_blocks();
     if never.iter().any(|never| block.lies_within(*never)) {
         return Err(EntryError::Never);
     }

@@ -13,7 +13,7 @@ use cove_api::process::{
     parse_signal,
 };
 use cove_control::{Account, GuestAction};
-use cove_dialect::{Kind, READ_BUFFER, Seat, Wire};
+use cove_dialect::{Kind, READ_BUFFER, StreamPermit, Wire};
 use cove_limits::WS_MESSAGE_MAX;
 use cove_protocol::client::{FollowEvent, Guest, StdinWriter};
 use cove_protocol::message::{Channel, OutputFrom, PtySize, Resize, Signal};
@@ -92,7 +92,7 @@ pub async fn attach(
 
 struct Session {
     app: App,
-    seat: Seat,
+    seat: StreamPermit,
     guest: Guest,
     account: Account,
     wire: Wire,

@@ -81,13 +81,13 @@ pub async fn of_sandbox(
     Ok(ndjson(&app, slot.hold(lines)))
 }
 
-fn lines(batch: cove_runner::EgressBatch) -> std::collections::VecDeque<EgressLine> {
+fn lines(batch: cove_runner_api::EgressBatch) -> std::collections::VecDeque<EgressLine> {
     let lost = batch.lost.then_some(EgressLine::Lost);
     let entries = batch.entries.into_iter().map(entry).map(EgressLine::Entry);
     lost.into_iter().chain(entries).collect()
 }
 
-fn entry(entry: cove_runner::EgressEntry) -> EgressEntry {
+fn entry(entry: cove_runner_api::EgressEntry) -> EgressEntry {
     EgressEntry {
         id: entry.sequence,
         at: entry.at.into(),

@@ -14,7 +14,7 @@ use super::{Answer, nothing, ok, with_status};
 use crate::convert;
 use crate::extract::{Caller, JsonOr, Names, Query};
 use crate::failure::Failure;
-use crate::preview::{Place, TOKEN_FIELD};
+use crate::preview::{PreviewUrl, TOKEN_FIELD};
 use crate::state::App;
 use crate::streaming::Counted;
 use cove_dialect::Kind;
@@ -145,7 +145,7 @@ pub fn number(text: &str) -> Result<u16, Failure> {
         .ok_or_else(|| Failure::invalid("port must be a number between 1 and 65535"))
 }
 
-fn previews(app: &App) -> Result<&Place, Failure> {
+fn previews(app: &App) -> Result<&PreviewUrl, Failure> {
     app.config.previews.as_ref().ok_or_else(|| {
         Failure::new(ErrorCode::Unsupported, "this server has no previews")
             .hint("start it with --preview-listen ADDRESS")

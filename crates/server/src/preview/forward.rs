@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::place::{Place, Target};
+use super::url::{PreviewUrl, Target};
 use super::{Visitor, headers};
 use crate::failure::Failure;
 use crate::state::App;
@@ -60,7 +60,7 @@ impl Carried {
         mut request: Request,
         host: &str,
         peer: Option<IpAddr>,
-        place: &Place,
+        place: &PreviewUrl,
         target: &Target,
     ) -> Result<Response, Failure> {
         let Self {
@@ -130,7 +130,7 @@ impl Carried {
         headers::outward(answer.headers_mut(), target);
         relocate(answer.headers_mut(), target);
         Ok(answer.map(|inner| {
-            Body::new(Held {
+            Body::new(KeptBody {
                 inner,
                 ended: Some(ended),
                 _kept: kept,
@@ -345,7 +345,7 @@ impl HttpBody for Paced {
 }
 
 /// An answer's body, with what must live as long as it is read.
-struct Held {
+struct KeptBody {
     inner: Incoming,
     /// Absent once the visitor was told.
     ended: Option<Ended>,
@@ -356,7 +356,7 @@ struct Held {
 #[error("the visitor may stay no longer")]
 struct Dismissed;
 
-impl HttpBody for Held {
+impl HttpBody for KeptBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

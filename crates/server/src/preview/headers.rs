@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::pass::is_ours;
-use super::place::{Place, Target};
+use super::url::{PreviewUrl, Target};
 
 /// Between two neighbours only, whatever `Connection` says.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -80,7 +80,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// The headers the server inside sees.
-pub fn inward(headers: &mut HeaderMap, peer: Option<IpAddr>, place: &Place, target: &Target) {
+pub fn inward(headers: &mut HeaderMap, peer: Option<IpAddr>, place: &PreviewUrl, target: &Target) {
     // A body of unknown length has none that could be told.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_visitor_cannot_speak_for_the_proxy_or_frame_twice() {
-        let place = Place::parse("http://localhost:7071").unwrap();
+        let place = PreviewUrl::parse("http://localhost:7071").unwrap();
         let mut all = headers(&[
             ("connection", "close, x-secret, content-length, host"),
             ("x-secret", "1"),

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use cove_control::ApiToken;
 
-use super::place::{Place, Target};
+use super::url::{PreviewUrl, Target};
 
 /// The field of the query a signed link has its token in.
 pub const TOKEN_FIELD: &str = "cove_token";
@@ -39,7 +39,7 @@ pub fn cookie_name(secure: bool) -> &'static str {
 }
 
 /// Takes everything that is meant for the proxy out of the request.
-pub fn take(parts: &mut Parts, place: &Place, target: &Target) -> Shown {
+pub fn take(parts: &mut Parts, place: &PreviewUrl, target: &Target) -> Shown {
     let mut shown = Shown::default();
     let believed = is_own_doing(parts, place, target);
     let headers = &mut parts.headers;
@@ -144,7 +144,7 @@ pub fn is_ours(name: &[u8]) -> bool {
 }
 
 /// Whether the request comes from the sandbox's own pages or from a person, as far as browsers tell.
-fn is_own_doing(parts: &Parts, place: &Place, target: &Target) -> bool {
+fn is_own_doing(parts: &Parts, place: &PreviewUrl, target: &Target) -> bool {
     let headers = &parts.headers;
     let word = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -225,7 +225,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        let place = Place::parse("http://localhost:7071").unwrap();
+        let place = PreviewUrl::parse("http://localhost:7071").unwrap();
         let shown = take(&mut parts, &place, &target());
         (shown, parts)
     }

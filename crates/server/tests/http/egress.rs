@@ -7,17 +7,17 @@ use tokio::time::timeout;
 use super::harness::{DEADLINE, Server, refused};
 
 fn record(server: &Server, id: &str, name: &str, denied: bool) {
-    let entry = cove_runner::EgressEntry {
+    let entry = cove_runner_api::EgressEntry {
         sequence: 0,
         at: time::OffsetDateTime::now_utc(),
-        protocol: cove_runner::EgressProtocol::Dns,
+        protocol: cove_runner_api::EgressProtocol::Dns,
         name: Some(name.into()),
         address: None,
         port: None,
         verdict: if denied {
-            cove_runner::EgressVerdict::Denied
+            cove_runner_api::EgressVerdict::Denied
         } else {
-            cove_runner::EgressVerdict::Allowed
+            cove_runner_api::EgressVerdict::Allowed
         },
         rule: "a rule".into(),
         sent_bytes: 0,

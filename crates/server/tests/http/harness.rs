@@ -81,7 +81,7 @@ impl Server {
         let visits = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let previews = visits.local_addr().expect("an address");
         let place = format!("http://localhost:{}", previews.port());
-        server.previews = Some(cove_server::Place::parse(&place).expect("a place"));
+        server.previews = Some(cove_server::PreviewUrl::parse(&place).expect("a place"));
         server.ssh = Some(cove_server::SshPlace {
             host: "ssh.example".into(),
             port: 2222,

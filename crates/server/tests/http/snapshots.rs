@@ -11,7 +11,7 @@ use cove_api::tenancy::{CreateKey, CreateOrg, Scope};
 use cove_api::{ErrorCode, PageQuery};
 use cove_client::{Client, Outgoing, Upload};
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 
 use super::harness::{Server, refused, shell};
 

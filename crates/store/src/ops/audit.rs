@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cove_model::OrgId;
 
 use crate::chain::{AUDIT_GENESIS, AuditHead, audit_hash};
-use crate::cursor::{self, Place};
+use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, Value, values};
 use crate::{
     AuditJournal, AuditRecord, JournalEntry, PAGE_MAX, Page, PageRequest, Retention, StoreError,
@@ -187,7 +187,7 @@ impl Op for List {
         let rows = tx.query(&sql, values![&self.0, before, wanted]).await?;
         let found = rows.iter().map(record).collect::<Result<Vec<_>, _>>()?;
         Ok(cursor::page(found, &self.1, |record: &AuditRecord| {
-            Place::new(i64::try_from(record.sequence).unwrap_or(i64::MAX), "")
+            Position::new(i64::try_from(record.sequence).unwrap_or(i64::MAX), "")
         }))
     }
 }

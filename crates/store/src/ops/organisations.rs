@@ -2,7 +2,7 @@
 
 use cove_model::OrgId;
 
-use crate::cursor::{self, Place};
+use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, Value, micros, values};
 use crate::{Holding, Organisation, Page, PageRequest, Quota, StoreError};
 
@@ -82,7 +82,7 @@ pub struct List(pub PageRequest);
 impl Op for List {
     type Out = Page<Organisation>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let from = cursor::place(&self.0)?.unwrap_or(Place::new(i64::MIN, ""));
+        let from = cursor::place(&self.0)?.unwrap_or(Position::new(i64::MIN, ""));
         let sql = format!(
             "SELECT {COLUMNS} FROM organisations WHERE created_at > ?1 OR (created_at = ?1 AND id > ?2) \
              ORDER BY created_at, id LIMIT ?3"
@@ -93,7 +93,7 @@ impl Op for List {
             .await?;
         let found = rows.iter().map(organisation).collect::<Result<_, _>>()?;
         Ok(cursor::page(found, &self.0, |org: &Organisation| {
-            Place::new(micros(org.created_at), org.id.as_str())
+            Position::new(micros(org.created_at), org.id.as_str())
         }))
     }
 }

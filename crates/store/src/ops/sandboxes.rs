@@ -3,7 +3,7 @@
 use cove_model::{HostId, OrgId, SandboxId, State};
 use time::OffsetDateTime;
 
-use crate::cursor::Place;
+use crate::cursor::Position;
 use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::hold;
@@ -208,7 +208,7 @@ impl Op for List {
             ));
         }
         list.read(tx, record, |record| {
-            Place::new(micros(record.created_at), record.id.as_str())
+            Position::new(micros(record.created_at), record.id.as_str())
         })
         .await
     }

@@ -3,7 +3,7 @@
 use cove_model::{OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
-use crate::cursor::Place;
+use crate::cursor::Position;
 use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::{hold, hold_whatever};
@@ -161,7 +161,7 @@ impl Op for List {
         }
         list.among("kind", self.filter.kinds.iter().map(|kind| kind.as_str()));
         list.read(tx, record, |record| {
-            Place::new(micros(record.created_at), record.id.as_str())
+            Position::new(micros(record.created_at), record.id.as_str())
         })
         .await
     }

@@ -2,7 +2,7 @@
 
 use cove_model::{KeyId, OrgId};
 
-use crate::cursor::{self, Place};
+use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Page, PageRequest, SshKey, StoreError};
 
@@ -64,7 +64,7 @@ pub struct List(pub OrgId, pub PageRequest);
 impl Op for List {
     type Out = Page<SshKey>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let from = cursor::place(&self.1)?.unwrap_or(Place::new(i64::MIN, ""));
+        let from = cursor::place(&self.1)?.unwrap_or(Position::new(i64::MIN, ""));
         let sql = format!(
             "SELECT {COLUMNS} FROM ssh_keys WHERE org = ?1 AND (created_at > ?2 OR \
              (created_at = ?2 AND id > ?3)) ORDER BY created_at, id LIMIT ?4"
@@ -75,7 +75,7 @@ impl Op for List {
             .await?;
         let found = rows.iter().map(key).collect::<Result<_, _>>()?;
         Ok(cursor::page(found, &self.1, |key: &SshKey| {
-            Place::new(micros(key.created_at), key.id.as_str())
+            Position::new(micros(key.created_at), key.id.as_str())
         }))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cove_model::{OrgId, SandboxId, Steady};
 
-use crate::cursor::{self, Place};
+use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{
     Page, PageRequest, Period, SandboxUsage, SnapshotSample, StoreError, Usage, UsageSample,
@@ -301,7 +301,7 @@ impl Op for BySandbox {
     type Out = Page<SandboxUsage>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
         // Rows in the organisation's own name stand for snapshots and for sandboxes that are forgotten.
-        let after = cursor::place(&self.page)?.unwrap_or(Place::new(0, ""));
+        let after = cursor::place(&self.page)?.unwrap_or(Position::new(0, ""));
         let (from, to) = hours(&self.period);
         let sql = format!(
             "SELECT sandbox, {SUMS} FROM usage_hours WHERE org = ?1 AND hour >= ?2 AND hour < ?3 \
@@ -321,7 +321,7 @@ impl Op for BySandbox {
             })
             .collect::<Result<Vec<_>, StoreError>>()?;
         Ok(cursor::page(found, &self.page, |item: &SandboxUsage| {
-            Place::new(0, item.sandbox.as_str())
+            Position::new(0, item.sandbox.as_str())
         }))
     }
 }

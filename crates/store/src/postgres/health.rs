@@ -4,7 +4,7 @@
 //! connects again and again until it does. So a database that is down costs its callers no wait, and one
 //! that hangs costs a wait only those that were under way when it began to hang.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     pub fn close_idle(&self) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.clear();
     }
 }

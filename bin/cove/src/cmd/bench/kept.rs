@@ -2,7 +2,9 @@
 //! deleted at the end.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_client::ClientError;
 
@@ -22,8 +24,8 @@ impl<S: Subject> Kept<S> {
         }
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn made(&self) -> parking_lot::MutexGuard<'_, HashSet<String>> {
+        self.made.lock()
     }
 
     /// Deletes what is left; answers how many would not go.

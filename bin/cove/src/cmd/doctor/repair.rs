@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cove_engine::{Engine, EngineError};
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::lock;

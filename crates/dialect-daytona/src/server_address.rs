@@ -15,16 +15,16 @@ use crate::refusal::{Answer, Refusal};
 const AUTHORITY_MAX: usize = 262;
 
 /// The server's own address as the caller dialled it.
-pub struct Place(String);
+pub struct ServerAddress(String);
 
-impl Place {
+impl ServerAddress {
     /// What goes before a sandbox's id and a toolbox's path.
     pub fn toolbox(&self) -> String {
         format!("{}{MOUNT}/toolbox", self.0)
     }
 }
 
-impl FromRequestParts<Front> for Place {
+impl FromRequestParts<Front> for ServerAddress {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, front: &Front) -> Result<Self, Refusal> {
@@ -48,7 +48,7 @@ fn authority(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     fits.then(|| given.to_owned())
 }
 
-pub async fn config(place: Place) -> Answer {
+pub async fn config(place: ServerAddress) -> Answer {
     // No analytics and no login pages: what is absent here the SDKs do without.
     Ok(axum::Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -70,7 +70,7 @@ pub async fn toolbox(
     State(front): State<Front>,
     Caller(caller): Caller,
     Names(sandbox): Names<String>,
-    place: Place,
+    place: ServerAddress,
 ) -> Answer {
     front.control.get_sandbox(&caller, &sandbox).await?;
     Ok(axum::Json(json!({ "url": place.toolbox() })).into_response())

@@ -2,7 +2,7 @@
 //! and nothing is done.
 
 use cove_model::{NetworkMode, Resources};
-use cove_runner::wire::needs::{self, FEATURES, SIDE};
+use cove_runner_api::wire::needs::{self, FEATURES, SIDE};
 use cove_wire::{Feature, Hello, Side};
 
 use super::*;

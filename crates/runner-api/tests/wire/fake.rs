@@ -8,7 +8,7 @@ use cove_model::{
     Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, SandboxId, SandboxSpec,
     SnapshotId, State,
 };
-use cove_runner::*;
+use cove_runner_api::*;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

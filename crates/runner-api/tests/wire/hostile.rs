@@ -1,6 +1,6 @@
 //! What a control side that somebody took over may ask for: it gets no more than its share.
 
-use cove_runner::wire::LISTS_MAX;
+use cove_runner_api::wire::LISTS_MAX;
 
 use super::*;
 

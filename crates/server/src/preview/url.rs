@@ -13,7 +13,7 @@ const PATH_PREFIX: &str = "/p/";
 
 /// Scheme, domain and port of all previews.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PreviewUrl {
     secure: bool,
     domain: String,
     /// `:7071`, or nothing where the scheme's own port is meant.
@@ -22,7 +22,7 @@ pub struct Place {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not like http://localhost:7071 or https://preview.example")]
-pub struct PlaceError(String);
+pub struct PreviewUrlError(String);
 
 /// What an address means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,10 +33,10 @@ pub struct Target {
     pub prefix: Option<String>,
 }
 
-impl Place {
+impl PreviewUrl {
     /// From `http://` or `https://`, a host name, and a port where it is not the scheme's own.
-    pub fn parse(text: &str) -> Result<Self, PlaceError> {
-        let wrong = || PlaceError(text.chars().take(128).collect());
+    pub fn parse(text: &str) -> Result<Self, PreviewUrlError> {
+        let wrong = || PreviewUrlError(text.chars().take(128).collect());
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let secure = match uri.scheme_str() {
             Some("http") => false,
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn addresses_lead_back_to_their_port() {
         let id: SandboxId = ID.parse().unwrap();
-        let place = Place::parse("http://localhost:7071").unwrap();
+        let place = PreviewUrl::parse("http://localhost:7071").unwrap();
         let url = place.host_url(&id, 3000);
         assert_eq!(url, "http://3000-sbx-aaaaaaaaaaaaaaaaaaaa.localhost:7071/");
         let host = "3000-SBX-aaaaaaaaaaaaaaaaaaaa.LocalHost";
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_other_spelling_means_nothing() {
-        let place = Place::parse("https://preview.example").unwrap();
+        let place = PreviewUrl::parse("https://preview.example").unwrap();
         let label = "80-sbx-aaaaaaaaaaaaaaaaaaaa";
         assert!(place.of_host(&format!("{label}.preview.example")).is_some());
         for bad in [
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn origins_belong_to_one_sandbox() {
         let id: SandboxId = ID.parse().unwrap();
-        let place = Place::parse("http://localhost:7071").unwrap();
+        let place = PreviewUrl::parse("http://localhost:7071").unwrap();
         let own = "http://8000-sbx-aaaaaaaaaaaaaaaaaaaa.localhost:7071";
         assert!(place.is_origin_of(own, &id));
         for other in [
@@ -224,9 +224,9 @@ mod tests {
             "http://x/y",
             "http://[::1]:1",
         ] {
-            assert!(Place::parse(bad).is_err(), "{bad}");
+            assert!(PreviewUrl::parse(bad).is_err(), "{bad}");
         }
-        let usual = Place::parse("https://Preview.example:443/").unwrap();
+        let usual = PreviewUrl::parse("https://Preview.example:443/").unwrap();
         assert_eq!(usual.port(), "443");
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SandboxSpec, SnapshotId, State};
-use cove_runner::wire::{self, Client, FRAME_MAX};
-use cove_runner::*;
+use cove_runner_api::wire::{self, Client, FRAME_MAX};
+use cove_runner_api::*;
 use fake::{Fake, decision, job, sample};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

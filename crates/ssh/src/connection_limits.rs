@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::shares::source;
 use cove_control::{Portion, Shares, Sharing};
@@ -22,7 +24,7 @@ pub struct Failures(Mutex<HashMap<IpAddr, (u32, Instant)>>);
 
 impl Failures {
     fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, (u32, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub fn is_barred(&self, address: IpAddr) -> bool {
@@ -71,13 +73,13 @@ pub enum Group {
 }
 
 /// How many each group has now.
-pub struct Places {
+pub struct ConnectionLimits {
     sandboxes: Arc<Shares<SandboxId>>,
     clients: Arc<Shares<OrgId>>,
     channels: Arc<Shares<OrgId>>,
 }
 
-impl Default for Places {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             // A sandbox has its number; others' sandboxes have theirs.
@@ -90,14 +92,14 @@ impl Default for Places {
 
 /// One place, given back when dropped.
 #[derive(Default)]
-pub struct Place {
+pub struct ConnectionPermit {
     of_sandbox: Option<Portion<SandboxId>>,
     of_org: Option<Portion<OrgId>>,
 }
 
-impl Places {
-    pub fn take(&self, group: Group) -> Option<Place> {
-        let mut place = Place::default();
+impl ConnectionLimits {
+    pub fn take(&self, group: Group) -> Option<ConnectionPermit> {
+        let mut place = ConnectionPermit::default();
         match group {
             Group::Sandbox(id) => place.of_sandbox = Some(self.sandboxes.take(id, 1)?),
             Group::Organisation(org) => place.of_org = Some(self.clients.take(org, 1)?),
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn everybody_has_so_many_places_and_gets_them_back() {
-        let places = Places::default();
+        let places = ConnectionLimits::default();
         let (one, other) = (OrgId::random(), OrgId::random());
         for (group, beside, max) in [
             (

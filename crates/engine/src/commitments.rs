@@ -1,10 +1,12 @@
 //! What the host has promised, and whether one more fits. Admission is atomic: a promise is made
 //! under one lock, before anything is created, and is taken back when its holder is dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use cove_model::Resources;
-use cove_runner::RunnerError;
+use cove_runner_api::RunnerError;
 
 use crate::config::Overcommit;
 
@@ -27,7 +29,7 @@ pub struct Promised {
 }
 
 #[derive(Debug)]
-pub struct Books {
+pub struct Commitments {
     capacity: Capacity,
     overcommit: Overcommit,
     promised: Mutex<Promised>,
@@ -46,7 +48,7 @@ fn milli(cpu: f64) -> u64 {
 /// CPU and memory of a running sandbox.
 #[derive(Debug)]
 pub struct RunPromise {
-    books: Arc<Books>,
+    commitments: Arc<Commitments>,
     cpu_milli: u64,
     memory_bytes: u64,
 }
@@ -54,11 +56,11 @@ pub struct RunPromise {
 /// Disk of an existing sandbox.
 #[derive(Debug)]
 pub struct DiskPromise {
-    books: Arc<Books>,
+    commitments: Arc<Commitments>,
     bytes: u64,
 }
 
-impl Books {
+impl Commitments {
     pub fn new(capacity: Capacity, overcommit: Overcommit) -> Arc<Self> {
         Arc::new(Self {
             capacity,
@@ -107,7 +109,7 @@ impl Books {
         promised.cpu_milli += milli(cpu);
         promised.memory_bytes += memory_bytes;
         Ok(RunPromise {
-            books: Arc::clone(self),
+            commitments: Arc::clone(self),
             cpu_milli: milli(cpu),
             memory_bytes,
         })
@@ -149,7 +151,7 @@ impl Books {
         self.check_disk(&promised, bytes)?;
         promised.disk_bytes += bytes;
         Ok(DiskPromise {
-            books: Arc::clone(self),
+            commitments: Arc::clone(self),
             bytes,
         })
     }
@@ -174,13 +176,13 @@ impl Books {
     pub fn adopt_disk(self: &Arc<Self>, bytes: u64) -> DiskPromise {
         self.lock().disk_bytes += bytes;
         DiskPromise {
-            books: Arc::clone(self),
+            commitments: Arc::clone(self),
             bytes,
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Promised> {
-        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Promised> {
+        self.promised.lock()
     }
 }
 
@@ -188,16 +190,16 @@ impl RunPromise {
     /// Changes the promise in place; refused, and unchanged, when more does not fit.
     pub fn change(&mut self, cpu: f64, memory_mb: u64) -> Result<(), RunnerError> {
         let memory_bytes = memory_mb << 20;
-        let mut promised = self.books.lock();
+        let mut promised = self.commitments.lock();
         if let Some(more) = memory_bytes
             .checked_sub(self.memory_bytes)
             .filter(|more| *more > 0)
         {
-            self.books.check_memory(&promised, more)?;
+            self.commitments.check_memory(&promised, more)?;
         }
         let cpu_milli = milli(cpu);
         if cpu_milli > self.cpu_milli {
-            self.books
+            self.commitments
                 .check_cpu(&promised, cpu_milli - self.cpu_milli)?;
         }
         promised.cpu_milli = promised.cpu_milli - self.cpu_milli + cpu_milli;
@@ -212,7 +214,7 @@ impl RunPromise {
 impl DiskPromise {
     /// Changes the promise to what is there already, fit or not.
     pub fn correct(&mut self, bytes: u64) {
-        let mut promised = self.books.lock();
+        let mut promised = self.commitments.lock();
         promised.disk_bytes = promised.disk_bytes - self.bytes + bytes;
         drop(promised);
         self.bytes = bytes;
@@ -220,9 +222,9 @@ impl DiskPromise {
 
     /// Changes the promise in place; refused, and unchanged, when more does not fit.
     pub fn change(&mut self, bytes: u64) -> Result<(), RunnerError> {
-        let mut promised = self.books.lock();
+        let mut promised = self.commitments.lock();
         if bytes > self.bytes {
-            self.books.check_disk(&promised, bytes - self.bytes)?;
+            self.commitments.check_disk(&promised, bytes - self.bytes)?;
         }
         promised.disk_bytes = promised.disk_bytes - self.bytes + bytes;
         drop(promised);
@@ -233,7 +235,7 @@ impl DiskPromise {
 
 impl Drop for RunPromise {
     fn drop(&mut self) {
-        let mut promised = self.books.lock();
+        let mut promised = self.commitments.lock();
         promised.cpu_milli -= self.cpu_milli;
         promised.memory_bytes -= self.memory_bytes;
     }
@@ -241,7 +243,7 @@ impl Drop for RunPromise {
 
 impl Drop for DiskPromise {
     fn drop(&mut self) {
-        self.books.lock().disk_bytes -= self.bytes;
+        self.commitments.lock().disk_bytes -= self.bytes;
     }
 }
 
@@ -280,13 +282,13 @@ fn available_memory() -> u64 {
 mod tests {
     use super::*;
 
-    fn books() -> Arc<Books> {
+    fn commitments() -> Arc<Commitments> {
         let capacity = Capacity {
             cpus: 2,
             memory_bytes: 4 << 30,
             disk_bytes: 10 << 30,
         };
-        Books::new(
+        Commitments::new(
             capacity,
             Overcommit {
                 cpu: 2.0,
@@ -306,13 +308,13 @@ mod tests {
 
     #[test]
     fn promises_never_exceed_the_stated_overcommit_under_concurrency() {
-        let books = books();
+        let commitments = commitments();
         let held: Vec<RunPromise> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
                         (0..50)
-                            .filter_map(|_| books.promise_run(&wants(0.1, 100)).ok())
+                            .filter_map(|_| commitments.promise_run(&wants(0.1, 100)).ok())
                             .collect::<Vec<_>>()
                     })
                 })
@@ -324,22 +326,22 @@ mod tests {
         });
         assert_eq!(held.len(), 40, "both CPU and memory fit 40");
         drop(held);
-        let left = books.promised();
+        let left = commitments.promised();
         assert_eq!(left, Promised::default());
     }
 
     #[test]
     fn a_refusal_names_what_is_short_and_changes_nothing() {
-        let books = books();
-        let mut promise = books.promise_run(&wants(1.0, 3000)).unwrap();
-        let before = books.promised();
-        let refused = books.promise_run(&wants(1.0, 2000)).unwrap_err();
+        let commitments = commitments();
+        let mut promise = commitments.promise_run(&wants(1.0, 3000)).unwrap();
+        let before = commitments.promised();
+        let refused = commitments.promise_run(&wants(1.0, 2000)).unwrap_err();
         assert!(
             matches!(&refused, RunnerError::NoCapacity { resource, .. } if resource == "memory")
         );
         assert!(promise.change(1.0, 5000).is_err());
-        assert_eq!(books.promised(), before);
+        assert_eq!(commitments.promised(), before);
         promise.change(1.0, 100).unwrap();
-        books.promise_run(&wants(1.0, 2000)).unwrap();
+        commitments.promise_run(&wants(1.0, 2000)).unwrap();
     }
 }
