@@ -1,4 +1,4 @@
-//! What the control plane itself costs: its own work and its books on a real disk, with a host in
+//! What the control plane itself costs: its own work and its database on a real disk, with a host in
 //! memory that answers at once. `cargo bench -p cove-control`.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Whether somebody who was let in for long may stay: connections live on when the key or link that
 //! opened them is taken back, unless somebody looks.
 //!
-//! What is taken back is told to every admission at once; besides, each looks at the books now and
+//! What is taken back is told to every admission at once; besides, each looks at the database now and
 //! then, for what ends by the clock.
 
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::error::ControlError;
 use crate::principal::Principal;
 use crate::ssh::SignedToken;
 
-/// How often an admission looks at the books when it is told nothing.
+/// How often an admission looks at the database when it is told nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The first look, from which on the end by the clock is known. Most of what is admitted is over before.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Clocks of machines that share a database differ a little, and nobody looks without a pause.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How long books that cannot be read are believed to say what they said: a database may be restarting.
+/// How long a database that cannot be read is believed to say what it said: a database may be restarting.
 const UNREAD_MAX: Duration = Duration::from_secs(60);
-/// What is taken back faster than an admission hears it makes that one look at the books.
+/// What is taken back faster than an admission hears it makes that one look at the database.
 const TOLD_MAX: usize = 256;
 
 /// What ended before its time.
@@ -128,7 +128,7 @@ pub struct Admission {
 
 impl Admission {
     /// Returns when whoever was let in must go: their key or link was taken back or has expired. While
-    /// the books cannot be read nobody stays who was told of, and nobody stays for long.
+    /// the database cannot be read nobody stays who was told of, and nobody stays for long.
     pub async fn ended(mut self) {
         let mut look = Instant::now() + FIRST_LOOK;
         let mut unread_since = None;
@@ -150,7 +150,7 @@ impl Admission {
                 Err(error) => {
                     let since = *unread_since.get_or_insert_with(Instant::now);
                     if told || since.elapsed() >= UNREAD_MAX {
-                        tracing::warn!(%error, "somebody must go: the books cannot be read");
+                        tracing::warn!(%error, "somebody must go: the database cannot be read");
                         return;
                     }
                     look = Instant::now() + LOOK_AGAIN;
@@ -200,7 +200,7 @@ impl Admission {
     }
 }
 
-/// What the books say.
+/// What the database says.
 enum Stay {
     Over,
     /// Until then, unless it is taken back before.

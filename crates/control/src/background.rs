@@ -34,7 +34,7 @@ const SWEEPS_MAX: u32 = 1000;
 const PACE_MIN: Duration = Duration::from_millis(10);
 
 impl Control {
-    /// Call once before anything else: makes the home organisation and brings the books and the
+    /// Call once before anything else: makes the home organisation and brings the database and the
     /// hosts into agreement after whatever happened before. Needs the store; a runner that does not
     /// answer yet is met again by [`Control::run`].
     pub async fn prepare(&self) -> Result<(), ControlError> {

@@ -20,7 +20,7 @@ pub struct ControlConfig {
     pub meter_every: Duration,
     /// How often idle policies are looked at.
     pub lifecycle_every: Duration,
-    /// How often the books are compared with what the host has.
+    /// How often the database is compared with what the host has.
     pub reconcile_every: Duration,
     /// How long a snapshot that the host does not know may be somebody's request on its way. After that it
     /// is taken for given up.

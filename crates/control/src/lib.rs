@@ -1,6 +1,6 @@
 //! The control plane: tenants and their keys, quotas, the lifecycle of sandboxes, metering, events
 //! and audit. No HTTP here and no privileges: it speaks to hosts through [`cove_runner_api::RunnerApi`] and keeps
-//! its books in a [`Store`].
+//! its rows in a [`Store`].
 //!
 //! [`Control`] is the handle everything goes through. Each call takes the [`Principal`] that
 //! [`Control::authenticate`] made, and answers for that organisation only: what belongs to another

@@ -1,4 +1,4 @@
-//! Brings the books and a host into agreement.
+//! Brings the database and a host into agreement.
 //!
 //! The row says what is wanted, the host says what is. Whoever looks holds the sandbox's lock and asks
 //! the host anew, so an old answer never overwrites a newer one; events only say where to look.

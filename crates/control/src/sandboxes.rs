@@ -292,7 +292,7 @@ impl Control {
         .await
     }
 
-    /// Needs `read`. Figures from the host's own books, now.
+    /// Needs `read`. Figures from the host itself, now.
     pub async fn sample_sandbox(
         &self,
         principal: &Principal,

@@ -52,7 +52,7 @@ pub struct MachineRecord {
     pub detail: serde_json::Value,
 }
 
-/// Figures of a running machine from the host's books.
+/// Figures of a running machine from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub cpu_usec: u64,

@@ -209,7 +209,7 @@ impl Pool {
     /// returns: the kernel makes a btrfs snapshot by committing a transaction.
     ///
     /// A limit is not inherited; set one on `to`. With simple quotas it covers what `to` writes from
-    /// then on, not what it inherited: subtract what [`count`](Pool::count) or the caller's books say. Subvolumes inside `from` are not included.
+    /// then on, not what it inherited: subtract what [`count`](Pool::count) or the caller knows. Subvolumes inside `from` are not included.
     pub fn snapshot(
         &self,
         from: &VolumeId,

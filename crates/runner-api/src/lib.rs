@@ -36,7 +36,7 @@ pub trait RunnerApi: Send + Sync + 'static {
         id: &SandboxId,
         patch: ResourcesPatch,
     ) -> Result<SandboxView, RunnerError>;
-    /// Figures from the host's own books (cgroup, quota), not from the guest.
+    /// Figures from the host itself (cgroup, quota), not from the guest.
     async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError>;
     /// All running sandboxes' figures at once, for metering.
     async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError>;

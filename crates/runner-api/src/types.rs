@@ -146,7 +146,7 @@ pub struct Reinstate {
     pub created_at: OffsetDateTime,
 }
 
-/// What a sandbox has used, from the host's books. Counters grow over its whole life, restarts of
+/// What a sandbox has used, from the host. Counters grow over its whole life, restarts of
 /// the sandbox and of the engine included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {

@@ -249,7 +249,7 @@ mod tests {
 
     async fn app() -> (App, tempfile::TempDir) {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let store = cove_store::open_sqlite(&dir.path().join("books.db"))
+        let store = cove_store::open_sqlite(&dir.path().join("test.db"))
             .await
             .unwrap();
         let clock = Arc::new(SystemClock);

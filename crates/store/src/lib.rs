@@ -1,4 +1,4 @@
-//! The control plane's books: who exists, what they asked for, what they used and what was done.
+//! The control plane's database: who exists, what they asked for, what they used and what was done.
 //!
 //! [`Store`] is the interface; SQLite and PostgreSQL are behind it, with the same statements and the
 //! same test suite. A method that has returned is durable: it survives SIGKILL and power loss. Checks

@@ -1,4 +1,4 @@
-//! The rows of the control plane's books, as values.
+//! The rows of the control plane's database, as values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -747,7 +747,7 @@ export interface components {
             path: string;
             user?: string | null;
         };
-        /** @description What a sandbox uses, from the host's books. */
+        /** @description What a sandbox uses, from the host. */
         Metrics: {
             at: components["schemas"]["Timestamp"];
             /** Format: uint64 */

@@ -1,4 +1,4 @@
-//! The unprivileged child: HTTP and the books.
+//! The unprivileged child: HTTP and the database.
 
 use std::net::TcpListener;
 use std::sync::Arc;

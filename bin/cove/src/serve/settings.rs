@@ -186,7 +186,7 @@ settings! {
     ssh_listen "ADDRESS" "Where the SSH gateway listens; empty: two ports after the API's; off: no gateway";
     ssh_host "HOST" "Where the SSH gateway is reached from outside, as host or host:port; empty: where it listens";
     data_dir "DIR" "Where everything is kept";
-    database "URL" "postgres://… for the books; empty: SQLite in the data directory";
+    database "URL" "postgres://… for the database; empty: SQLite in the data directory";
     tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
     tls_key "FILE" "PEM private key of that certificate";
     log "FILTER" "What is logged: error, warn, info, debug, or a tracing filter";
@@ -210,7 +210,7 @@ settings! {
     network_quiet_s "SECONDS" "How long traffic keeps a sandbox from being idle";
     meter_every_s "SECONDS" "How often usage is metered";
     lifecycle_every_s "SECONDS" "How often idle policies are looked at";
-    snapshot_grace_s "SECONDS" "After this a snapshot in the books that the host has not heard of is given up";
+    snapshot_grace_s "SECONDS" "After this a snapshot in the database that the host has not heard of is given up";
     events_kept_days "DAYS" "How long events are kept";
     audit_kept_days "DAYS" "How long audit records are kept";
     warm "COUNT" "Sandboxes prepared ahead of need";

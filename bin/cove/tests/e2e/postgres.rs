@@ -1,4 +1,4 @@
-//! The whole server with its books in PostgreSQL: what SQLite promises holds there too.
+//! The whole server with its database in PostgreSQL: what SQLite promises holds there too.
 
 use rustix::process::Signal;
 
@@ -29,7 +29,7 @@ fn nothing_acknowledged_is_lost_with_the_books_in_postgresql() {
     let key = cove.json(["key", "create", "worker", "--scope", "read"]);
     assert!(
         !cove.data_dir().join("control/cove.db").exists(),
-        "the books are in one place only"
+        "the database is in one place only"
     );
     let check = |cove: &Cove, when: &str| {
         wait_for(when, || {

@@ -1,6 +1,6 @@
 //! Fetches of images, followed to their end.
 //!
-//! The host runs a fetch; the books say who asked for it and, once it is over, how it ended. So an
+//! The host runs a fetch; the database says who asked for it and, once it is over, how it ended. So an
 //! organisation that follows its fetch learns the truth also from a control plane that was started
 //! later. What an organisation asks for twice with the same credentials is one fetch; another
 //! organisation or other credentials are another. A fetch that died with the host's process counts as
@@ -156,7 +156,7 @@ impl Control {
         if let (Some(org), false) = (holder, left.is_empty()) {
             let uses = self.image_uses(org).await?;
             for image in left {
-                // What fails is in the books, and tried again later.
+                // What fails is in the database, and tried again later.
                 if let Err(error) = self.let_go(org, &image, &uses).await {
                     tracing::warn!(%error, %image, "a replaced image stays for now");
                 }

@@ -3,7 +3,7 @@
 //! An organisation pays for what it brought onto the host for as long as it is there because of it:
 //! when its last word for an image moves on or is taken back, it goes on paying until nothing of its
 //! own uses the image and the host has removed it, or until others pay for it. What is left to do is
-//! in the books, so a crash in between only delays it until the next look.
+//! in the database, so a crash in between only delays it until the next look.
 
 use std::collections::HashMap;
 

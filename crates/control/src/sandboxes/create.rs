@@ -269,7 +269,7 @@ impl Control {
             .store()
             .note_sandbox(&record.id, &change, self.now())
             .await;
-        // The host has what the books may not: the next reconcile looks.
+        // The host has what the database may not: the next reconcile looks.
         kept.map_err(|error| {
             self.mark_stale(record);
             error.into()

@@ -1,4 +1,4 @@
-//! Brings the books of snapshots and the host into agreement, and collects what nobody needs.
+//! Brings the rows of snapshots and the host into agreement, and collects what nobody needs.
 
 use std::collections::HashMap;
 use std::time::Duration;

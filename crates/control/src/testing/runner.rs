@@ -283,7 +283,7 @@ impl MemoryRunner {
         self.world().sandboxes.remove(id);
     }
 
-    /// Changes what its books say.
+    /// Changes what it reports.
     pub fn use_up(&self, id: &SandboxId, change: impl FnOnce(&mut Sample)) {
         if let Some(one) = self.world().sandboxes.get_mut(id) {
             change(&mut one.sample);

@@ -22,7 +22,7 @@ async fn usage(plane: &Plane, id: &SandboxId) -> Usage {
     plane.store.usage_of(id).await.unwrap()
 }
 
-/// Waits until the figures of this very moment are in the books.
+/// Waits until the figures of this very moment are in the database.
 async fn metered(plane: &Plane, id: &SandboxId, cpu_usec: u64) {
     wait(|| async { (usage(plane, id).await.cpu_usec == cpu_usec).then_some(()) }).await;
 }

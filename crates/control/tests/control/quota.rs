@@ -47,7 +47,7 @@ async fn check(plane: &Plane, tenant: &cove_control::Principal) {
     assert!(used.disk_mb <= QUOTA.disk_mb, "{used:?}");
 }
 
-/// Batches of acts run at once; between batches the books must add up.
+/// Batches of acts run at once; between batches the sums must be right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_mix_of_requests_gets_past_the_quota() {
     let mut runner = TestRunner::deterministic();

@@ -24,7 +24,7 @@ pub struct Server {
     pub token: String,
     pub client: Client,
     pub runner: Arc<MemoryRunner>,
-    /// The server's own book of what organisations hold open.
+    /// The server's own table of what organisations hold open.
     pub streams: cove_dialect::Streams,
     /// What organisations hold in memory.
     pub budget: cove_control::Budget,
@@ -54,9 +54,9 @@ impl Server {
             .prefix("cove-http-")
             .tempdir_in("/var/tmp")
             .expect("a directory");
-        let store = cove_store::open_sqlite(&dir.path().join("books.db"))
+        let store = cove_store::open_sqlite(&dir.path().join("test.db"))
             .await
-            .expect("the books open");
+            .expect("the database opens");
         let clock = Arc::new(SystemClock);
         let runner = MemoryRunner::new(clock.clone());
         let guest = guest.then(|| GuestProcess::start(dir.path()));

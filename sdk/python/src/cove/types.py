@@ -358,7 +358,7 @@ class Egress:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a sandbox uses, from the host's books."""
+    """What a sandbox uses, from the host."""
 
     at: datetime
     running: bool
