@@ -84,6 +84,8 @@ def test_cancelled_code_is_interrupted_and_keeps_its_variables() -> None:
 def test_an_interrupted_program_ends_its_command() -> None:
     with cove.Sandbox() as box:
         program = (
+            # Started from a job in the background, programs ignore interrupts.
+            "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"import cove\nbox = cove.Sandbox.get({box.id!r})\n"
             "box.run('echo begun; sleep 1000', on_stdout=lambda text: print(text, flush=True))"
         )
