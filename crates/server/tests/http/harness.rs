@@ -224,7 +224,11 @@ impl GuestProcess {
             .expect("and run");
         let files = dir.join("guest-files");
         std::fs::create_dir(&files).expect("a directory");
-        let child = Command::new(&program)
+        // With an empty home of its own: login shells must not run what this machine's root has in its profile.
+        let child = Command::new("unshare")
+            .args(["--mount", "sh", "-c"])
+            .arg("mount -t tmpfs none ~root && exec \"$0\" \"$@\"")
+            .arg(&program)
             .args(["--listen", "--root-files"])
             .arg(&files)
             .stdin(Stdio::null())
