@@ -29,7 +29,7 @@ pub use cove_limits::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX, BANDWIDTH_MAX_MB
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(rename = "AddressClass"))]
+#[cfg_attr(feature = "schema", schemars(rename = "Reach"))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
     /// Loopback only.
