@@ -129,12 +129,17 @@ async fn beyond_its_share_a_key_is_told_so_and_when_to_come_back() {
     let begun = format!("{{\"stdin\":\"{}", "x".repeat(12 * MIB));
     let mut bodies = Vec::new();
     // As many as fit: each is held as it came and as what is read from it.
-    for _ in 0..MEMORY.most() / 2 / (24 * MIB) {
+    let fit = MEMORY.most() / 2 / (24 * MIB);
+    for _ in 0..fit {
         let (sent, length) = (begun.clone(), 16 * MIB);
         let stream = post(&server, &token, path, length, &sent);
         bodies.push(stream);
     }
-    until("the share is held", || server.budget.held() > 100 * MIB).await;
+    // All of it: what is still on its way would be refused in place of the one beyond.
+    until("the share is held", || {
+        server.budget.held() > fit * 24 * MIB - MIB
+    })
+    .await;
     let mut beyond = post(&server, &token, path, 16 * MIB, "");
     let pump = std::thread::spawn(move || {
         // The server may stop reading at any byte: it has answered then.
