@@ -112,6 +112,9 @@ impl Engine {
     pub async fn close(&self) {
         self.inner.guard.stop().await;
         self.inner.counter.stop().await;
+        for sandbox in self.inner.all() {
+            sandbox.stop_watching().await;
+        }
         self.close_gateway(!self.inner.all().is_empty()).await;
         for tier in self.inner.tiers.all() {
             tier.close().await;

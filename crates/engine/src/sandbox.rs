@@ -94,6 +94,15 @@ impl Sandbox {
         *self.monitor.lock() = Some(monitor);
     }
 
+    /// Stops reporting what becomes of its processes: from here on that is the next engine's to write down.
+    pub async fn stop_watching(&self) {
+        let monitor = self.monitor.lock().take();
+        if let Some(monitor) = monitor {
+            monitor.abort();
+            let _ = monitor.await;
+        }
+    }
+
     /// Ends what runs and waits until nothing of it is left, its last words in the record included.
     pub async fn end_machine(&self) -> Result<(), RunnerError> {
         if let Some(machine) = self.machine() {
