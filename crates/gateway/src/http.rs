@@ -169,7 +169,7 @@ impl Fields {
     fn add(&mut self, line: &[u8]) -> Result<(), Refused> {
         let colon = line.iter().position(|&b| b == b':');
         let (name, value) = line.split_at(colon.ok_or(Refused::Malformed)?);
-        let value = value[1..].trim_ascii();
+        let value = &value[1..];
         // A folded line starts with a blank, and so does not have a token for a name.
         if name.is_empty() || !name.iter().copied().all(is_token) {
             return Err(Refused::Malformed);
@@ -177,6 +177,8 @@ impl Fields {
         if value.iter().any(|&b| (b < 0x20 && b != b'\t') || b == 0x7f) {
             return Err(Refused::Malformed);
         }
+        // After the look at every byte: a form feed counts as a blank here, and for no server.
+        let value = value.trim_ascii();
         if name.eq_ignore_ascii_case(b"host") {
             if self.host.is_some() {
                 return Err(Refused::TwoHosts);
