@@ -61,7 +61,7 @@ pub use cove_network::Addresses;
 pub use cove_pool::BackendChoice;
 pub use engine::Engine;
 pub use error::EngineError;
-pub use repair::Interrupted;
+pub use repair::{Interrupted, is_unfinished};
 pub use reserve::make_room;
 
 /// The id of the host that an engine's data directory is, which is made once. `dir` may not be there yet.

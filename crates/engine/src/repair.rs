@@ -1,6 +1,8 @@
 //! Getting a storage pool back that turned read-only. A filesystem stays so until nobody uses it, so every
 //! sandbox is ended first; disks are kept, and memory that was not on disk is lost.
 
+use std::path::Path;
+
 use cove_model::{SandboxId, State};
 use cove_runner_api::{RunnerApi, RunnerError};
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,14 @@ pub struct Interrupted {
     pub state: State,
 }
 
+/// Where that is written down, in the engine's data directory.
+const INTERRUPTED: &str = "interrupted";
+
+/// Whether a repair of this data directory was cut short.
+pub fn is_unfinished(data_dir: &Path) -> bool {
+    std::fs::read_dir(data_dir.join(INTERRUPTED)).is_ok_and(|mut files| files.next().is_some())
+}
+
 impl Engine {
     /// Whether the storage pool can be written to.
     pub fn check_pool(&self) -> Result<(), RunnerError> {
@@ -28,7 +38,7 @@ impl Engine {
     }
 
     fn interruptions(&self) -> Result<Files, RunnerError> {
-        let dir = self.inner.config.data_dir.join("interrupted");
+        let dir = self.inner.config.data_dir.join(INTERRUPTED);
         Files::open(dir).map_err(internal)
     }
 
@@ -73,14 +83,20 @@ impl Engine {
             .map_err(EngineError::Pool)
     }
 
-    /// Starts one again after a repair. One that was deleted or started by somebody else meanwhile is left alone.
-    pub async fn start_again(&self, interrupted: &Interrupted) -> Result<(), RunnerError> {
+    /// Starts one again after a repair, and returns whether it did: one that was deleted or started meanwhile is
+    /// left as it is.
+    pub async fn start_again(&self, interrupted: &Interrupted) -> Result<bool, RunnerError> {
         let id = &interrupted.id;
-        match self.get(id).await {
-            Ok(view) if view.state == State::Stopped => self.start(id).await.map(drop)?,
-            Ok(_) | Err(RunnerError::NotFound { .. }) => {}
+        let stopped = match self.get(id).await {
+            Ok(view) => view.state == State::Stopped,
+            Err(RunnerError::NotFound { .. }) => false,
             Err(error) => return Err(error),
+        };
+        if stopped {
+            self.start(id).await?;
         }
-        self.interruptions()?.remove(id.as_str()).map_err(internal)
+        let files = self.interruptions()?;
+        files.remove(id.as_str()).map_err(internal)?;
+        Ok(stopped)
     }
 }

@@ -86,6 +86,10 @@ fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
         .unwrap()
         .to_owned();
     assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    // With nothing to repair nobody is stopped.
+    let told = cove.ok(["doctor", "--repair-pool"]);
+    assert_eq!(told.trim(), "the storage pool can be written to");
+    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
     let pool = cove.data_dir().join("engine/pool");
     // As the kernel does it after a failed write: for all mounts of the filesystem at once. Refused for
     // moments in which somebody has a file open for writing.

@@ -29,7 +29,7 @@ fn start() -> Start {
         id: PROCESS.into(),
         argv: vec!["sh".into(), "-c".into(), "echo hello".into()],
         shell: "echo hello".into(),
-        cwd: "/work".into(),
+        cwd: "/home".into(),
         env: vec!["A=1".into(), "B=two".into()],
         user: "agent:users".into(),
         pty: Some(size()),
@@ -48,7 +48,7 @@ fn start() -> Start {
 }
 
 pub fn opens() -> Vec<(&'static str, Open)> {
-    let (path, user) = (String::from("/work/a.txt"), String::from("agent"));
+    let (path, user) = (String::from("/home/a.txt"), String::from("agent"));
     vec![
         ("open-info", open(Request::Info(Empty {}))),
         ("open-start", open(Request::Start(start()))),
@@ -132,7 +132,7 @@ pub fn opens() -> Vec<(&'static str, Open)> {
             "open-move",
             open(Request::Move(Move {
                 from: path.clone(),
-                to: "/work/b.txt".into(),
+                to: "/home/b.txt".into(),
                 user: user.clone(),
                 replace: true,
             })),
@@ -226,7 +226,7 @@ fn process() -> Process {
         id: PROCESS.into(),
         pid: 42,
         argv: vec!["sleep".into(), "9".into()],
-        cwd: "/work".into(),
+        cwd: "/home".into(),
         user: "agent".into(),
         pty: Some(size()),
         started_unix_ms: 1_700_000_000_000,
@@ -248,7 +248,7 @@ fn process() -> Process {
 fn file() -> FileInfo {
     FileInfo {
         name: "a.txt".into(),
-        path: "/work/a.txt".into(),
+        path: "/home/a.txt".into(),
         r#type: FileType::Symlink as i32,
         size: 12,
         mode: 0o777,
@@ -323,8 +323,8 @@ pub fn replies() -> Vec<(&'static str, Reply)> {
             "reply-change",
             reply(ReplyKind::Change(Change {
                 kind: ChangeKind::Renamed as i32,
-                path: "/work/b".into(),
-                from: "/work/a".into(),
+                path: "/home/b".into(),
+                from: "/home/a".into(),
                 directory: true,
             })),
         ),

@@ -55,7 +55,7 @@ pub fn spec() -> SandboxSpec {
         "lifecycle":{"freeze_after_s":60,"pause_after_s":120,"stop_after_s":180,"delete_after_s":240,
             "max_lifetime_s":3600,"auto_resume":false,
             "auto_snapshot":{"every_s":600,"before_exec":true,"keep":3}},
-        "labels":{"team":"blue"},"user":"agent","workdir":"/work","no_new_privs":true}"#;
+        "labels":{"team":"blue"},"user":"agent","workdir":"/home","no_new_privs":true}"#;
     SandboxSpec {
         resources: resources(),
         network: policy(),
@@ -257,7 +257,7 @@ fn view() -> SandboxView {
         image: image(),
         image_env: vec![("PATH".into(), "/bin".into())],
         image_user: Some("agent".into()),
-        image_workdir: Some("/work".into()),
+        image_workdir: Some("/home".into()),
         created_at: at(),
         started_at: Some(at()),
         set_aside: true,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cove_engine::{Engine, EngineError};
+use cove_engine::{Engine, EngineConfig, EngineError};
 use cove_runner_api::RunnerError;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -17,10 +17,16 @@ use crate::report::{CliError, chain};
 /// How long a server may take to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_LOOK: Duration = Duration::from_millis(50);
+const WRITABLE: &str = "the storage pool can be written to";
 
 pub async fn run(global: &Global) -> Result<u8, CliError> {
     let mut settings = crate::serve::settings(global)?;
     settings.warm = 0;
+    if crate::serve::running(&settings.data_dir)?.is_some() && needs_none(&settings.engine()) {
+        // A server is not stopped for nothing.
+        output::line(WRITABLE)?;
+        return Ok(0);
+    }
     let (_lock, stopped) = take_over(&settings.data_dir).await?;
     let config = settings.engine();
     let failed =
@@ -40,7 +46,7 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
     let writable = engine.check_pool();
     if writable.is_ok() {
         output::line(match was_writable {
-            true => "the storage pool can be written to",
+            true => WRITABLE,
             false => "the storage pool is mounted again and can be written to",
         })?;
     }
@@ -52,8 +58,11 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
         };
         let (id, state) = (&interrupted.id, interrupted.state);
         match started {
-            Ok(()) => output::line(&format!(
+            Ok(true) => output::line(&format!(
                 "{id}: was {state}; its memory is lost, its disk is kept, it runs again"
+            ))?,
+            Ok(false) => output::line(&format!(
+                "{id}: was {state}; deleted or started since, left as it is"
             ))?,
             Err(error) => {
                 lost = true;
@@ -76,6 +85,13 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
         )
     })?;
     Ok(u8::from(lost))
+}
+
+/// Whether the pool is mounted to be written to, and no repair was cut short.
+fn needs_none(config: &EngineConfig) -> bool {
+    let pool = rustix::fs::statvfs(config.data_dir.join("pool"));
+    pool.is_ok_and(|pool| !pool.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+        && !cove_engine::is_unfinished(&config.data_dir)
 }
 
 /// The lock of the data directory, from a server that runs over it if there is one. Tells whether there was.
