@@ -96,7 +96,8 @@ fn kernel_takes_descriptors() -> io::Result<bool> {
     )?;
     match fsconfig_set_fd(&context, "lowerdir+", any.as_fd()) {
         Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+        // Before 6.13 a descriptor that only names a file is none to the kernel.
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
