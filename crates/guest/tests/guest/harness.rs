@@ -119,25 +119,67 @@ impl Drop for TestGuest {
     }
 }
 
-/// A cgroup (v1) of one test alone, gone with it.
+/// Where cgroups are mounted: version 1 has a directory for each controller in it, version 2 is it.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A cgroup of one test alone, gone with it.
 pub struct Cgroup {
     pub path: PathBuf,
+    unified: bool,
 }
 
 impl Cgroup {
-    /// `None` where there is no such controller and the tests were told to do without.
-    pub fn new(controller: &str, limit: &str, value: &str) -> Option<Self> {
-        let base = Path::new("/sys/fs/cgroup").join(controller);
+    pub fn with_memory(bytes: u64) -> Option<Self> {
+        let files = ["memory.limit_in_bytes", "memory.max"];
+        Self::new("memory", files, &bytes.to_string())
+    }
+
+    pub fn with_pids(count: u64) -> Option<Self> {
+        Self::new("pids", ["pids.max"; 2], &count.to_string())
+    }
+
+    /// With one limit, in the file it has in each version. `None` where there is no such controller and the
+    /// tests were told to do without.
+    fn new(controller: &str, [split, unified]: [&str; 2], value: &str) -> Option<Self> {
+        let root = Path::new(CGROUPS);
+        let controllers = std::fs::read_to_string(root.join("cgroup.controllers"));
+        let is_unified =
+            controllers.is_ok_and(|list| list.split_whitespace().any(|name| name == controller));
+        let base = match is_unified {
+            true => root.to_owned(),
+            false => root.join(controller),
+        };
         if !crate::needs::has("cgroup", base.join("cgroup.procs").exists()) {
             return None;
+        }
+        if is_unified {
+            std::fs::write(
+                base.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            )
+            .unwrap();
         }
         let name = format!("cove-guest-test-{}-{}", std::process::id(), new_id());
         let group = Self {
             path: base.join(name),
+            unified: is_unified,
         };
         std::fs::create_dir(&group.path).unwrap();
+        let limit = if is_unified { unified } else { split };
         std::fs::write(group.path.join(limit), value).unwrap();
         Some(group)
+    }
+
+    /// Shows it to a guest where the guest of a sandbox finds its own: version 1 among the files of `root`,
+    /// version 2 as the root of all cgroups.
+    pub fn show(&self, root: &Path, command: &mut Command) {
+        self.join_on_start(command);
+        if self.unified {
+            own_root_on_start(command);
+        } else {
+            std::fs::create_dir(root.join("cgroup")).unwrap();
+            std::os::unix::fs::symlink(&self.path, root.join("cgroup/memory")).unwrap();
+        }
     }
 
     pub fn join_on_start(&self, command: &mut Command) {
@@ -155,6 +197,33 @@ impl Cgroup {
                 Ok(())
             });
         }
+    }
+}
+
+/// In namespaces of its own the child's cgroup is the root of those it sees, as in a sandbox.
+fn own_root_on_start(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: plain system calls in the child, on constants.
+    unsafe {
+        command.pre_exec(|| {
+            let none = c"none".as_ptr();
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            let mounted = libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+                // The kernel refuses the same filesystem twice at one place.
+                && libc::umount2(c"/sys/fs/cgroup".as_ptr(), libc::MNT_DETACH) == 0
+                && libc::mount(
+                    none,
+                    c"/sys/fs/cgroup".as_ptr(),
+                    c"cgroup2".as_ptr(),
+                    0,
+                    std::ptr::null(),
+                ) == 0;
+            match mounted {
+                true => Ok(()),
+                false => Err(std::io::Error::last_os_error()),
+            }
+        });
     }
 }
 

@@ -5,35 +5,25 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use cove_isolation::slots::Slots;
 use cove_isolation::{
-    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, MachineSpec, Restore,
-    Root, TierHost,
+    Afterwards, AtRest, Boot, Captured, Isolation, IsolationError, Machine, Restore,
 };
-use cove_isolation_container::{ContainerConfig, ContainerTier};
+use cove_isolation_container::ContainerConfig;
 use cove_model::{Resources, SandboxId};
-use cove_parser::Parser;
-use cove_pool::Disk;
-use cove_protocol::client::{Connect, ExecResult, Guest, Stream};
+use cove_protocol::client::{ExecResult, Guest};
 use cove_protocol::message::Start;
-use tempfile::TempDir;
 
 use crate::needs;
+pub use crate::tier::shell;
+use crate::tier::{TestTier, add_busybox, boot_of, end, guest_of};
 
 const MEMORY_MB: u64 = 512;
 /// Anything a test waits for; far above what even a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
-
-static NUMBER: AtomicU32 = AtomicU32::new(0);
-
-fn number() -> u32 {
-    NUMBER.fetch_add(1, Ordering::Relaxed)
-}
 
 /// Made once and kept with what was built: the host's Python with its libraries, and BusyBox.
 fn image() -> &'static Path {
@@ -75,13 +65,13 @@ fn fill(image: &Path) {
     for dir in ["bin", "tmp", "usr/bin", "usr/lib", "etc", "root"] {
         fs::create_dir_all(image.join(dir)).expect("a directory can be made");
     }
-    fs::copy("/bin/busybox", image.join("bin/busybox")).expect("the host has busybox");
-    for applet in [
-        "sh", "cat", "ls", "sleep", "echo", "hostname", "ps", "kill", "id", "touch", "rm", "mkdir",
-        "mv", "stty", "seq",
-    ] {
-        symlink("busybox", image.join("bin").join(applet)).expect("a link can be made");
-    }
+    add_busybox(
+        image,
+        &[
+            "sh", "cat", "ls", "sleep", "echo", "hostname", "ps", "kill", "id", "touch", "rm",
+            "mkdir", "mv", "stty", "seq",
+        ],
+    );
     let python = fs::canonicalize("/usr/bin/python3").expect("the host has python3");
     let name = python.file_name().expect("a program has a name");
     fs::copy(&python, image.join("usr/bin").join(name)).expect("python can be copied");
@@ -151,81 +141,32 @@ fn memory_limit(memory_mb: u64) -> Resources {
     }
 }
 
-struct Direct(Arc<dyn Machine>);
-
-#[async_trait::async_trait]
-impl Connect for Direct {
-    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
-        Ok(Box::new(self.0.connect().await?))
-    }
-}
-
 /// Whether the image has the files of a program that is called so. Where it has not, the test fails, unless it
 /// was opted out of.
 pub fn has(name: &str, files: &[&str]) -> bool {
     needs::has(name, files.iter().all(|file| image().join(file).exists()))
 }
 
-pub struct Host {
-    pub tier: ContainerTier,
-    slots: Arc<Slots>,
-    dir: TempDir,
+pub struct Host(TestTier);
+
+impl std::ops::Deref for Host {
+    type Target = TestTier;
+    fn deref(&self) -> &TestTier {
+        &self.0
+    }
 }
 
 impl Host {
     pub fn open() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("cove-memory-")
-            .tempdir_in("/var/tmp")
-            .expect("a directory can be made");
-        let instance = format!("memory{}x{}", std::process::id(), number());
-        let host = Path::new("/run/cove");
-        let slots = Slots::open(host, &instance, dir.path()).expect("slots can be claimed");
-        // Never given back while the slots live: nothing but the parser runs under it.
-        let confined = slots
-            .take()
-            .expect("a slot is free")
-            .expect("a slot is free");
-        let parser = Parser::new(cove_embedded::PARSER, confined.uid_base())
-            .expect("the parser can be kept");
-        std::mem::forget(confined);
         let config = ContainerConfig {
             warm: 0,
             ..ContainerConfig::default()
         };
-        let host = TierHost {
-            instance,
-            data_dir: dir.path().to_owned(),
-            pool_dir: dir.path().to_owned(),
-            pool_device: None,
-            host_dir: host.to_owned(),
-            slots: Arc::clone(&slots),
-            parser: Arc::new(parser),
-            network: None,
-        };
-        let tier = ContainerTier::open(config, &host).expect("the tier opens");
-        Self { tier, slots, dir }
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{name}-{}", number()))
+        Self(TestTier::open("memory", config))
     }
 
     fn boot_of(&self, volume: &Path, hostname: &str, limits: Resources) -> Boot {
-        let root = Root {
-            image: image().to_owned(),
-            disk: Disk::at(volume.to_owned()),
-        };
-        Boot {
-            machine: MachineSpec {
-                id: SandboxId::random(),
-                hostname: hostname.into(),
-                limits,
-                no_new_privs: false,
-                network: Default::default(),
-            },
-            root: Box::new(move || Ok(root)),
-        }
+        boot_of(image(), volume, hostname, limits)
     }
 
     pub async fn boot(&self, hostname: &str) -> Sandbox {
@@ -341,13 +282,7 @@ impl Host {
         for sandbox in sandboxes {
             sandbox.end().await;
         }
-        assert_eq!(
-            self.tier.sweep().await.expect("a sweep works"),
-            0,
-            "a group stayed behind"
-        );
-        self.tier.close().await;
-        self.slots.release().expect("uids are given back");
+        self.0.close().await;
     }
 }
 
@@ -366,7 +301,7 @@ pub struct Sandbox {
 impl Sandbox {
     fn new(machine: Box<dyn Machine>, volume: PathBuf) -> Self {
         let machine: Arc<dyn Machine> = Arc::from(machine);
-        let guest = Guest::new(Arc::new(Direct(Arc::clone(&machine))));
+        let guest = guest_of(&machine);
         Self {
             machine,
             guest,
@@ -437,9 +372,7 @@ impl Sandbox {
     }
 
     pub async fn end(self) {
-        self.machine.kill().await.expect("a machine can be killed");
-        self.machine.exited().await;
-        self.machine.dispose().await.expect("it leaves nothing");
+        end(&self.machine).await;
     }
 }
 
@@ -451,13 +384,5 @@ impl Drop for Sandbox {
             let ended = std::thread::spawn(move || runtime.block_on(machine.kill()));
             let _ = ended.join();
         }
-    }
-}
-
-pub fn shell(script: &str) -> Start {
-    Start {
-        id: format!("prc_test{}", number()),
-        argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
-        ..Start::default()
     }
 }

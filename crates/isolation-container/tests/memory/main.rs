@@ -15,3 +15,5 @@ mod programs;
 mod refusals;
 mod streams;
 mod terminals;
+#[path = "../fixtures/tier.rs"]
+mod tier;
