@@ -180,6 +180,11 @@ impl Control {
         }
     }
 
+    pub(crate) fn is_retracted(&self, record: &SandboxRecord) -> bool {
+        let host = self.0.hosts.get(&record.host);
+        host.is_some_and(|host| host.stale.is_retracted(&record.id))
+    }
+
     /// Asks every host at once. Those that fail are left out, unless all do.
     pub(crate) async fn ask_hosts<T, F>(
         &self,

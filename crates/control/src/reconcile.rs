@@ -18,7 +18,7 @@ use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
-use crate::sandboxes::{LOST, holding, observed};
+use crate::sandboxes::{LOST, RETRACTED, holding, observed};
 
 /// Sandboxes looked at side by side.
 const AT_ONCE: usize = 16;
@@ -60,6 +60,14 @@ impl Stale {
     pub fn retract(&self, id: &SandboxId) {
         self.waiting().retracted.insert(id.clone());
         self.mark(id);
+    }
+
+    pub fn is_retracted(&self, id: &SandboxId) -> bool {
+        self.waiting().retracted.contains(id)
+    }
+
+    pub fn forget_retraction(&self, id: &SandboxId) {
+        self.waiting().retracted.remove(id);
     }
 
     pub fn mark_all(&self) {
@@ -199,7 +207,7 @@ impl Control {
             .as_ref()
             .is_none_or(|record| record.deleted_at.is_some())
         {
-            host.stale.waiting().retracted.remove(id);
+            host.stale.forget_retraction(id);
         }
         // The host is told only where it may not know yet.
         let is_going = matches!(told, Some((State::Gone | State::Deleting, _)));
@@ -210,10 +218,8 @@ impl Control {
             Some(_) => return self.remove_deleted(host, id).await,
             None => return self.quarantine(host, id).await,
         };
-        if host.stale.waiting().retracted.contains(id) {
-            self.delete_now(&record, None).await?;
-            host.stale.waiting().retracted.remove(id);
-            return Ok(());
+        if host.stale.is_retracted(id) {
+            return self.finish_retraction(&record).await;
         }
         let said = told.map(|(state, _)| state);
         if said == Some(record.state) && record.desired != Desired::Deleted {
@@ -237,6 +243,24 @@ impl Control {
         let ended_at = told
             .and_then(|(state, at)| matches!(state, State::Stopped | State::Paused).then_some(at));
         self.settle_row(record, view, ended_at).await
+    }
+
+    /// Deletes a sandbox whose create was answered as failed, and frees the key of that request. For whoever
+    /// holds the sandbox's lock.
+    pub(crate) async fn finish_retraction(
+        &self,
+        record: &SandboxRecord,
+    ) -> Result<(), ControlError> {
+        if record.deleted_at.is_none() {
+            self.delete_now(record, Some(RETRACTED.to_owned())).await?;
+        }
+        self.store()
+            .forget_idempotency(&record.org, &record.id)
+            .await?;
+        if let Some(host) = self.0.hosts.get(&record.host) {
+            host.stale.forget_retraction(&record.id);
+        }
+        Ok(())
     }
 
     async fn remove_deleted(&self, host: &Host, id: &SandboxId) -> Result<(), ControlError> {

@@ -29,6 +29,7 @@ mod rest;
 mod turn;
 mod update;
 
+pub(crate) use create::RETRACTED;
 pub(crate) use create::{claim, key_reused};
 pub(crate) use rest::{Wakes, require_auto_resume};
 pub(crate) use turn::{LOOK_EVERY, still_busy};

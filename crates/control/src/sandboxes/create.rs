@@ -18,6 +18,8 @@ use crate::keys::check_label;
 use crate::principal::Principal;
 use cove_limits::IDEMPOTENCY_KEY_MAX;
 
+/// Why a sandbox was deleted whose create was answered as failed after the host had made it.
+pub(crate) const RETRACTED: &str = "its create could not be recorded";
 /// How often a create looks again when the one it would repeat has just failed.
 const REPLAYS_MAX: u32 = 4;
 /// How long a repeated create waits for one that the host goes on with after its caller's end.
@@ -182,8 +184,14 @@ impl Control {
             let Some(record) = found else {
                 return Ok(None);
             };
+            if self.is_retracted(&record) {
+                self.finish_retraction(&record).await?;
+                return Ok(None);
+            }
             let is_gone = record.deleted_at.is_some();
-            if record.started_at.is_none() && (is_gone || is_doomed(&record)) {
+            let has_failed =
+                record.started_at.is_none() || record.reason.as_deref() == Some(RETRACTED);
+            if has_failed && (is_gone || is_doomed(&record)) {
                 // The first request failed and its key was not freed: a crash came between.
                 if !is_gone {
                     self.finish_delete(&record).await?;
@@ -244,11 +252,10 @@ impl Control {
             Ok(view) => match self.keep(record, &view).await {
                 Ok(kept) => Ok(kept),
                 Err(error) => {
-                    // The caller hears that it failed, so the host must not keep it.
-                    let failed = RunnerError::Internal {
-                        message: error.to_string(),
-                    };
-                    self.unmake(record, &failed).await;
+                    // The caller hears that it failed, so it must go. Whether the database has it as running is
+                    // unknown: a commit whose answer was lost may have happened. So the host is asked only
+                    // after the database has the deletion, or a repeat would find a sandbox without a machine.
+                    self.retract(&record.host, &record.id);
                     Err(error)
                 }
             },
@@ -265,15 +272,10 @@ impl Control {
         view: &SandboxView,
     ) -> Result<SandboxRecord, ControlError> {
         let change = observed(view, record);
-        let kept = self
+        Ok(self
             .store()
             .note_sandbox(&record.id, &change, self.now())
-            .await;
-        // The host has what the database may not: the next reconcile looks.
-        kept.map_err(|error| {
-            self.mark_stale(record);
-            error.into()
-        })
+            .await?)
     }
 
     /// Undoes a create the host refused, failed at, or never answered.

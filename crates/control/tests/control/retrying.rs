@@ -29,6 +29,93 @@ fn die(plane: &Plane, made: bool) {
     plane.runner.inject(Call::Delete, Fault::unreachable());
 }
 
+/// Repeats a create that was answered as failed, then lets the background work catch up: what the repeat
+/// answered must still be there.
+async fn repeat_and_settle(plane: &mut Plane) {
+    let repeated = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await
+        .unwrap();
+    plane.go();
+    let other = plane.sandbox("other").await.id;
+    plane
+        .control
+        .delete_sandbox(&plane.root, other.as_str())
+        .await
+        .unwrap();
+    wait(|| async {
+        let sizes = plane.control.table_sizes();
+        sizes.contains(&("stale", 0)).then_some(())
+    })
+    .await;
+    let kept = plane
+        .control
+        .get_sandbox(&plane.root, "agent")
+        .await
+        .unwrap();
+    assert_eq!(
+        (&kept.id, kept.state),
+        (&repeated.sandbox.id, State::Running)
+    );
+    assert_eq!(plane.runner.ids(), [kept.id]);
+}
+
+#[tokio::test]
+async fn a_create_repeated_after_a_commit_without_an_answer_has_a_machine() {
+    let mut plane = Plane::new().await;
+    plane.sql(
+        "CREATE TRIGGER no_row BEFORE UPDATE ON sandboxes \
+         BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END; \
+         CREATE TRIGGER no_key BEFORE DELETE ON idempotency \
+         BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END",
+    );
+    let failed = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await;
+    assert!(failed.is_err());
+    // The connection broke while the row was committed as running: it is there, and nobody heard.
+    plane.sql(
+        "DROP TRIGGER no_row; DROP TRIGGER no_key; \
+         UPDATE sandboxes SET state = 'running', started_at = created_at",
+    );
+    repeat_and_settle(&mut plane).await;
+}
+
+#[tokio::test]
+async fn a_create_repeated_after_its_record_could_not_be_written_keeps_its_sandbox() {
+    let mut plane = Plane::new().await;
+    plane.break_audit();
+    let failed = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await;
+    assert!(failed.is_err());
+    plane.sql("DROP TRIGGER broken");
+    repeat_and_settle(&mut plane).await;
+}
+
+#[tokio::test]
+async fn a_create_whose_record_could_not_be_written_leaves_its_key_free() {
+    let mut plane = Plane::new().await;
+    plane.break_audit();
+    let failed = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await;
+    assert!(failed.is_err());
+    plane.sql("DROP TRIGGER broken");
+    plane.go();
+    plane.wait_gone("agent").await;
+    let repeated = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await
+        .unwrap();
+    assert!(!repeated.replayed);
+}
+
 #[tokio::test]
 async fn a_create_repeated_after_the_host_died_makes_it_and_is_never_a_conflict() {
     for made in [false, true] {

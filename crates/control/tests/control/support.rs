@@ -201,12 +201,16 @@ impl Plane {
 
     /// No audit record can be written from now on.
     pub fn break_audit(&self) {
-        let raw = rusqlite::Connection::open(self.folder.path().join("store.db")).unwrap();
-        raw.execute_batch(
+        self.sql(
             "CREATE TRIGGER broken BEFORE INSERT ON audit \
              BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END",
-        )
-        .unwrap();
+        );
+    }
+
+    /// Changes the database behind the control plane's back.
+    pub fn sql(&self, statements: &str) {
+        let raw = rusqlite::Connection::open(self.database()).unwrap();
+        raw.execute_batch(statements).unwrap();
     }
 
     pub async fn audit(&self, principal: &Principal) -> Vec<(String, String)> {
