@@ -5,8 +5,8 @@
 //! told (`COVE_CHAOS_SECONDS`), from a seed of its own (`COVE_CHAOS_SEED`), over PostgreSQL that is restarted
 //! as well (`COVE_CHAOS_POSTGRES=1`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cove_api::file::{ReadFile, WriteFile};
@@ -241,15 +241,29 @@ async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>
     done
 }
 
-/// Says how to repeat a run that found something.
-struct Tell {
+/// What every thread that panicked said, in order.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn remember_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.lock().unwrap().push(panic.to_string());
+        before(panic);
+    }));
+}
+
+/// Says what was found and how to repeat it, as the very last lines: a log is often kept only from its end.
+struct Report {
     seed: u64,
     round: u64,
 }
 
-impl Drop for Tell {
+impl Drop for Report {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            for panic in PANICS.lock().unwrap().iter() {
+                eprintln!("chaos: {panic}");
+            }
             eprintln!(
                 "chaos: VIOLATION in round {}; repeat with COVE_CHAOS_SEED={}",
                 self.round, self.seed
@@ -269,6 +283,9 @@ fn a_server_killed_a_hundred_times_keeps_every_promise() {
     let seed = number("COVE_CHAOS_SEED").unwrap_or(SEED);
     let until =
         number("COVE_CHAOS_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    remember_panics();
+    // Before the server, so that it is dropped after it.
+    let mut report = Report { seed, round: 0 };
     let mut cluster = (number("COVE_CHAOS_POSTGRES") == Some(1)).then(Cluster::start);
     let mut cove = match &cluster {
         Some(cluster) => {
@@ -277,19 +294,18 @@ fn a_server_killed_a_hundred_times_keeps_every_promise() {
         }
         None => Cove::start(),
     };
-    let mut tell = Tell { seed, round: 0 };
     loop {
-        tell.round += 1;
-        play(&mut cove, cluster.as_mut(), seed.wrapping_add(tell.round));
+        report.round += 1;
+        play(&mut cove, cluster.as_mut(), seed.wrapping_add(report.round));
         let is_over = match until {
             Some(until) => Instant::now() >= until,
-            None => tell.round >= ROUNDS,
+            None => report.round >= ROUNDS,
         };
         if is_over {
             break;
         }
     }
-    eprintln!("chaos: {} rounds, seed {seed}: no violation", tell.round);
+    eprintln!("chaos: {} rounds, seed {seed}: no violation", report.round);
 }
 
 /// One round: load and faults, then every promise is looked at.

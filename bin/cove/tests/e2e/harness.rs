@@ -383,8 +383,11 @@ impl Drop for Cove {
         if std::thread::panicking() {
             let log = self.log();
             // What went wrong is often long before the end, and requests fill the lines in between.
-            let troubles = log.lines().rev().filter(|line| !line.contains(" INFO "));
-            print_reversed("the server's last troubles", troubles.take(100));
+            let troubles = log
+                .lines()
+                .rev()
+                .filter(|line| !line.contains(" INFO ") && !line.contains(": request failed "));
+            print_reversed("the server's last troubles", troubles.take(60));
             print_reversed("the server's log ends with", log.lines().rev().take(30));
         }
         if let Some(mut child) = self.server.take() {
