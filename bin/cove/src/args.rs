@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod access;
 pub mod code;
+pub mod identity;
 pub mod lifecycle;
 pub mod sandbox;
 pub mod snapshot;
@@ -14,6 +15,7 @@ pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
 pub use code::CodeCommand;
+pub use identity::IdentityCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use ssh::{SshArgs, SshKeyCommand};
@@ -195,6 +197,9 @@ pub enum Command {
         #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
         bind: std::net::IpAddr,
     },
+    /// Identity tokens of sandboxes, for clouds and services that trust this server
+    #[command(subcommand)]
+    Identity(IdentityCommand),
     /// Log in to a sandbox with this machine's ssh, or make a token to log in with
     Ssh(SshArgs),
     /// Public keys that may log in over SSH

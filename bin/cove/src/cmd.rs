@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod egress;
 pub mod exec;
 pub mod forward;
+pub mod identity;
 pub mod images;
 pub mod look;
 pub mod meta;
@@ -101,6 +102,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             ports,
             bind,
         } => done(forward::run(&client, &sandbox, &ports, bind, json).await),
+        Command::Identity(command) => done(identity::run(&client, command, json).await),
         Command::Ssh(args) => ssh::run(&client, &args, json).await,
         Command::SshKey(command) => done(ssh::key(&client, command, json).await),
         Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),

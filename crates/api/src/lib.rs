@@ -11,6 +11,7 @@ pub mod error;
 pub mod event;
 pub mod file;
 pub mod host;
+pub mod identity;
 pub mod image;
 pub mod lifecycle;
 pub mod openapi;

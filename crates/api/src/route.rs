@@ -220,12 +220,6 @@ pub const PLANNED: &[(Verb, &str, &str)] = &[
     (Verb::Get, "/v1/secrets", "secrets"),
     (Verb::Post, "/v1/secrets", "secrets"),
     (Verb::Delete, "/v1/secrets/{secret}", "secrets"),
-    (
-        Verb::Get,
-        "/.well-known/openid-configuration",
-        "the identity issuer",
-    ),
-    (Verb::Get, "/.well-known/jwks.json", "the identity issuer"),
 ];
 
 macro_rules! operations {
@@ -293,6 +287,10 @@ operations! {
     SharePort = "port.share",
     UnsharePort = "port.unshare",
     ConnectPort = "port.connect",
+    IdentityToken = "identity.token",
+    RotateIdentity = "identity.rotate",
+    IdentityDiscovery = "identity.discovery",
+    IdentityKeys = "identity.keys",
     SshToken = "ssh.token",
     RevokeSsh = "ssh.revoke",
     SshHost = "ssh.host",
@@ -350,13 +348,20 @@ mod tests {
     }
 
     #[test]
-    fn only_health_and_the_contract_are_public() {
+    fn only_health_the_contract_and_the_keys_of_the_issuer_are_public() {
         let public: Vec<_> = ROUTES
             .iter()
             .filter(|r| r.access == Access::Public)
             .map(|r| r.path)
             .collect();
-        assert_eq!(public, ["/healthz", "/readyz", "/openapi.json"]);
+        let expected = [
+            "/.well-known/openid-configuration",
+            "/.well-known/jwks.json",
+            "/healthz",
+            "/readyz",
+            "/openapi.json",
+        ];
+        assert_eq!(public, expected);
     }
 
     #[test]

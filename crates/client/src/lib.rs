@@ -11,6 +11,7 @@ mod connection;
 mod egress;
 mod error;
 mod files;
+mod identity;
 mod ports;
 mod processes;
 mod sandboxes;

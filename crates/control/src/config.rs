@@ -7,6 +7,7 @@ use cove_model::network::Cidr;
 use cove_store::Quota;
 use time::OffsetDateTime;
 
+use crate::identity::IdentityConfig;
 use crate::previews::LinkKey;
 use crate::rate::RateLimit;
 
@@ -54,6 +55,8 @@ pub struct ControlConfig {
     pub tombstones_max: u64,
     /// Signs what lets visitors in without a key. Those signed with another one are worthless.
     pub link_key: LinkKey,
+    /// Who issues identity tokens.
+    pub identity: IdentityConfig,
 }
 
 impl Default for ControlConfig {
@@ -81,6 +84,7 @@ impl Default for ControlConfig {
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),
             tombstones_max: 100_000,
             link_key: LinkKey::random(),
+            identity: IdentityConfig::default(),
         }
     }
 }

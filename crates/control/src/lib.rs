@@ -34,6 +34,7 @@ mod following;
 mod guards;
 pub mod guest;
 mod hosts;
+pub mod identity;
 mod images;
 pub mod keys;
 mod lifecycle;
@@ -60,6 +61,7 @@ pub use budget::{Account, Budget, Charge};
 pub use code::{CodeContextRequest, CodeOutcome, CodeRequest, CodeRun};
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
+pub use cove_identity::{Discovery, Issuer, Jwks, Rotation};
 pub use cove_model::HostId;
 pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
@@ -77,6 +79,7 @@ pub use figures::TableSize;
 pub use following::{FollowError, Following, PIECE};
 pub use guest::{CommandLine, CommandRequest, GuestAccess, GuestAction};
 pub use hosts::Hosts;
+pub use identity::{IdentityConfig, IdentityToken, IdentityTokenRequest};
 pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
 pub use listeners::SharedEvent;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
@@ -107,6 +110,7 @@ struct Inner {
     callers: Callers,
     in_use: InUse,
     audit: audit::AuditLog,
+    identity: identity::IdentityKeys,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
@@ -155,6 +159,7 @@ impl Control {
             guards: Arc::new(guards::InProcess::default()),
             callers: Callers::default(),
             in_use: InUse::default(),
+            identity: identity::IdentityKeys::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
         }))

@@ -158,6 +158,12 @@ pub const LINK_DEFAULT_S: u64 = 3600;
 pub const LINK_MAX_S: u64 = 30 * DAY_S;
 pub const SSH_TOKEN_DEFAULT_S: u64 = 3600;
 pub const SSH_TOKEN_MAX_S: u64 = 30 * DAY_S;
+/// How long an identity token of a sandbox is valid. Whoever checks one does not ask us, so that a copy of a
+/// sandbox can use what it remembers for as long as this.
+pub const IDENTITY_TOKEN_DEFAULT_S: u64 = 300;
+pub const IDENTITY_TOKEN_MAX_S: u64 = 900;
+/// Whom an identity token is for.
+pub const AUDIENCE_MAX: usize = 512;
 /// An SSH public key in the form of an `authorized_keys` line.
 pub const SSH_PUBLIC_KEY_MAX: usize = 4096;
 /// Scopes of a key.

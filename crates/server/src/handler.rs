@@ -16,6 +16,7 @@ pub mod events;
 pub mod exec;
 pub mod files;
 pub mod host;
+pub mod identity;
 pub mod images;
 pub mod ports;
 pub mod processes;

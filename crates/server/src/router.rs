@@ -13,8 +13,8 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, code, egress, events, exec, files, host, images, ports, processes, quarantine,
-    sandboxes, snapshots, ssh, tenancy, tree,
+    attach, code, egress, events, exec, files, host, identity, images, ports, processes,
+    quarantine, sandboxes, snapshots, ssh, tenancy, tree,
 };
 use crate::state::App;
 
@@ -104,6 +104,10 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::SharePort => on(verb, ports::share),
         Op::UnsharePort => on(verb, ports::unshare),
         Op::ConnectPort => on(verb, ports::connect),
+        Op::IdentityToken => on(verb, identity::token),
+        Op::RotateIdentity => on(verb, identity::rotate),
+        Op::IdentityDiscovery => on(verb, identity::discovery),
+        Op::IdentityKeys => on(verb, identity::keys),
         Op::SshToken => on(verb, ssh::token),
         Op::RevokeSsh => on(verb, ssh::revoke),
         Op::SshHost => on(verb, ssh::host),

@@ -250,6 +250,16 @@ export interface components {
             /** @description Name or number, with `:group` if wanted. */
             user?: string | null;
         };
+        /** @description Body of `POST /v1/sandboxes/{id}/identity`. */
+        CreateIdentityToken: {
+            /** @description Whom the token is for, such as `sts.amazonaws.com`: the `aud` claim. */
+            audience: string;
+            /**
+             * Format: uint64
+             * @description How long the token is valid. Default: 300.
+             */
+            expires_s?: number | null;
+        };
         /** @description Body of `POST /v1/keys`. */
         CreateKey: {
             /**
@@ -621,6 +631,29 @@ export interface components {
             status: string;
             version: string;
         };
+        /** @description A public key, as RFC 7517 writes it. */
+        IdentityKey: {
+            alg: string;
+            e: string;
+            kid: string;
+            kty: string;
+            n: string;
+            use: string;
+        };
+        /** @description Answer of `GET /.well-known/jwks.json`: the public keys that check tokens. */
+        IdentityKeys: {
+            keys: components["schemas"]["IdentityKey"][];
+        };
+        /** @description A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256. */
+        IdentityToken: {
+            audience: string;
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`. */
+            issuer: string;
+            /** @description The `sub` claim: the SPIFFE id of the sandbox. */
+            subject: string;
+            token: string;
+        };
         Image: {
             created_at: components["schemas"]["Timestamp"];
             digest?: string | null;
@@ -813,6 +846,15 @@ export interface components {
         };
         /** @description No query at all: whatever is given is refused. */
         NoQuery: Record<string, never>;
+        /** @description Answer of `GET /.well-known/openid-configuration`. */
+        OpenIdConfiguration: {
+            claims_supported: string[];
+            id_token_signing_alg_values_supported: string[];
+            issuer: string;
+            jwks_uri: string;
+            response_types_supported: string[];
+            subject_types_supported: string[];
+        };
         Org: {
             created_at: components["schemas"]["Timestamp"];
             id: string;
@@ -1148,6 +1190,15 @@ export interface components {
             /** @description What it was before; rolling back to this undoes the rollback. */
             kept: components["schemas"]["Snapshot"];
             sandbox: components["schemas"]["Sandbox"];
+        };
+        /** @description Body of `POST /v1/identity/rotate`. */
+        RotateIdentityKeys: {
+            /**
+             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
+             *     signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
+             * @default false
+             */
+            at_once: boolean;
         };
         /** @description Body of `POST …/code/run`. */
         RunCode: {

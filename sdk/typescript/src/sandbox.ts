@@ -14,6 +14,7 @@ import { type ClientChoice, type ForkOptions, Forks, Snapshot, SNAPSHOT_PATIENCE
 import type {
   Egress,
   Event,
+  IdentityToken,
   Metrics,
   NetworkPolicy,
   Port,
@@ -442,6 +443,12 @@ export class Sandbox implements AsyncDisposable {
    */
   followEvents(after?: number, options: Cancel = {}): AsyncGenerator<Event, void, undefined> {
     return this.#client._events(sandboxPath(this.id, "/events"), after, options.signal);
+  }
+
+  /** A token that says which sandbox its holder is, valid for `expires` seconds (300 by default, at most 900). */
+  async identityToken(audience: string, options: Cancel & { expires?: number } = {}): Promise<IdentityToken> {
+    const json = { audience, expires_s: wholeSeconds("expires", options.expires) };
+    return this.#client._get<IdentityToken>(this.#call("POST", "/identity", { json, signal: options.signal }));
   }
 
   /** How to log in by SSH, with a token that is good for `expires` seconds. */

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::{Control, ControlError, Hosts, SystemClock, TokenHash};
+use cove_control::{Control, ControlError, Hosts, IdentityConfig, Issuer, SystemClock, TokenHash};
 use cove_runner_api::wire;
 use cove_server::{App, LogLosses, PreviewUrl, SshPlace, TlsPem};
 use cove_store::{Store, StoreError};
@@ -187,6 +187,12 @@ async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
         let runner = Arc::new(wire::Client::new(settings.runner_socket()));
         let mut with = settings.control();
         with.link_key = secrets::link_key(&settings.control_dir())?;
+        with.identity = IdentityConfig {
+            issuer: Issuer::parse(&config.issuer).map_err(|error| ServeError::Settings {
+                message: format!("identity_issuer {error}"),
+            })?,
+            key_file: Some(settings.control_dir().join(secrets::IDENTITY_KEYS_FILE)),
+        };
         let hosts = Hosts::only(config.host.clone(), runner);
         let control = Control::new(with, store, hosts, Arc::new(SystemClock));
         match prepare(&control, config).await? {

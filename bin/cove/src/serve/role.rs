@@ -31,6 +31,8 @@ pub struct RoleConfig {
     pub preview_url: Option<String>,
     /// Host and port by which the SSH gateway is reached; its socket comes after the previews'.
     pub ssh: Option<(String, u16)>,
+    /// The URL in identity tokens.
+    pub issuer: String,
     /// The supervisor; a child that finds another parent was left alone.
     pub parent: i32,
 }

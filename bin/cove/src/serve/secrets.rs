@@ -9,6 +9,8 @@ use super::ServeError;
 use super::supervisor::write_file;
 
 const HOST_KEY_FILE: &str = "ssh_host_ed25519_key";
+/// What signs identity tokens. Removing the file makes those tokens worthless and new keys.
+pub const IDENTITY_KEYS_FILE: &str = "identity.keys";
 const LINK_KEY_FILE: &str = "link.key";
 
 /// What signs links to previews. Removing the file makes all of them worthless.

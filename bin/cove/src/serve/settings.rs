@@ -44,6 +44,7 @@ pub struct Settings {
     pub preview_url: String,
     pub ssh_listen: String,
     pub ssh_host: String,
+    pub identity_issuer: String,
     pub data_dir: PathBuf,
     pub database: String,
     pub tls_certificate: Option<PathBuf>,
@@ -106,6 +107,7 @@ impl Default for Settings {
             preview_url: String::new(),
             ssh_listen: String::new(),
             ssh_host: String::new(),
+            identity_issuer: String::new(),
             data_dir: crate::connect::DEFAULT_DATA_DIR.into(),
             database: String::new(),
             tls_certificate: None,
@@ -185,6 +187,7 @@ settings! {
     preview_url "URL" "Where previews are reached from outside; empty: localhost and that port";
     ssh_listen "ADDRESS" "Where the SSH gateway listens; empty: two ports after the API's; off: no gateway";
     ssh_host "HOST" "Where the SSH gateway is reached from outside, as host or host:port; empty: where it listens";
+    identity_issuer "URL" "Where verifiers of identity tokens find this server, https for clouds: the iss claim; empty: where the API listens";
     data_dir "DIR" "Where everything is kept";
     database "URL" "postgres://… for the database; empty: SQLite in the data directory";
     tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
@@ -390,6 +393,10 @@ impl Settings {
             cove_server::PreviewUrl::parse(&self.preview_url)
                 .map_err(|error| wrong(format!("preview_url: {error}")))?;
         }
+        if !self.identity_issuer.is_empty() {
+            cove_control::Issuer::parse(&self.identity_issuer)
+                .map_err(|error| wrong(format!("identity_issuer {error}")))?;
+        }
         if !matches!(self.log_format.as_str(), "text" | "json") {
             return Err(wrong("log_format must be text or json".into()));
         }
@@ -541,6 +548,14 @@ impl Settings {
         match self.preview_url.as_str() {
             "" => format!("{scheme}://localhost:{}", listening.port()),
             url => url.to_owned(),
+        }
+    }
+
+    /// Who issues identity tokens of a server that listens there.
+    pub fn issuer(&self, url: &str) -> String {
+        match self.identity_issuer.as_str() {
+            "" => url.to_owned(),
+            issuer => issuer.to_owned(),
         }
     }
 

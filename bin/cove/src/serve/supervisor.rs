@@ -132,6 +132,7 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
     let mut role = RoleConfig {
         preview_url,
         ssh,
+        issuer: settings.issuer(&url),
         account,
         host,
         root_key_hash: token.hash().as_str().to_owned(),

@@ -17,6 +17,7 @@ mod disk;
 mod documents;
 mod e2b;
 mod harness;
+mod identity;
 mod idle;
 mod logging;
 mod memory;

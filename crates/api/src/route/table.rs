@@ -6,8 +6,8 @@ use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, code, file, host, image, port, process, quarantine, sandbox,
-    snapshot, ssh, tenancy,
+    NoQuery, Page, PageQuery, code, file, host, identity, image, port, process, quarantine,
+    sandbox, snapshot, ssh, tenancy,
 };
 
 const fn get(
@@ -424,6 +424,38 @@ pub const ROUTES: &[Route] = &[
         Use,
         "Take back all SSH tokens of a sandbox",
     ),
+    post(
+        Op::IdentityToken,
+        "/v1/sandboxes/{id}/identity",
+        Use,
+        "Make an identity token of a sandbox",
+    )
+    .body::<identity::CreateIdentityToken>()
+    .reply::<identity::IdentityToken>(201),
+    post(
+        Op::RotateIdentity,
+        "/v1/identity/rotate",
+        Admin,
+        "Replace the key that signs identity tokens",
+    )
+    .optional_body::<identity::RotateIdentityKeys>()
+    .reply::<identity::IdentityKeys>(200),
+    get(
+        Op::IdentityDiscovery,
+        "/.well-known/openid-configuration",
+        Read,
+        "The issuer of identity tokens",
+    )
+    .reply::<identity::OpenIdConfiguration>(200)
+    .public(),
+    get(
+        Op::IdentityKeys,
+        "/.well-known/jwks.json",
+        Read,
+        "The public keys that check identity tokens",
+    )
+    .reply::<identity::IdentityKeys>(200)
+    .public(),
     get(
         Op::SshHost,
         "/v1/ssh",

@@ -8,6 +8,7 @@ mod bodies;
 mod egress;
 mod harness;
 mod hostile;
+mod identity;
 mod leaving;
 mod limits;
 mod live;

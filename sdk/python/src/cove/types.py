@@ -393,6 +393,19 @@ class Event:
 
 
 @dataclass(frozen=True)
+class IdentityToken:
+    """A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256."""
+
+    token: str
+    expires_at: datetime
+    #: The ``iss`` claim; its keys are at ``ISSUER/.well-known/jwks.json``.
+    issuer: str
+    #: The ``sub`` claim: the SPIFFE id of the sandbox.
+    subject: str
+    audience: str
+
+
+@dataclass(frozen=True)
 class SshAccess:
     """How to log in to a sandbox by SSH. ``command`` is what to type."""
 

@@ -245,6 +245,16 @@ fn table() -> String {
             "422",
         ),
         (
+            "Identity token",
+            format!(
+                "{}, default {}",
+                seconds(IDENTITY_TOKEN_MAX_S),
+                seconds(IDENTITY_TOKEN_DEFAULT_S)
+            ),
+            "422",
+        ),
+        ("Audience of an identity token", bytes(AUDIENCE_MAX), "422"),
+        (
             "SSH token",
             format!(
                 "{}, default {}",

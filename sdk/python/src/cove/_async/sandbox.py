@@ -27,6 +27,7 @@ from ..types import (
     Command,
     Egress,
     Event,
+    IdentityToken,
     Metrics,
     Port,
     ProcessInfo,
@@ -486,6 +487,18 @@ class AsyncSandbox:
                 yield event
         finally:
             await events.aclose()
+
+    async def identity_token(self, audience: str, *, expires: Optional[float] = None) -> IdentityToken:
+        """A token that says which sandbox its holder is, valid for ``expires`` seconds (300 by default, at most 900).
+
+        >>> async with AsyncSandbox() as box:
+        ...     token = await box.identity_token("sts.amazonaws.com")
+        ...     token.subject.endswith(f"/sandbox/{box.id}")
+        True
+        """
+        body = present(audience=audience, expires_s=whole_seconds("expires", expires))
+        call = Call("POST", sandbox_path(await self._reach(), "/identity"), json=body)
+        return decode(IdentityToken, await self._client._json(call))
 
     async def ssh(self, *, expires: Optional[float] = None) -> SshAccess:
         """How to log in by SSH, with a token that is good for ``expires`` seconds.

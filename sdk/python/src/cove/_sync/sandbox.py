@@ -28,6 +28,7 @@ from ..types import (
     Command,
     Egress,
     Event,
+    IdentityToken,
     Metrics,
     Port,
     ProcessInfo,
@@ -480,6 +481,18 @@ class Sandbox:
                 yield event
         finally:
             events.close()
+
+    def identity_token(self, audience: str, *, expires: Optional[float] = None) -> IdentityToken:
+        """A token that says which sandbox its holder is, valid for ``expires`` seconds (300 by default, at most 900).
+
+        >>> with Sandbox() as box:
+        ...     token = box.identity_token("sts.amazonaws.com")
+        ...     token.subject.endswith(f"/sandbox/{box.id}")
+        True
+        """
+        body = present(audience=audience, expires_s=whole_seconds("expires", expires))
+        call = Call("POST", sandbox_path(self._reach(), "/identity"), json=body)
+        return decode(IdentityToken, self._client._json(call))
 
     def ssh(self, *, expires: Optional[float] = None) -> SshAccess:
         """How to log in by SSH, with a token that is good for ``expires`` seconds.

@@ -1,0 +1,69 @@
+//! Identity tokens of sandboxes, and the documents by which others check them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Body of `POST /v1/sandboxes/{id}/identity`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateIdentityToken {
+    /// Whom the token is for, such as `sts.amazonaws.com`: the `aud` claim.
+    #[schemars(length(min = 1, max = cove_limits::AUDIENCE_MAX))]
+    pub audience: String,
+    /// How long the token is valid. Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = cove_limits::IDENTITY_TOKEN_MAX_S))]
+    pub expires_s: Option<u64>,
+}
+
+/// A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IdentityToken {
+    pub token: String,
+    pub expires_at: Timestamp,
+    /// The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`.
+    pub issuer: String,
+    /// The `sub` claim: the SPIFFE id of the sandbox.
+    pub subject: String,
+    pub audience: String,
+}
+
+/// Body of `POST /v1/identity/rotate`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RotateIdentityKeys {
+    /// Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
+    /// signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
+    pub at_once: bool,
+}
+
+/// Answer of `GET /.well-known/openid-configuration`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OpenIdConfiguration {
+    pub issuer: String,
+    pub jwks_uri: String,
+    pub response_types_supported: Vec<String>,
+    pub subject_types_supported: Vec<String>,
+    pub id_token_signing_alg_values_supported: Vec<String>,
+    pub claims_supported: Vec<String>,
+}
+
+/// Answer of `GET /.well-known/jwks.json`: the public keys that check tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IdentityKeys {
+    pub keys: Vec<IdentityKey>,
+}
+
+/// A public key, as RFC 7517 writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IdentityKey {
+    pub kty: String,
+    #[serde(rename = "use")]
+    pub usage: String,
+    pub alg: String,
+    pub kid: String,
+    pub n: String,
+    pub e: String,
+}
