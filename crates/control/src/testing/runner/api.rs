@@ -1,0 +1,369 @@
+//! What the host in memory answers to control.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle};
+use cove_runner_api::{
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
+    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    TierReport,
+};
+
+use super::{GuestKind, MemoryRunner, answer, missing};
+use crate::testing::Call;
+
+#[async_trait]
+impl RunnerApi for MemoryRunner {
+    async fn create(&self, request: CreateRequest) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Create, Some(&request.id)).await?;
+        answer(lost, self.create_now(request))
+    }
+
+    async fn get(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Get, Some(id)).await?;
+        answer(lost, self.find(id))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxView>, RunnerError> {
+        let lost = self.enter(Call::List, None).await?;
+        let all = self
+            .world()
+            .sandboxes
+            .values()
+            .map(|one| one.view.clone())
+            .collect();
+        answer(lost, Ok(all))
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Start, Some(id)).await?;
+        let state = self.find(id)?.state;
+        lifecycle::step(state, lifecycle::Step::Start)?;
+        self.set_state(id, State::Running, None);
+        answer(lost, self.find(id))
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace_ms: u64) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Stop, Some(id)).await?;
+        let state = self.find(id)?.state;
+        lifecycle::step(state, lifecycle::Step::Stop)?;
+        self.set_state(id, State::Stopped, None);
+        answer(lost, self.find(id))
+    }
+
+    async fn delete(&self, id: &SandboxId) -> Result<(), RunnerError> {
+        let lost = self.enter(Call::Delete, Some(id)).await?;
+        if self.world().sandboxes.remove(id).is_some() {
+            self.set_state(id, State::Gone, None);
+        }
+        answer(lost, Ok(()))
+    }
+
+    async fn reinstate(&self, request: Reinstate) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Start, Some(&request.id)).await?;
+        let id = request.id;
+        self.find(&id)?;
+        if let Some(one) = self.world().sandboxes.get_mut(&id) {
+            one.view.set_aside = false;
+            one.view.limits = request.spec.resources.clone();
+            one.view.spec = request.spec;
+            one.view.image = request.image;
+        }
+        self.set_state(&id, State::Stopped, None);
+        answer(lost, self.find(&id))
+    }
+
+    async fn resize(
+        &self,
+        id: &SandboxId,
+        patch: ResourcesPatch,
+    ) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resize, Some(id)).await?;
+        let old = self.find(id)?.limits;
+        let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
+            message: error.to_string(),
+        })?;
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            // The spec stays what the sandbox was made with, as on a real host.
+            one.view.limits = new;
+        }
+        answer(lost, self.find(id))
+    }
+
+    async fn set_network(
+        &self,
+        id: &SandboxId,
+        policy: NetworkPolicy,
+    ) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resize, Some(id)).await?;
+        self.find(id)?;
+        if let Some(one) = self.world().sandboxes.get_mut(id) {
+            one.view.spec.network = policy;
+        }
+        answer(lost, self.find(id))
+    }
+
+    async fn sample(&self, id: &SandboxId) -> Result<Sample, RunnerError> {
+        let lost = self.enter(Call::Sample, Some(id)).await?;
+        answer(lost, self.sample_now(id))
+    }
+
+    async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError> {
+        let lost = self.enter(Call::Samples, None).await?;
+        let all = self
+            .ids()
+            .into_iter()
+            .filter_map(|id| {
+                let sample = self.sample_now(&id).ok()?;
+                sample.running.then_some((id, sample))
+            })
+            .collect();
+        answer(lost, Ok(all))
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.enter(Call::Connect, Some(id)).await?;
+        let state = self.find(id)?.state;
+        if state != State::Running {
+            return Err(RunnerError::Conflict {
+                request: "connect to".into(),
+                state,
+            });
+        }
+        let silent = |message: String| RunnerError::GuestUnreachable { message };
+        let guest = self.world().guest.clone();
+        match guest {
+            GuestKind::Unreachable => Err(silent("there is no guest in memory".into())),
+            GuestKind::Socket(path) => tokio::net::UnixStream::connect(path)
+                .await
+                .map(GuestStream::Unix)
+                .map_err(|error| silent(error.to_string())),
+            GuestKind::Scripted(script) => Ok(script.connect()),
+        }
+    }
+
+    async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
+        self.enter(Call::Events, None).await?;
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let batch = || {
+            let world = self.world();
+            let skip = after.saturating_sub(world.forgotten);
+            let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+            let events: Vec<_> = world.events.iter().skip(skip).cloned().collect();
+            EventBatch {
+                next: world.forgotten + world.events.len() as u64,
+                lost: after > 0 && after < world.forgotten,
+                life: format!("life-{}", world.lives),
+                events,
+            }
+        };
+        let now = batch();
+        if !now.events.is_empty() || wait_ms == 0 {
+            return Ok(now);
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(wait_ms), changed).await;
+        Ok(batch())
+    }
+
+    async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
+        self.reached()?;
+        Ok(self.egress.read(query).await)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Freeze, Some(id)).await?;
+        answer(lost, self.freeze_now(id))
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Pause, Some(id)).await?;
+        answer(lost, self.pause_now(id))
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
+        let lost = self.enter(Call::Resume, Some(id)).await?;
+        answer(lost, self.resume_now(id))
+    }
+
+    async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
+        let lost = self.enter(Call::Snapshot, Some(&request.sandbox)).await?;
+        answer(lost, self.snapshot_now(request))
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {
+        self.enter(Call::Snapshots, None).await?;
+        Ok(self.world().snapshots.values().cloned().collect())
+    }
+
+    async fn get_snapshot(&self, id: &SnapshotId) -> Result<SnapshotView, RunnerError> {
+        self.reached()?;
+        self.check_made(id)?;
+        let found = self.world().snapshots.get(id).cloned();
+        found.ok_or_else(|| missing("snapshot", id.as_str()))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError> {
+        let lost = self.enter(Call::DeleteSnapshot, None).await?;
+        self.check_made(id)?;
+        self.world().snapshots.remove(id);
+        answer(lost, Ok(()))
+    }
+
+    async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError> {
+        let lost = self.enter(Call::Rollback, Some(&request.sandbox)).await?;
+        answer(lost, self.rollback_now(request))
+    }
+
+    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+        self.enter(Call::Export, None).await?;
+        self.export_now(id)
+    }
+
+    async fn import_snapshot(
+        &self,
+        id: SnapshotId,
+        file: GuestStream,
+    ) -> Result<Imported, RunnerError> {
+        let lost = self.enter(Call::Import, None).await?;
+        answer(lost, self.import_now(id, file).await)
+    }
+
+    async fn image_from_snapshot(
+        &self,
+        id: &SnapshotId,
+        name: &str,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
+        self.get_snapshot(id).await?;
+        let source = ImageSource::Registry {
+            reference: name.to_owned(),
+            username: None,
+            password: None,
+        };
+        self.add_image(source, owner).await
+    }
+
+    async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
+        self.enter(Call::Images, None).await?;
+        Ok(self.world().images.clone())
+    }
+
+    async fn add_image(
+        &self,
+        source: ImageSource,
+        owner: ImageOwner,
+    ) -> Result<ImageJob, RunnerError> {
+        self.enter(Call::AddImage, None).await?;
+        let name = match &source {
+            ImageSource::Registry { reference, .. } => reference.clone(),
+            ImageSource::Debian => "debian".into(),
+            ImageSource::CodeInterpreter => "code-interpreter".into(),
+            ImageSource::Local { name, .. } => name.clone(),
+        };
+        if !self
+            .world()
+            .images
+            .iter()
+            .any(|image| image.names.contains(&name))
+        {
+            self.add_named_image(&name);
+        }
+        let mut world = self.world();
+        // As on a real host, what an organisation asks for is fetched for it alone.
+        let mut fetches = world.fetches.iter();
+        let same = fetches.find(|(_, other, whose)| *other == source && *whose == owner);
+        if let Some(job) = same.and_then(|(id, ..)| world.jobs.get(id))
+            && job.state == JobState::Running
+        {
+            return Ok(job.clone());
+        }
+        let image = world
+            .images
+            .iter()
+            .find(|image| image.names.contains(&name));
+        let job = ImageJob {
+            id: format!("job-{}", world.fetches.len() + 1),
+            name: name.clone(),
+            state: match world.fetching {
+                true => JobState::Running,
+                false => JobState::Done,
+            },
+            stage: "done".into(),
+            done_bytes: 1,
+            total_bytes: Some(1),
+            warnings: Vec::new(),
+            image: image.cloned(),
+            error: None,
+        };
+        world.jobs.insert(job.id.clone(), job.clone());
+        world.fetches.insert(0, (job.id.clone(), source, owner));
+        Ok(job)
+    }
+
+    async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError> {
+        self.reached()?;
+        let found = self.world().jobs.get(id).cloned();
+        found.ok_or_else(|| missing("image job", id))
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
+        self.reached()?;
+        let mut world = self.world();
+        let mut sandboxes = world.sandboxes.values().map(|one| &one.view.image);
+        let mut snapshots = world.snapshots.values().map(|view| &view.image);
+        if sandboxes.any(|image| image.as_str() == id)
+            || snapshots.any(|image| image.as_str() == id)
+        {
+            return Err(RunnerError::InUse {
+                message: "sandboxes or snapshots use it".into(),
+            });
+        }
+        let before = world.images.len();
+        world.images.retain(|image| image.id.as_str() != id);
+        if world.images.len() == before {
+            return Err(missing("image", id));
+        }
+        Ok(())
+    }
+
+    async fn identity(&self) -> Result<HostIdentity, RunnerError> {
+        self.enter(Call::Identity, None).await?;
+        let host = self.world().impostor.clone();
+        Ok(HostIdentity {
+            host: host.unwrap_or_else(|| self.id.clone()),
+        })
+    }
+
+    async fn check(&self) -> Result<(), RunnerError> {
+        self.reached()?;
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<HostReport, RunnerError> {
+        self.reached()?;
+        let world = self.world();
+        let count = world.sandboxes.len() as u64;
+        Ok(HostReport {
+            cpus: 2,
+            memory_bytes: 1 << 34,
+            disk_bytes: 1 << 40,
+            disk_free_bytes: 1 << 39,
+            promised_cpu: count as f64,
+            promised_memory_bytes: 0,
+            promised_disk_bytes: 0,
+            sandboxes: count,
+            running: count,
+            warm: 0,
+            tiers: vec![TierReport {
+                name: "container".into(),
+                usable: true,
+                capabilities: Vec::new(),
+            }],
+            findings: Vec::new(),
+        })
+    }
+}
