@@ -1,9 +1,10 @@
-//! What goes wrong, told to a person on standard error, with the exit code scripts rely on.
+//! What goes wrong, reported to a person on standard error, with the exit code scripts rely on.
 
 use std::io::{self, Write};
 
 use cove_api::ErrorCode;
 use cove_client::ClientError;
+pub use cove_model::error::chain;
 
 /// Something failed.
 pub const FAILED: u8 = 1;
@@ -110,17 +111,6 @@ impl CliError {
 /// A line on standard error. Where that cannot be written to, the exit code still tells.
 fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// An error and what caused it, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(cause) = below {
-        text.push_str(&format!(": {cause}"));
-        below = cause.source();
-    }
-    text
 }
 
 /// Prints the error, its causes and what to do; returns the exit code.

@@ -5,16 +5,14 @@
 //! in by a layer.
 
 use axum::extract::Request;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_control::{ControlError, ErrorCode, GuestError};
-use cove_dialect::{BodyError, FollowError};
+use cove_dialect::{BodyError, FollowError, refused};
+use cove_model::error::chain;
 use cove_protocol::message::ErrorCode as GuestCode;
 use serde::Serialize;
-
-/// Bytes of a message shown to a caller; what a guest says may be long.
-const MESSAGE_MAX: usize = 2048;
 
 const COMMAND_NOT_FOUND: &str = "COMMAND_NOT_FOUND";
 
@@ -41,14 +39,10 @@ struct Body<'a> {
 
 impl Refusal {
     pub fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.len() > MESSAGE_MAX {
-            message.truncate(message.floor_char_boundary(MESSAGE_MAX));
-        }
         Self {
             status,
             code,
-            message,
+            message: refused::shown(message),
             retry_after_s: None,
             cause: None,
         }
@@ -68,11 +62,23 @@ impl Refusal {
         self.code == COMMAND_NOT_FOUND
     }
 
+    /// The same under a status and a code that say more, where there are any.
+    fn known_as(self, known: Option<(u16, &'static str)>) -> Self {
+        match known {
+            Some((status, code)) => Self {
+                status,
+                code,
+                ..self
+            },
+            None => self,
+        }
+    }
+
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    fn told<'a>(&'a self, source: &'a str) -> Body<'a> {
+    fn as_body<'a>(&'a self, source: &'a str) -> Body<'a> {
         Body {
             status_code: self.status,
             message: &self.message,
@@ -83,17 +89,14 @@ impl Refusal {
 
     /// The same as a text, for where it is not the whole answer.
     pub fn json(&self, source: &str) -> String {
-        serde_json::to_string(&self.told(source)).unwrap_or_default()
+        serde_json::to_string(&self.as_body(source)).unwrap_or_default()
     }
 
     fn body(&self, source: &str) -> Response {
-        let mut response = axum::Json(self.told(source)).into_response();
+        let mut response = axum::Json(self.as_body(source)).into_response();
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if let Some(seconds) = self.retry_after_s {
-            let value = HeaderValue::from(seconds);
-            response.headers_mut().insert(header::RETRY_AFTER, value);
-        }
+        refused::add_retry_after(&mut response, self.retry_after_s);
         response
     }
 }
@@ -108,14 +111,14 @@ impl IntoResponse for Refusal {
 }
 
 pub async fn from_api(request: Request, next: Next) -> Response {
-    told(request, next, "DAYTONA_API").await
+    with_body(request, next, "DAYTONA_API").await
 }
 
 pub async fn from_daemon(request: Request, next: Next) -> Response {
-    told(request, next, "DAYTONA_DAEMON").await
+    with_body(request, next, "DAYTONA_DAEMON").await
 }
 
-async fn told(request: Request, next: Next, source: &str) -> Response {
+async fn with_body(request: Request, next: Next, source: &str) -> Response {
     let head = *request.method() == Method::HEAD;
     let mut response = next.run(request).await;
     let Some(refusal) = response.extensions_mut().remove::<Refusal>() else {
@@ -129,18 +132,6 @@ async fn told(request: Request, next: Next, source: &str) -> Response {
         *response.body_mut() = axum::body::Body::empty();
     }
     response
-}
-
-/// An error and everything below it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(error) = below {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        below = error.source();
-    }
-    text
 }
 
 impl From<ControlError> for Refusal {
@@ -189,10 +180,7 @@ impl From<ControlError> for Refusal {
             | ErrorCode::NoSuchUser
             | ErrorCode::HeadersTooLarge => (error.code.status(), "BAD_REQUEST"),
         };
-        let message = match &error.hint {
-            Some(hint) => format!("{}; {hint}", error.message),
-            None => error.message.clone(),
-        };
+        let message = refused::message_of(&error);
         let cause = error.source.as_deref().map(|source| chain(source));
         Self {
             retry_after_s: error.retry_after_s,
@@ -212,15 +200,7 @@ impl From<GuestError> for Refusal {
             Some(GuestCode::Gone) => Some((410, "COMMAND_ALREADY_COMPLETED")),
             _ => None,
         };
-        let told = Self::from(ControlError::from(error));
-        match known {
-            Some((status, code)) => Self {
-                status,
-                code,
-                ..told
-            },
-            None => told,
-        }
+        Self::from(ControlError::from(error)).known_as(known)
     }
 }
 
@@ -246,15 +226,7 @@ pub fn about_path(error: GuestError) -> Refusal {
         ) => Some((400, "INVALID_FILE_PATH")),
         _ => None,
     };
-    let told = Refusal::from(ControlError::from(error));
-    match known {
-        Some((status, code)) => Refusal {
-            status,
-            code,
-            ..told
-        },
-        None => told,
-    }
+    Refusal::from(ControlError::from(error)).known_as(known)
 }
 
 impl From<BodyError> for Refusal {
@@ -272,11 +244,6 @@ impl From<BodyError> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_messages_are_cut_between_characters() {
-        assert!(Refusal::invalid("ü".repeat(5000)).message.len() <= MESSAGE_MAX);
-    }
 
     #[test]
     fn every_code_of_the_control_plane_is_a_status_the_sdk_can_tell() {

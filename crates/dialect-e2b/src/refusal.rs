@@ -1,15 +1,14 @@
 //! Refusals, in the three forms E2B's clients read: the plane's, envd's plain HTTP, and Connect's.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use cove_control::{ControlError, ErrorCode, GuestError};
-use cove_dialect::{BodyError, FollowError};
+use cove_dialect::{BodyError, FollowError, refused};
+use cove_model::error::chain;
 use cove_protocol::message::ErrorCode as GuestCode;
 use serde_json::{Value, json};
 
-/// Bytes of a message shown to a caller; what a guest says may be long.
-const MESSAGE_MAX: usize = 2048;
 /// Clients tell by these words that a sandbox does not run, and not that something is missing in it.
 pub const NOT_RUNNING: &str = "The sandbox was not found";
 
@@ -64,11 +63,9 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
         Self {
             kind,
-            message,
+            message: refused::shown(message),
             retry_after_s: None,
         }
     }
@@ -116,10 +113,7 @@ impl Refusal {
 
     fn with(self, status: StatusCode, body: Value) -> Response {
         let mut response = (status, Json(body)).into_response();
-        if let Some(seconds) = self.retry_after_s {
-            let value = HeaderValue::from(seconds);
-            response.headers_mut().insert(header::RETRY_AFTER, value);
-        }
+        refused::add_retry_after(&mut response, self.retry_after_s);
         response
     }
 }
@@ -199,15 +193,17 @@ impl From<ControlError> for Refusal {
             | ErrorCode::HeadersTooLarge => Kind::Invalid,
         };
         if let Some(source) = &error.source {
-            tracing::warn!(code = error.code.as_str(), message = error.message, cause = %source, "an E2B request failed");
+            let cause = chain(source.as_ref());
+            tracing::warn!(
+                code = error.code.as_str(),
+                message = error.message,
+                cause,
+                "an E2B request failed"
+            );
         }
-        let message = match &error.hint {
-            Some(hint) => format!("{}; {hint}", error.message),
-            None => error.message,
-        };
         Self {
             retry_after_s: error.retry_after_s,
-            ..Self::new(kind, message)
+            ..Self::new(kind, refused::message_of(&error))
         }
     }
 }
@@ -227,11 +223,11 @@ pub fn entry(error: ControlError) -> Refusal {
 impl From<GuestError> for Refusal {
     fn from(error: GuestError) -> Self {
         if let GuestError::Connect(cause) = &error
-            && let Some(told) = cause
+            && let Some(refused) = cause
                 .get_ref()
                 .and_then(|inner| inner.downcast_ref::<ControlError>())
         {
-            return entry(told.again());
+            return entry(refused.again());
         }
         let GuestError::Refused { code, message } = error else {
             return ControlError::from(error).into();

@@ -12,6 +12,7 @@ mod asking;
 mod body;
 mod front;
 mod output;
+pub mod refused;
 mod streams;
 mod tab;
 mod wire;

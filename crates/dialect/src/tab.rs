@@ -41,7 +41,7 @@ impl Tab {
         Ok(())
     }
 
-    /// So many bytes more. Strangers have no account, and nothing of theirs is held.
+    /// So many bytes more. Unknown senders have no account, and nothing of theirs is held.
     pub fn take(&self, bytes: usize) -> Result<(), ControlError> {
         match &mut *self.known() {
             Some(known) => known.charge.take(bytes),

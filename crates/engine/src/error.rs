@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use cove_image::ImageError;
 use cove_isolation::IsolationError;
+pub use cove_model::error::chain;
 use cove_pool::PoolError;
 use cove_runner_api::RunnerError;
 
@@ -49,18 +50,6 @@ impl EngineError {
             .collect();
         Self::NoDiskLimits(lacking.join(", "))
     }
-}
-
-/// An error with everything below it in one line: what crosses the socket has no source.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 pub fn from_isolation(error: IsolationError) -> RunnerError {

@@ -107,6 +107,18 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
+/// An error and everything below it, in one line; for logs and for messages that show causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        below = error.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cove_api::{ErrorBody, ErrorCode, ErrorDetail};
 use cove_control::ControlError;
+pub use cove_model::error::chain;
 use cove_protocol::client::GuestError;
 use cove_protocol::message::ErrorCode as GuestCode;
 
@@ -68,18 +69,6 @@ impl Failure {
             request_id: request_id.to_owned(),
         }
     }
-}
-
-/// An error and everything below it, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(error) = below {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        below = error.source();
-    }
-    text
 }
 
 impl IntoResponse for Failure {
