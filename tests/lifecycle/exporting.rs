@@ -1,5 +1,5 @@
 //! Snapshots that leave a host as one file and come in as one, and images made of them. What comes
-//! in is a stranger's: damaged, forged and hostile files are refused whole and leave nothing.
+//! in is untrusted: damaged, forged and hostile files are refused whole and leave nothing.
 
 use std::time::Duration;
 
@@ -300,7 +300,7 @@ impl Forged {
     }
 
     fn ended(self, key: &[u8], signature: &[u8]) -> Vec<u8> {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let hex = |bytes: &[u8]| hex::encode(bytes);
         let end = json!({ "key": hex(key), "signature": hex(signature) });
         let bytes = serde_json::to_vec(&end).unwrap();
         self.section(255, &bytes).bytes

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_model::{KeyId, OrgId, SandboxId, Steady};
+use cove_model::{KeyId, OrgId, RateLimit, SandboxId, Steady, TokenBucket};
 use cove_store::{Key, PageRequest, SandboxRecord, Scope};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
-use crate::rate::{Bucket, RateLimit};
 use crate::shares::source;
 
 /// The purpose of tokens that let their holder visit every port of a sandbox.
@@ -28,7 +27,7 @@ const TOKEN_MAX: usize = 192;
 const PAGE: u32 = 1000;
 /// Tokens compared in one search.
 const CANDIDATES_MAX: usize = 200_000;
-/// How long a search waits for the one before it: strangers can ask for them.
+/// How long a search waits for the one before it: callers without a key can ask for them.
 const SEARCH_WAIT: Duration = Duration::from_secs(10);
 /// Candidates compared before others get a turn.
 const COMPARED_AT_ONCE: usize = 1024;
@@ -41,7 +40,7 @@ const SEARCH_RATE: RateLimit = RateLimit {
     per_second: 2.0,
     burst: 20.0,
 };
-/// Addresses remembered; those of strangers, so their number must be bounded.
+/// Addresses remembered; those of unknown senders, so their number must be bounded.
 const ADDRESSES_MAX: usize = 10_000;
 
 /// A token that might have been what somebody signed with.
@@ -65,7 +64,7 @@ pub(crate) struct Searches {
     found: Mutex<HashMap<Vec<u8>, Candidate>>,
     /// Tokens given away since this started: a sandbox that was just made is found among them.
     given: Mutex<HashMap<String, (&'static str, SandboxId)>>,
-    askers: Mutex<HashMap<IpAddr, Bucket>>,
+    askers: Mutex<HashMap<IpAddr, TokenBucket<Steady>>>,
 }
 
 impl Searches {
@@ -82,15 +81,15 @@ impl Searches {
         };
         let mut askers = self.askers.lock();
         if askers.len() >= ADDRESSES_MAX {
-            askers.retain(|_, bucket| !bucket.is_full(SEARCH_RATE, now));
+            askers.retain(|_, bucket| !bucket.is_full(now));
         }
-        // More strangers than can be told apart: begin anew rather than grow.
+        // More addresses than are remembered: begin anew rather than grow.
         if askers.len() >= ADDRESSES_MAX {
             askers.clear();
         }
         let bucket = askers.entry(source(address));
-        let bucket = bucket.or_insert_with(|| Bucket::full(SEARCH_RATE, now));
-        bucket.take(SEARCH_RATE, now).is_ok()
+        let bucket = bucket.or_insert_with(|| TokenBucket::full(SEARCH_RATE, now));
+        bucket.take(1, now).is_ok()
     }
 
     fn give(&self, purpose: &'static str, token: &str, sandbox: &SandboxId) {
@@ -182,7 +181,7 @@ impl Control {
         if !link_key.is_mark(purpose, &subject(id, &key), tag) {
             return Err(not_valid());
         }
-        // From here on the token is known to be ours: what is told is told to its owner.
+        // From here on the token is known to be ours: what is answered goes to its owner.
         let record = self.store().any_sandbox(id).await?;
         let record = record
             .filter(|record| record.deleted_at.is_none())
@@ -230,7 +229,7 @@ impl Control {
     }
 
     /// The sandbox and token that `fits`, for what names neither but was made with a token; `mark` is what
-    /// is told apart by. `fits` must be cheap: the first time it is asked for every sandbox and key there
+    /// is distinguished by. `fits` must be cheap: the first time it is asked for every sandbox and key there
     /// is, and after that for the one that was found.
     pub async fn token_that(
         &self,

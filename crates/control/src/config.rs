@@ -9,13 +9,13 @@ use time::OffsetDateTime;
 
 use crate::identity::IdentityConfig;
 use crate::previews::LinkKey;
-use crate::rate::RateLimit;
+use cove_model::RateLimit;
 
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
     /// For organisations that are made without one of their own.
     pub default_quota: Quota,
-    /// Of each key by itself.
+    /// Requests of each key by itself; 0 per second means no limit.
     pub rate_limit: RateLimit,
     /// How often figures are taken for metering.
     pub meter_every: Duration,
@@ -63,7 +63,10 @@ impl Default for ControlConfig {
     fn default() -> Self {
         Self {
             default_quota: Quota::default(),
-            rate_limit: RateLimit::default(),
+            rate_limit: RateLimit {
+                per_second: 2_000.0,
+                burst: 4_000.0,
+            },
             meter_every: Duration::from_secs(15),
             lifecycle_every: Duration::from_secs(5),
             reconcile_every: Duration::from_secs(60),

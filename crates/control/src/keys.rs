@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use cove_model::{KeyId, OrgId, Steady};
+use cove_model::{KeyId, OrgId, RateLimit, Steady, TokenBucket};
 use cove_store::{Key, Moment, Page, PageRequest, Scope};
 use rand::TryRngCore;
 use sha2::{Digest, Sha256};
@@ -20,7 +20,6 @@ use crate::admission::Taken;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::{Origin, Principal};
-use crate::rate::{Bucket, RateLimit};
 use cove_limits::TITLE_MAX;
 
 const PREFIX: &str = "cove_";
@@ -40,10 +39,6 @@ pub struct ApiToken(String);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenHash(String);
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn is_hexadecimal(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -54,7 +49,7 @@ impl ApiToken {
         rand::rngs::OsRng
             .try_fill_bytes(&mut bytes)
             .expect("the kernel's random numbers are always there once it has booted");
-        Self(format!("{PREFIX}{}", hexadecimal(&bytes)))
+        Self(format!("{PREFIX}{}", hex::encode(bytes)))
     }
 
     /// Whether `text` has the form of a token; `None` if not.
@@ -69,7 +64,7 @@ impl ApiToken {
     }
 
     pub fn hash(&self) -> TokenHash {
-        TokenHash(hexadecimal(&Sha256::digest(self.0.as_bytes())))
+        TokenHash(hex::encode(Sha256::digest(self.0.as_bytes())))
     }
 }
 
@@ -115,7 +110,7 @@ struct Ring {
     by_id: HashMap<KeyId, (Key, Steady)>,
     /// Counts revocations, so that a look-up that began before one is not remembered after it.
     epoch: u64,
-    buckets: HashMap<KeyId, Bucket>,
+    buckets: HashMap<KeyId, TokenBucket<Steady>>,
     used: HashMap<KeyId, OffsetDateTime>,
 }
 
@@ -178,13 +173,17 @@ impl Keyring {
         let mut ring = self.ring();
         let now = moment.steady;
         ring.used.insert(id.clone(), moment.at);
+        // The setting for no limit.
+        if limit.per_second <= 0.0 {
+            return Ok(());
+        }
         if ring.buckets.len() >= BUCKETS_MAX && !ring.buckets.contains_key(id) {
-            ring.buckets.retain(|_, bucket| !bucket.is_full(limit, now));
+            ring.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
         let bucket = ring.buckets.entry(id.clone());
         bucket
-            .or_insert_with(|| Bucket::full(limit, now))
-            .take(limit, now)
+            .or_insert_with(|| TokenBucket::full(limit, now))
+            .take(1, now)
     }
 
     /// Keys used since the last call.

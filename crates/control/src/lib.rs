@@ -44,7 +44,6 @@ mod organisations;
 pub mod previews;
 pub mod principal;
 pub mod quarantine;
-mod rate;
 mod reach;
 mod reconcile;
 pub mod sandboxes;
@@ -63,6 +62,7 @@ pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
 pub use cove_identity::{Discovery, Issuer, Jwks, Rotation};
 pub use cove_model::HostId;
+pub use cove_model::RateLimit;
 pub use cove_model::network::Cidr;
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner_api::{
@@ -85,7 +85,6 @@ pub use listeners::SharedEvent;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
-pub use rate::RateLimit;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
 pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
@@ -188,7 +187,7 @@ impl Control {
         })
     }
 
-    /// Whose a sandbox is, as the host is told.
+    /// Whose a sandbox is, as the host gets it.
     fn owner_of(&self, org: &OrgId) -> Result<SandboxOwner, ControlError> {
         Ok(SandboxOwner {
             org: org.to_string(),

@@ -1,5 +1,5 @@
 //! The gateway of this engine: started when a sandbox first may reach something or is refused something,
-//! adopted when an earlier engine left it running, told of every sandbox and every refusal.
+//! adopted when an earlier engine left it running, informed of every sandbox and every refusal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use cove_gateway::host::{
 use cove_isolation::accounts;
 use cove_isolation::finding::warning;
 use cove_model::network::Cidr;
-use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
+use cove_model::{Backoff, NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::{Denial, Denials, Gate, Network, Ports};
 use cove_runner_api::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Finding, RunnerError,
@@ -152,10 +152,9 @@ impl Gatekeeper {
     fn keep_trying(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         self.runtime.spawn(async move {
-            let mut pause = RETRY_FIRST;
+            let mut retry = Backoff::new(RETRY_FIRST, RETRY_MAX);
             loop {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
+                tokio::time::sleep(retry.pause()).await;
                 let Some(keeper) = weak.upgrade() else {
                     return;
                 };
@@ -233,7 +232,7 @@ impl Gate for Gatekeeper {
             }
         });
         if let Err(error) = removed {
-            // The next sandbox at that address is told of before it runs.
+            // The next sandbox at that address is announced before it runs.
             tracing::warn!(%error, %outer, "the gateway still knows a sandbox that is gone");
         }
     }

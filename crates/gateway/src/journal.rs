@@ -6,7 +6,7 @@
 //! rate, so that one cannot push the others' lines out. When a process is started the engine reads both
 //! files, keeps what the log in memory would have kept, and hands it over.
 //!
-//! What is read back was written by a process that strangers talk to: lines that make no sense are skipped.
+//! What is read back was written by a process that untrusted clients talk to: lines that make no sense are skipped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use cove_model::SandboxId;
 use cove_model::egress::EgressEntry;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::Bucket;
+use crate::limits::{Bucket, bucket};
 use crate::log::Log;
 use crate::record::{self, LINE_BYTES_MAX, SEPARATOR};
 
@@ -196,7 +196,7 @@ pub struct Scribe {
 
 impl Scribe {
     pub fn new(journal: Arc<Journal>, sandbox: SandboxId) -> Self {
-        let rate = Bucket::new(LINES_PER_SECOND, LINES_AT_ONCE, Instant::now());
+        let rate = bucket(LINES_PER_SECOND, LINES_AT_ONCE, Instant::now());
         Self {
             journal,
             sandbox,
@@ -217,11 +217,11 @@ impl Scribe {
         let owners = || match self.owners_rate.get() {
             Some(lines) => {
                 let mut lines = lines.lock();
-                lines.take(1, now)
+                lines.take(1, now).is_ok()
             }
             None => true,
         };
-        let sent = rate.take(1, now)
+        let sent = rate.take(1, now).is_ok()
             && owners()
             && self.journal.send(Line {
                 sandbox: self.sandbox.clone(),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cove_model::{RateLimit, TokenBucket};
 use serde::{Deserialize, Serialize};
 
 /// As many as the C library looks at, and some.
@@ -63,50 +64,12 @@ impl Limits {
     }
 }
 
-/// A token bucket.
-#[derive(Debug)]
-pub struct Bucket {
-    per_second: f64,
-    burst: f64,
-    left: f64,
-    at: Instant,
-}
+pub type Bucket = TokenBucket<Instant>;
 
-impl Bucket {
-    pub fn new(per_second: u32, burst: u32, now: Instant) -> Self {
-        Self {
-            per_second: per_second.into(),
-            burst: burst.into(),
-            left: burst.into(),
-            at: now,
-        }
-    }
-
-    /// Takes that many tokens, or none.
-    pub fn take(&mut self, tokens: u32, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.at = now;
-        self.left = (self.left + passed * self.per_second).min(self.burst);
-        let enough = self.left >= f64::from(tokens);
-        if enough {
-            self.left -= f64::from(tokens);
-        }
-        enough
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let start = Instant::now();
-        let mut bucket = Bucket::new(2, 5, start);
-        assert!(bucket.take(5, start));
-        assert!(!bucket.take(1, start));
-        let later = start + Duration::from_secs(1);
-        assert!(bucket.take(2, later) && !bucket.take(1, later));
-        assert!(!bucket.take(6, later + Duration::from_secs(100)));
-    }
+pub fn bucket(per_second: u32, burst: u32, now: Instant) -> Bucket {
+    let limit = RateLimit {
+        per_second: per_second.into(),
+        burst: burst.into(),
+    };
+    TokenBucket::full(limit, now)
 }

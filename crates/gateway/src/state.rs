@@ -19,12 +19,12 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::control::Placed;
 use crate::journal::{Journal, Kept, Scribe};
-use crate::limits::{Bucket, Limits};
+use crate::limits::{Bucket, Limits, bucket};
 use crate::log::Log;
 use crate::policy::{Denied, Policy};
 use crate::shares::Shares;
 
-/// Addresses that one sandbox was told, and how long they count as told.
+/// Addresses that one sandbox got, and how long they count.
 const ANSWERED_MAX: usize = 4096;
 const ANSWERED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Names that one address is remembered under.
@@ -203,8 +203,8 @@ impl World {
         }
         all.retain(|_, lines| lines.strong_count() > 0);
         let now = Instant::now();
-        let bucket = Bucket::new(OWNER_LINES_PER_SECOND, OWNER_LINES_AT_ONCE, now);
-        let lines = Arc::new(Mutex::new(bucket));
+        let lines = bucket(OWNER_LINES_PER_SECOND, OWNER_LINES_AT_ONCE, now);
+        let lines = Arc::new(Mutex::new(lines));
         all.insert(owner.clone(), Arc::downgrade(&lines));
         lines
     }
@@ -214,7 +214,7 @@ impl World {
         placed.len()
     }
 
-    /// Puts a policy in force. Connections that it forbids are told to end before this returns.
+    /// Puts a policy in force. Connections that it forbids are asked to end before this returns.
     pub fn place(&self, new: Placed) {
         let mut placed = self.placed.write();
         if let Some(sandbox) = placed.get(&new.address) {
@@ -335,8 +335,8 @@ const PIPES_MAX: usize = 64;
 impl Sandbox {
     fn new(placed: Placed, owner: Arc<str>, log: Arc<Log>, limits: &Limits) -> Self {
         let now = Instant::now();
-        let queries = Bucket::new(limits.queries_per_second, limits.queries_burst, now);
-        let chosen = Bucket::new(
+        let queries = bucket(limits.queries_per_second, limits.queries_burst, now);
+        let chosen = bucket(
             limits.tunnel_bytes_per_second,
             limits.tunnel_bytes_burst,
             now,
@@ -367,12 +367,12 @@ impl Sandbox {
     }
 
     pub fn may_ask(&self) -> bool {
-        self.queries.lock().take(1, Instant::now())
+        self.queries.lock().take(1, Instant::now()).is_ok()
     }
 
     /// Whether that many bytes of names the guest made up may leave the host now.
     pub fn may_choose(&self, bytes: u32) -> bool {
-        self.chosen_names.lock().take(bytes, Instant::now())
+        self.chosen_names.lock().take(bytes, Instant::now()).is_ok()
     }
 
     /// Decides by the policy in force and, if that allows it, puts the connection on the list.
@@ -427,7 +427,7 @@ impl Sandbox {
         }
     }
 
-    /// Remembers that this sandbox was told these addresses for the name.
+    /// Remembers that this sandbox got these addresses for the name.
     pub fn answered(&self, name: &Name, addresses: &[Ipv4Addr]) {
         let now = Instant::now();
         let mut answered = self.answered.lock();
@@ -451,7 +451,7 @@ impl Sandbox {
         }
     }
 
-    /// The names this sandbox was told that address for, the latest first.
+    /// The names this sandbox got that address for, the latest first.
     pub fn names_of(&self, address: Ipv4Addr) -> Vec<Name> {
         let answered = self.answered.lock();
         match answered.names.get(&address) {

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-use crate::chain::{ChainId, hex};
+use crate::chain::ChainId;
 use crate::error::ImageError;
 use crate::image::{Image, OciConfig, Source, host_arch};
 use crate::layer::{self, Archive, Filled, blocking};
@@ -227,7 +227,7 @@ async fn feed(
     loop {
         let count = reader.read(&mut buffer).await.map_err(ImageError::Input)?;
         if count == 0 {
-            return Ok(format!("sha256:{}", hex(&hash.finalize())));
+            return Ok(format!("sha256:{}", hex::encode(hash.finalize())));
         }
         total += count as u64;
         if total > limit {

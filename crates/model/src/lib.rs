@@ -4,6 +4,7 @@
 //! rest of the system never meets an invalid one.
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod clock;
 pub mod egress;
 pub mod error;
@@ -13,11 +14,13 @@ pub mod id;
 pub mod language;
 pub mod lifecycle;
 pub mod network;
+pub mod rate;
 pub mod resources;
 pub mod scope;
 pub mod snapshot;
 pub mod spec;
 
+pub use backoff::Backoff;
 pub use clock::{BootTime, Steady};
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Restated};
@@ -26,6 +29,7 @@ pub use id::{HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, Snap
 pub use language::Language;
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};
+pub use rate::{RateLimit, TokenBucket};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
 pub use scope::Scope;
 pub use snapshot::SnapshotKind;

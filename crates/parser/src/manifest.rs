@@ -1,4 +1,4 @@
-//! A snapshot's manifest: as a stranger's file has it, which only the program reads, and as the program
+//! A snapshot's manifest: as a file of something else has it, which only the program reads, and as the program
 //! answers with it.
 //!
 //! The answer is binary and takes exactly one form. The sandbox's settings in it are JSON that the program
@@ -177,15 +177,10 @@ mod file {
             .map(|(key, signature)| Signature { key, signature }))
     }
 
-    fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
-        let hex = hex.as_bytes();
-        if hex.len() != 2 * N || !hex.iter().all(u8::is_ascii_hexdigit) {
-            return None;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
-        Some(std::array::from_fn(|at| {
-            digit(hex[2 * at]) << 4 | digit(hex[2 * at + 1])
-        }))
+    fn bytes<const N: usize>(digits: &str) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        hex::decode_to_slice(digits, &mut bytes).ok()?;
+        Some(bytes)
     }
 }
 

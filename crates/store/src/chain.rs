@@ -72,10 +72,7 @@ pub fn audit_hash(previous: &str, record: &AuditRecord) -> String {
     field("request_id", record.request_id.as_deref());
     field("result", Some(&record.result));
     field("detail", record.detail.as_deref());
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(hash.finalize())
 }
 
 /// Checks a chain record by record, oldest first, in constant memory.

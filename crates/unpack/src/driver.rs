@@ -251,11 +251,7 @@ impl Reader {
 }
 
 fn diff_id(digest: [u8; 32]) -> String {
-    let mut text = String::from("sha256:");
-    for byte in digest {
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    format!("sha256:{}", hex::encode(digest))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_control::{Control, ControlError, Hosts, IdentityConfig, Issuer, SystemClock, TokenHash};
+use cove_model::Backoff;
 use cove_runner_api::wire;
 use cove_server::{App, LogLosses, PreviewUrl, SshPlace, TlsPem};
 use cove_store::{Store, StoreError};
@@ -19,7 +20,7 @@ use crate::report::chain;
 /// each time, from and to these.
 const STORE_RETRY_FIRST: Duration = Duration::from_millis(250);
 const STORE_RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long requests wait for the runner at a start before they are told that it does not answer.
+/// How long requests wait for the runner at a start before they learn that it does not answer.
 const RUNNER_WAIT: Duration = Duration::from_secs(5);
 const RUNNER_PAUSE: Duration = Duration::from_millis(10);
 /// What threads that still work (a name being looked up, say) get when everything else has ended.
@@ -180,7 +181,7 @@ async fn wait_for_runner(path: &std::path::Path) {
 /// both in agreement. Waits for a database for as long as it takes; dropping it gives up.
 async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
     let settings = &config.settings;
-    let mut pause = STORE_RETRY_FIRST;
+    let mut retry = Backoff::new(STORE_RETRY_FIRST, STORE_RETRY_MAX);
     loop {
         let store = open_store(config).await?;
         wait_for_runner(&settings.runner_socket()).await;
@@ -198,9 +199,9 @@ async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
         match prepare(&control, config).await? {
             Ok(()) => return Ok(control),
             Err(error) if is_unavailable(&error) => {
+                let pause = retry.pause();
                 tracing::warn!(again_in = ?pause, error = chain(&error), "the database went away");
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(STORE_RETRY_MAX);
             }
             Err(error) => {
                 return Err(ServeError::Start {
@@ -263,13 +264,13 @@ where
     O: Future<Output = Result<T, StoreError>>,
     S: Future<Output = ()>,
 {
-    let mut pause = STORE_RETRY_FIRST;
+    let mut retry = Backoff::new(STORE_RETRY_FIRST, STORE_RETRY_MAX);
     loop {
         match open().await {
             Err(error) if passes(&error) => {
+                let pause = retry.pause();
                 tracing::warn!(again_in = ?pause, error = chain(&error), "cannot reach the database");
                 sleep(pause).await;
-                pause = (pause * 2).min(STORE_RETRY_MAX);
             }
             outcome => return outcome,
         }

@@ -20,7 +20,7 @@ const DEFAULT_FILE: &str = "/etc/cove/cove.toml";
 /// How far after the API's port the others are.
 const PREVIEW_AFTER: u16 = 1;
 const SSH_AFTER: u16 = 2;
-/// Where the operator's presets are unless told.
+/// Where the operator's presets are by default.
 const PRESETS_FILE: &str = "/etc/cove/presets";
 const DNS_PORT: u16 = 53;
 /// The port of SSH anywhere else.
@@ -270,13 +270,9 @@ fn resolver(text: &str) -> Option<SocketAddr> {
 
 /// An Ed25519 key written in hexadecimal digits.
 fn key_bytes(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    let bytes: Option<Vec<u8>> = (0..32)
-        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok())
-        .collect();
-    bytes?.try_into().ok()
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(text, &mut bytes).ok()?;
+    Some(bytes)
 }
 
 fn list(items: &[toml::Value]) -> Option<String> {
@@ -497,7 +493,7 @@ impl Settings {
         Ok(())
     }
 
-    /// A listener besides the API's: where it was told to, or so many ports after it.
+    /// A listener besides the API's: where it is set to be, or so many ports after it.
     fn beside(&self, key: &str, told: &str, after: u16) -> Result<Option<SocketAddr>, ServeError> {
         match told {
             "off" => Ok(None),
@@ -507,7 +503,7 @@ impl Settings {
                 if address.port() != 0 {
                     let port = address.port().checked_add(after).ok_or_else(|| {
                         wrong(format!(
-                            "{key} must be told: there is no port after listen's"
+                            "{key} must be set: there is no port after listen's"
                         ))
                     })?;
                     address.set_port(port);

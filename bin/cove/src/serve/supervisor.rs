@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_control::ApiToken;
+use cove_model::Backoff;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -274,9 +275,9 @@ impl Supervised {
             .map_err(failed)
     }
 
-    /// Runs the child until told to stop, again whenever it ends by itself.
+    /// Runs the child until asked to stop, again whenever it ends by itself.
     async fn keep(mut self, stop: CancellationToken, grace: Duration) -> Result<(), ServeError> {
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             let started = Instant::now();
             self.config.mark_unchanged();
@@ -308,14 +309,14 @@ impl Supervised {
                 });
             }
             if started.elapsed() >= HEALTHY_AFTER {
-                backoff = BACKOFF_FIRST;
+                backoff.reset();
             }
-            tracing::error!(role = self.role, %status, again_in = ?backoff, "a child ended");
+            let pause = backoff.pause();
+            tracing::error!(role = self.role, %status, again_in = ?pause, "a child ended");
             tokio::select! {
-                () = tokio::time::sleep(backoff) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return Ok(()),
             }
-            backoff = (backoff * 2).min(BACKOFF_MAX);
         }
     }
 

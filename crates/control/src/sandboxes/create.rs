@@ -339,7 +339,7 @@ pub(crate) fn claim(
     let hash = Sha256::digest(&request);
     Ok(IdempotencyKey {
         key,
-        request_hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        request_hash: hex::encode(hash),
     })
 }
 

@@ -75,8 +75,7 @@ impl ForkRequest {
     /// A key of the child's own. It has a space, which no caller's key has.
     fn key(&self, index: u32) -> Option<String> {
         let key = self.idempotency_key.as_ref()?;
-        let hash = Sha256::digest(key.as_bytes());
-        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex::encode(Sha256::digest(key.as_bytes()));
         Some(format!("fork {hash} {index}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Taking in a snapshot that some host, ours or a stranger's, wrote out.
+//! Taking in a snapshot that some host, ours or another, wrote out.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -43,18 +43,20 @@ impl Keys {
 
     /// Names this host to those who want to trust it.
     pub fn public(&self) -> String {
-        hex(self.pair.public_key().as_ref())
+        hex::encode(self.pair.public_key().as_ref())
     }
 
     pub fn sign(&self, message: &[u8]) -> String {
-        hex(self.pair.sign(message).as_ref())
+        hex::encode(self.pair.sign(message).as_ref())
     }
 
     pub fn check(&self, signed: Option<&Signature>, message: &[u8]) -> Result<(), Untrusted> {
         let Signature { key, signature } = signed.ok_or(Untrusted::Forged)?;
         let known = key == self.pair.public_key().as_ref() || self.trusted.contains(key);
         if !known {
-            return Err(Untrusted::Stranger { key: hex(key) });
+            return Err(Untrusted::Stranger {
+                key: hex::encode(key),
+            });
         }
         UnparsedPublicKey::new(&ED25519, key)
             .verify(message, signature)
@@ -88,10 +90,6 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<Ed25519KeyPair> {
     parse(document.as_ref())
 }
 
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +108,7 @@ mod tests {
         let again = Keys::open(dir.path(), &[]).unwrap();
         assert_eq!(keys.public(), again.public());
         let good = signed(&keys, b"message");
-        assert_eq!(hex(&good.signature), keys.sign(b"message"));
+        assert_eq!(hex::encode(good.signature), keys.sign(b"message"));
         again.check(Some(&good), b"message").unwrap();
         let empty = Signature {
             signature: [0; 64],

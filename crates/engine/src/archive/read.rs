@@ -1,4 +1,4 @@
-//! Reading a stranger's file section by section, with every length checked before it is believed.
+//! Reading a file of something else section by section, with every length checked before it is believed.
 
 use std::io;
 use std::time::Duration;
@@ -169,12 +169,7 @@ mod tests {
                     let end: serde_json::Value =
                         serde_json::from_slice(&end).map_err(|error| damaged(error.to_string()))?;
                     let bytes = |name: &str| {
-                        let text = end[name].as_str().unwrap_or_default().as_bytes();
-                        let pairs = text.chunks(2).map(|pair| {
-                            let pair = std::str::from_utf8(pair).unwrap_or_default();
-                            u8::from_str_radix(pair, 16).unwrap_or_default()
-                        });
-                        pairs.collect::<Vec<u8>>()
+                        hex::decode(end[name].as_str().unwrap_or_default()).unwrap_or_default()
                     };
                     let key = bytes("key").try_into();
                     let signature = bytes("signature").try_into();

@@ -33,8 +33,7 @@ const BACKLOG: i32 = 4096;
 const PACKET_BYTES: usize = 1024 * 1024;
 
 pub fn build_of(program: &[u8]) -> String {
-    let digest = Sha256::digest(program);
-    digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
+    hex::encode(&Sha256::digest(program)[..8])
 }
 
 /// A path to the control socket that is short however long the directory's is; it holds while the

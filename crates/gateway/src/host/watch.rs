@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cove_model::Backoff;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -33,7 +34,7 @@ pub(super) fn begin(inner: &Arc<Inner>) {
 }
 
 async fn run(weak: Weak<Inner>) {
-    let mut retry = RETRY_FIRST;
+    let mut retry = Backoff::new(RETRY_FIRST, RETRY_MAX);
     let mut stream = None;
     loop {
         let Some(inner) = weak.upgrade() else {
@@ -48,7 +49,7 @@ async fn run(weak: Weak<Inner>) {
         };
         match watched {
             Ok(watched) => {
-                retry = RETRY_FIRST;
+                retry.reset();
                 look(&inner).await;
                 drop(inner);
                 stream = until_end_or_tick(watched).await;
@@ -58,8 +59,7 @@ async fn run(weak: Weak<Inner>) {
                 if let Err(error) = inner.ensure(Fresh::Policies).await {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "the egress gateway does not start; sandboxes reach nothing until it does");
                     drop(inner);
-                    tokio::time::sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
+                    tokio::time::sleep(retry.pause()).await;
                 }
             }
         }

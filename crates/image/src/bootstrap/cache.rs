@@ -25,7 +25,6 @@ use tokio::time::Instant;
 use super::recipe::{self, Recipe, Tool};
 use super::sources::Host;
 use super::{BootstrapError, Stage};
-use crate::chain::hex;
 use crate::error::ImageError;
 use crate::image::host_arch;
 use crate::layer::blocking;
@@ -431,7 +430,7 @@ fn keep(made: &Path, tar: &Path, note: &Path) -> Result<(), ImageError> {
         let _ = fs::remove_file(note);
         fs::rename(made, tar)?;
         let text = serde_json::to_vec(&Note {
-            digest: format!("sha256:{}", hex(&hash.finalize())),
+            digest: format!("sha256:{}", hex::encode(hash.finalize())),
             bytes,
         })?;
         let new_note = note.with_extension("json.new");

@@ -31,11 +31,7 @@ fn with_room(room_bytes: u64) -> Owner {
 
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    let hex: String = sha2::Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", hex::encode(sha2::Sha256::digest(bytes)))
 }
 
 /// The attack: B's own registry lists A's private layer, whose digest B has learnt somewhere.

@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use cove_model::Backoff;
+
 use super::{Group, keyed, write};
 
 /// How long the kernel may take to stop every task. One that sits in an uninterruptible wait holds
@@ -43,7 +45,7 @@ impl Group {
     /// Returns when no task runs any more. When that takes too long they all go on.
     pub fn freeze(&self) -> io::Result<()> {
         let deadline = Instant::now() + FREEZE_LIMIT;
-        let mut pause = LOOK_FIRST;
+        let mut look = Backoff::new(LOOK_FIRST, LOOK_LAST);
         self.ask_to_freeze()?;
         while !self.is_frozen()? {
             if Instant::now() > deadline {
@@ -56,8 +58,7 @@ impl Group {
                     ),
                 ));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LOOK_LAST);
+            std::thread::sleep(look.pause());
             // Version 1 gives up on a task that was busy and must be asked again.
             self.ask_to_freeze()?;
         }

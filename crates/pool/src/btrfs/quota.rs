@@ -187,9 +187,8 @@ fn number(path: &Path) -> Result<Option<u64>, PoolError> {
 }
 
 fn uuid(id: [u8; 16]) -> String {
-    let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();
     let groups = [0..4, 4..6, 6..8, 8..10, 10..16];
-    groups.map(|range| hex[range].concat()).join("-")
+    groups.map(|range| hex::encode(&id[range])).join("-")
 }
 
 #[cfg(test)]
