@@ -127,7 +127,7 @@ fn every_dependency_has_an_allowed_licence_and_comes_from_the_registry() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What reads strangers' bytes and may not be linked into the privileged process: TLS, HTTP, archives and
+/// What reads untrusted bytes and may not be linked into the privileged process: TLS, HTTP, archives and
 /// compression, which the confined programs read.
 const NOT_IN_THE_RUNNER: &[&str] = &[
     "async-compression",
@@ -238,7 +238,7 @@ fn what_runs_as_root_holds_the_handles_of_confined_programs_alone() {
     );
 }
 
-/// The privileged process runs no program that reads what guests or strangers made.
+/// The privileged process runs no program that reads what guests or other untrusted sources made.
 #[test]
 fn the_engine_runs_no_tar() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");

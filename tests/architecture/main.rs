@@ -15,7 +15,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("model", &[]),
     ("protocol", &["model", "wire"]),
-    // Programs that run among strangers carry as little as they can.
+    // Programs that run among untrusted programs carry as little as they can.
     ("guest", &["protocol", "model", "wire"]),
     ("confine", &[]),
     ("spawner", &["confine", "wire"]),

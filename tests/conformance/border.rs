@@ -235,7 +235,7 @@ async fn mount_tables_name_no_place_of_the_hosts_data(world: Arc<World>) {
     let sandbox = world.sandbox().await;
     let seen = sandbox.sh("", "cat /proc/self/mountinfo").await.ok();
     let scratch = world.host.dir().to_string_lossy().into_owned();
-    // Where the guest's program lies is told by the kernel for the one mount that shows it.
+    // Where the guest's program lies is shown by the kernel for the one mount that shows it.
     let told: Vec<&str> = seen
         .lines()
         .filter(|line| line.contains(&scratch) && line.split(' ').nth(4) != Some("/.cove/bin"))
@@ -529,7 +529,7 @@ async fn a_sandbox_that_wrecked_its_own_places_harms_nobody_when_started_again(w
             .stop(&sandbox.id, 500)
             .await
             .expect("it can be stopped");
-        // Whether it starts is its own affair; it must be told and leave nothing half made.
+        // Whether it starts is its own affair; the failure must be reported and leave nothing half made.
         match engine.start(&sandbox.id).await {
             Ok(_) => {
                 let _ = sandbox.guest.info().await;

@@ -20,7 +20,7 @@ const POPULATION: usize = 8;
 /// No new round begins after this.
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 
-/// What callers were told.
+/// What callers heard.
 #[derive(Default)]
 struct Told {
     /// Created and not being deleted, with the last state that was answered, when nothing was asked
@@ -164,7 +164,7 @@ async fn check(world: &World, told: &Shared) {
         for id in &told.deleted {
             assert!(!listed.contains_key(id), "{id} was deleted and is back");
         }
-        // What nobody was told about is either there whole or gone; from now on it is known.
+        // What nobody heard of is either there whole or gone; from now on it is known.
         for id in std::mem::take(&mut told.unsure) {
             if let Some(state) = listed.get(&id) {
                 told.alive.insert(id, Some(*state));

@@ -41,7 +41,7 @@ async fn what_had_processes_is_stopped_and_what_was_paused_stays_paused() {
     let states: HashSet<(SandboxId, State)> = told
         .into_iter()
         .filter_map(|event| match event.kind {
-            // The states of the others are told again with the reasons they had.
+            // The states of the others are reported again with the reasons they had.
             EventKind::State { state, reason }
                 if reason.as_deref() == Some("the host restarted") =>
             {

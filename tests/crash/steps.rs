@@ -119,7 +119,7 @@ fn take(sandbox: &SandboxId, memory: bool) -> SnapshotRequest {
     }
 }
 
-/// What the counter last told: how far it is, and whether its memory is marked.
+/// What the counter last showed: how far it is, and whether its memory is marked.
 async fn told(guest: &Guest) -> (u64, bool) {
     let text = output(guest, "cat /root/n || true").await;
     let (count, mark) = text.trim().split_once(' ').unwrap_or_default();

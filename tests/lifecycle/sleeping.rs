@@ -20,7 +20,7 @@ const TRANSFER_LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
 const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n >> /root/log; sleep 0.01; done";
 const CYCLES: u32 = 20;
 
-/// Nothing where memory cannot be captured and the tests were told to do without.
+/// Nothing where memory cannot be captured and the tests opted out of it.
 async fn world() -> Option<World> {
     let world = World::start(PROGRAM).await;
     let tiers = world.client().host().await.unwrap().tiers;

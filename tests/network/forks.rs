@@ -19,7 +19,7 @@ use crate::world::*;
 const FORKS: usize = 50;
 const SAME_PORT: u16 = 5555;
 
-/// Waits for a word, then says it from the same port to the same server, and once more when told.
+/// Waits for a word, then says it from the same port to the same server, and once more when asked.
 const PROCESS: &str = "mkfifo /root/word /root/more; touch /root/ready; \
     read word < /root/word; \
     (echo $word; read more < /root/more; echo $word $more) \

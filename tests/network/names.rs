@@ -138,7 +138,7 @@ async fn allowed_names_resolve_and_connect_and_refused_ones_say_so_at_once() {
     let (id, guest) = stage.sandbox(listed(&allowed)).await;
     let conf = output(&guest, "cat /etc/resolv.conf").await;
     assert!(conf.starts_with("nameserver 198.19.0.1"), "{conf}");
-    // On the web's port by its name, on another by its address, which the answer has told.
+    // On the web's port by its name, on another by its address, which the answer has.
     let page = output(&guest, "wget -q -O - http://good.example/page").await;
     assert_eq!(page, "for good.example at 1.2.3.4");
     let said = output(&guest, "echo hello | nc -w 20 good.example 7").await;

@@ -67,7 +67,7 @@ async fn a_listed_sandbox_goes_through_the_gateway_and_every_decision_is_logged(
     .await;
     stage.logged(&id, |entry| *entry == denied).await;
 
-    // Stopped, and with every process of before gone, its log is still told.
+    // Stopped, and with every process of before gone, its log can still be read.
     let stopped = stage.engine.client().stop(&id, 0).await;
     stopped.expect("it stops");
     let pid = stage.gateway_pid();

@@ -1,4 +1,4 @@
-//! Which server, and with which key. On the server's own machine neither need be told: the key the
+//! Which server, and with which key. On the server's own machine neither need be given: the key the
 //! server made at its first start is there for root to read, and beside it where it listens.
 
 use std::path::{Path, PathBuf};

@@ -45,10 +45,10 @@ pub struct CodeContext {
 pub struct RunCode {
     #[schemars(length(max = cove_limits::CODE_BYTES_MAX))]
     pub code: String,
-    /// That of the context unless told; Python where neither is.
+    /// Default: that of the context; Python where neither is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Language>,
-    /// Id of a context; the language's default one, made when first needed, unless told.
+    /// Id of a context; default: the language's own one, made when first needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub context: Option<String>,

@@ -53,7 +53,7 @@ pub struct EgressQuery {
     /// Begin after this entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Entries at most; 100 unless told.
+    /// Entries at most; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,

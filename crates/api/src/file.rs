@@ -12,7 +12,7 @@ pub struct ReadFile {
     /// Absolute.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
-    /// Whose rights to use; the sandbox's user unless told.
+    /// Whose rights to use; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -72,7 +72,7 @@ pub struct ListFiles {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// 1 (this directory only) unless told.
+    /// Default: 1 (this directory only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LIST_DEPTH_MAX))]
     pub depth: Option<u32>,
@@ -231,14 +231,14 @@ pub struct Written {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// The watch stands; every later change is told.
+    /// The watch stands; every later change is reported.
     Ready,
     Created,
     Written,
     Removed,
     Renamed,
     Attributes,
-    /// Changes came faster than they could be told; look again.
+    /// Changes came faster than they could be reported; look again.
     Overflow,
 }
 

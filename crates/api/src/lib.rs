@@ -43,7 +43,7 @@ pub struct Page<T> {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PageQuery {
-    /// Items at most; 100 unless told.
+    /// Items at most; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,

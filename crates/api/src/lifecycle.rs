@@ -27,7 +27,7 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub max_lifetime_s: Option<u64>,
-    /// Whether a request that needs it wakes it when it is frozen or paused; it does unless told.
+    /// Whether a request that needs it wakes it when it is frozen or paused; default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct AutoSnapshot {
     /// Before each command.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub before_exec: bool,
-    /// So many of the newest are kept; 10 unless told.
+    /// So many of the newest are kept; default: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::AUTO_SNAPSHOTS_MAX))]
     pub keep: Option<u32>,

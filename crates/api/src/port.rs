@@ -9,7 +9,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SharePort {
-    /// How long; a link is good for an hour unless told, what is public stays so until it is taken
+    /// How long; default: an hour for a link, what is public stays so until it is taken
     /// back.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LINK_MAX_S))]

@@ -163,7 +163,7 @@ pub enum OutputEvent {
     },
     Stdout(OutputChunk),
     Stderr(OutputChunk),
-    /// It ended, and all output before this line was told.
+    /// It ended, and all output before this line was reported.
     Exit(Exit),
     /// The stream ended before the command did; come back with the offsets.
     Error {
@@ -266,7 +266,7 @@ pub struct Process {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutputQuery {
-    /// Offsets to begin at; what is no longer kept is told as `dropped`.
+    /// Offsets to begin at; what is no longer kept is reported as `dropped`.
     pub stdout_from: u64,
     pub stderr_from: u64,
     /// Go on until the command ends. Without it, what is there now.

@@ -38,7 +38,7 @@ pub struct Quarantined {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdoptQuarantined {
-    /// Id of an organisation; the caller's own unless told. What has an owner goes back to its owner.
+    /// Id of an organisation; default: the caller's own. What has an owner goes back to its owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
 }

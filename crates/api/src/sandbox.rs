@@ -16,7 +16,7 @@ use crate::lifecycle::Lifecycle;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSandbox {
-    /// Name or id of an image; `debian` unless told.
+    /// Name or id of an image; default: `debian`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::IMAGE_REF_MAX))]
     pub image: Option<String>,
@@ -32,7 +32,7 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// The isolation tier; `container` unless told.
+    /// The isolation tier; default: `container`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ISOLATION_MAX))]
     pub isolation: Option<String>,
@@ -48,11 +48,11 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
-    /// Who commands run as; the image's user, else root, unless told.
+    /// Who commands run as; default: the image's user, else root.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Where commands start; the image's, else the user's home, unless told.
+    /// Where commands start; default: the image's directory, else the user's home.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,

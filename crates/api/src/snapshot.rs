@@ -26,7 +26,7 @@ pub struct TakeSnapshot {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fork {
-    /// Children; one unless told.
+    /// Children; default: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::FORKS_MAX))]
     pub count: Option<u32>,

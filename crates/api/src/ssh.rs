@@ -9,7 +9,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSshToken {
-    /// How long the token is good, an hour unless told; sessions it opened end with it.
+    /// How long the token is good; default: an hour. Sessions it opened end with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SSH_TOKEN_MAX_S))]
     pub expires_s: Option<u64>,

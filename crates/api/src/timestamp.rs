@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 pub struct Timestamp(#[serde(with = "time::serde::rfc3339")] pub OffsetDateTime);
 
 impl Timestamp {
-    /// From milliseconds since 1970 as a guest told them; nonsense becomes the epoch.
+    /// From milliseconds since 1970 as a guest reported them; nonsense becomes the epoch.
     pub fn from_unix_ms(ms: i64) -> Self {
         let nanos = i128::from(ms) * 1_000_000;
         Self(OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH))

@@ -94,7 +94,7 @@ impl Transcript {
         }
     }
 
-    /// The run's standard output told its end.
+    /// The run's standard output reported its end.
     pub fn is_over(&self) -> bool {
         self.streams[0].phase == Phase::Over
     }

@@ -1,4 +1,4 @@
-//! How programs of Cove give up rights before they read the bytes of guests and strangers.
+//! How programs of Cove give up rights before they read the bytes of guests and clients.
 //!
 //! Owns every step once: user ids, capabilities, resource limits and new privileges ([`rights`]),
 //! namespaces and an own root directory ([`cell`]), and the list of system calls ([`seccomp`]), whose

@@ -1,7 +1,7 @@
 //! Whether somebody who was let in for long may stay: connections live on when the key or link that
 //! opened them is taken back, unless somebody looks.
 //!
-//! What is taken back is told to every admission at once; besides, each looks at the database now and
+//! What is taken back is sent to every admission at once; besides, each looks at the database now and
 //! then, for what ends by the clock.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::ControlError;
 use crate::principal::Principal;
 use crate::ssh::SignedToken;
 
-/// How often an admission looks at the database when it is told nothing.
+/// How often an admission looks at the database when it hears nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The first look, from which on the end by the clock is known. Most of what is admitted is over before.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
@@ -128,7 +128,7 @@ pub struct Admission {
 
 impl Admission {
     /// Returns when whoever was let in must go: their key or link was taken back or has expired. While
-    /// the database cannot be read nobody stays who was told of, and nobody stays for long.
+    /// the database cannot be read nobody stays whose end was announced, and nobody stays for long.
     pub async fn ended(mut self) {
         let mut look = Instant::now() + FIRST_LOOK;
         let mut unread_since = None;

@@ -23,7 +23,7 @@ pub(crate) use log::AuditLog;
 
 /// Characters kept of what a caller named as its target.
 const TARGET_MAX: usize = 128;
-/// Characters kept of what is told besides.
+/// Characters kept of what is reported besides.
 const DETAIL_MAX: usize = 512;
 /// Records read at once while a chain is checked or exported.
 const READ_AT_ONCE: u32 = 500;
@@ -177,7 +177,7 @@ impl Control {
         Ok(check.ends_at(head).err())
     }
 
-    /// Writes down how a call ended. Nobody is told of a success that has no record, or whose changes a
+    /// Writes down how a call ended. Nobody hears of a success that has no record, or whose changes a
     /// power loss could undo: they are flushed with the record.
     pub(crate) async fn conclude<T>(
         &self,
@@ -231,7 +231,7 @@ impl Control {
         operation: Operation,
         listens: bool,
     ) -> Result<Intent, ControlError> {
-        // Where the database is known to be down nothing is done that it could not be told of.
+        // Where the database is known to be down nothing is done that it could not record.
         self.store().available()?;
         let record = self.audit_record(&principal.org, Some(principal), operation, OK);
         Ok(Intent::begin(self, record, listens)?)
@@ -243,7 +243,7 @@ impl Control {
         let over = self.0.audit.refusals().over(self.now());
         self.add_records(over);
         match self.0.audit.move_all().await {
-            // It is tried again, and whoever needs the database is told.
+            // It is tried again, and whoever needs the database gets an error.
             Err(StoreError::Unavailable(_) | StoreError::ReadOnly) => Ok(()),
             outcome => Ok(outcome?),
         }

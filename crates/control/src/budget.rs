@@ -153,7 +153,7 @@ impl Charge {
         true
     }
 
-    /// As [`Charge::grow`], with the refusal that callers are told.
+    /// As [`Charge::grow`], with the refusal that callers get.
     pub fn take(&mut self, bytes: usize) -> Result<(), ControlError> {
         match self.grow(bytes) {
             true => Ok(()),

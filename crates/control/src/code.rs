@@ -35,7 +35,7 @@ use cove_limits::{CODE_BYTES_MAX, CODE_CONTEXTS_MAX};
 const RING_BYTES: u64 = 1024 * 1024;
 /// How long a run waits for the one before it in the same context.
 const TURN_WAIT: Duration = Duration::from_secs(60);
-/// How long a context may take to take in what it is told.
+/// How long a context may take to take in what it is sent.
 const INPUT_WAIT: Duration = Duration::from_secs(20);
 /// How long a removed context may take to be gone, and how often that is looked at.
 const REMOVAL_WAIT: Duration = Duration::from_secs(2);
@@ -58,9 +58,9 @@ pub struct CodeContextRequest {
 #[derive(Debug, Clone, Default)]
 pub struct CodeRequest {
     pub code: String,
-    /// That of the context unless told; Python where neither is.
+    /// Default: that of the context; Python where neither is given.
     pub language: Option<Language>,
-    /// The default one of the language unless told.
+    /// Default: the one of the language.
     pub context: Option<String>,
     pub timeout_ms: Option<u64>,
 }

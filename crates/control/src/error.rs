@@ -5,9 +5,9 @@ use cove_model::SpecError;
 use cove_runner_api::RunnerError;
 use cove_store::StoreError;
 
-/// Seconds a caller is told to wait when the host is short of something.
+/// Seconds a caller is asked to wait when the host is short of something.
 pub const CAPACITY_RETRY_S: u64 = 5;
-/// Seconds a caller is told to wait when a part of the installation does not answer.
+/// Seconds a caller is asked to wait when a part of the installation does not answer.
 pub const UNREACHABLE_RETRY_S: u64 = 2;
 
 /// One refusal or failure, ready to be shown to a caller.

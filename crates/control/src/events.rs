@@ -1,4 +1,4 @@
-//! What happened, kept and told live.
+//! What happened, kept and sent live.
 //!
 //! Each host's events are taken over in batches, given a sequence of the control plane's own and kept;
 //! how far the host's log was read is written in the same transaction, so each event is kept once.
@@ -31,7 +31,7 @@ const READ_AT_ONCE: u32 = 256;
 const READ_PAUSE: Duration = Duration::from_millis(50);
 /// How long a list waits for a host that is slow to say what is new.
 const TAKE_WAIT: Duration = Duration::from_secs(1);
-/// Events of a sandbox that are looked at for what was told of it.
+/// Events of a sandbox that are looked at for what was reported of it.
 const TOLD_LOOK: u32 = 64;
 /// Sandboxes that ended last and are looked at when events may be lost.
 const BURIED_LOOK: u32 = 1000;
@@ -283,7 +283,7 @@ impl Control {
         if !is_other && !is_first && !batch.lost && batch.next >= after {
             return self.keep_events(host, batch, after, false).await;
         }
-        // Some may be lost: look at everything. Those that are gone by now were told of, if they were,
+        // Some may be lost: look at everything. Those that are gone by now were reported, if they were,
         // before all that is read from here on.
         host.stale.mark_all();
         let gone = self.store();
@@ -367,7 +367,7 @@ impl Control {
         Ok(())
     }
 
-    /// When a state came about that the host tells once more, if nobody was told of it before.
+    /// When a state came about that the host tells once more, if nobody heard of it before.
     async fn missed(
         &self,
         event: &Event,

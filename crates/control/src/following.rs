@@ -39,7 +39,7 @@ pub struct Following {
     follow: Follow,
     /// What was asked for; the offsets are those reached when the guest broke off.
     from: OutputFrom,
-    /// The guest has told that the process is there, so that it can be asked for again.
+    /// The guest has reported that the process is there, so that it can be asked for again.
     begun: bool,
     /// The guest broke off, and has not been asked again yet.
     broken: bool,

@@ -29,7 +29,7 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a sandbox whose memory could not be captured is left alone.
 const PAUSE_RETRY: Duration = Duration::from_secs(600);
 
-/// What samples told about each sandbox.
+/// What samples showed about each sandbox.
 #[derive(Default)]
 pub(crate) struct Idleness {
     seen: Mutex<HashMap<SandboxId, Seen>>,

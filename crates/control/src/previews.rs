@@ -116,7 +116,7 @@ fn subject(id: &SandboxId, port: u16) -> String {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ShareRequest {
-    /// For a link [`LINK_DEFAULT_S`] unless told; for everybody for ever unless told.
+    /// Default: [`LINK_DEFAULT_S`] for a link, for ever for everybody.
     pub expires_s: Option<u64>,
     /// Opens the port to everybody instead of signing a link.
     pub public: bool,
@@ -264,7 +264,7 @@ impl Control {
             .collect())
     }
 
-    /// The way in for one visit, for whoever may. Strangers learn nothing: a sandbox that is not there
+    /// The way in for one visit, for whoever may. Unknown senders learn nothing: a sandbox that is not there
     /// refuses them as one that is.
     pub async fn visit(
         &self,

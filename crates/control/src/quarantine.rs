@@ -134,7 +134,7 @@ impl Control {
                 let row = self.store().any_sandbox(&view.id).await?;
                 let is_elsewhere = row.as_ref().is_some_and(|row| row.host != host.id);
                 let row = row.filter(|_| !is_elsewhere);
-                // A tombstone: the host is about to be told.
+                // A tombstone: the host is about to get it.
                 if row.as_ref().is_some_and(|row| row.deleted_at.is_some()) {
                     continue;
                 }
@@ -176,7 +176,7 @@ impl Control {
             }
             Err(error) => (
                 Level::Warning,
-                format!("what is in quarantine cannot be told: {error}"),
+                format!("cannot list what is in quarantine: {error}"),
                 Some("see the server's log".to_owned()),
             ),
         };

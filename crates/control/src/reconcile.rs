@@ -29,7 +29,7 @@ pub(crate) struct Stale {
     wake: Notify,
 }
 
-/// The state the host last told and when it came about, when that is all that may have changed.
+/// The state the host last reported and when it came about, when that is all that may have changed.
 pub(crate) type Told = (State, Steady);
 
 #[derive(Default)]
@@ -209,7 +209,7 @@ impl Control {
         {
             host.stale.forget_retraction(id);
         }
-        // The host is told only where it may not know yet.
+        // The host is asked only where it may not know yet.
         let is_going = matches!(told, Some((State::Gone | State::Deleting, _)));
         let record = match record {
             Some(record) if record.deleted_at.is_none() => record,
@@ -288,7 +288,7 @@ impl Control {
             (_, None) => self.lost(record).await,
             (_, Some(view)) if agrees(record, &view) => Ok(()),
             (_, Some(view)) if view.set_aside => self.shown_failed(record, &view).await,
-            // The database was put back to before the start that somebody was told of.
+            // The database was put back to before the start that somebody heard of.
             (Desired::Stopped, Some(view)) if is_started_later(record, &view) => {
                 let mut change = observed(&view, record);
                 change.desired = Some(Desired::Running);

@@ -18,7 +18,7 @@ pub struct Sharing {
     pub total: usize,
     /// What a holder may have in any case.
     pub promised: usize,
-    /// What all holders together may have when the promises are added: a bound where holders are strangers,
+    /// What all holders together may have when the promises are added: a bound where holders are untrusted,
     /// `usize::MAX` where somebody decides how many there are.
     pub hard: usize,
 }

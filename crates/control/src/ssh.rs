@@ -43,9 +43,9 @@ pub struct SshToken {
 /// What a token is to be.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SshTokenRequest {
-    /// Until who logged in with it has to go; [`SSH_TOKEN_DEFAULT_S`] unless told.
+    /// Until who logged in with it has to go; default: [`SSH_TOKEN_DEFAULT_S`].
     pub expires_s: Option<u64>,
-    /// Until when it lets in; as long as it is good unless told.
+    /// Until when it lets in; default: as long as it is good.
     pub login_s: Option<u64>,
 }
 
@@ -121,7 +121,7 @@ fn parts(login: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// One refusal for everything, so that a stranger learns nothing from it.
+/// One refusal for everything, so that an unauthenticated caller learns nothing from it.
 fn refused() -> ControlError {
     ControlError::new(ErrorCode::Unauthenticated, "the login is not valid")
         .hint("make a token with POST /v1/sandboxes/{id}/ssh, or use `cove ssh SANDBOX`")

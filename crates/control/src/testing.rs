@@ -21,7 +21,7 @@ pub use egress::EgressLogs;
 pub use guest::ScriptedGuest;
 pub use runner::{GuestKind, MemoryRunner};
 
-/// Clocks that move only when told to: the one on the wall, and the one that counts since the boot.
+/// Clocks that move only when asked to: the one on the wall, and the one that counts since the boot.
 #[derive(Debug)]
 pub struct ManualClock(Mutex<Hands>);
 

@@ -227,7 +227,7 @@ pub struct Stat {
 }
 
 /// A process that opened `/dev/tty` holds its session's terminal under a name that means something else
-/// in each session, and CRIU wants to be sure of the session. It is told of the terminal instead, which
+/// in each session, and CRIU wants to be sure of the session. It gets the terminal instead, which
 /// is what the descriptor leads to, and saves it like any other descriptor of it; a restore opens the
 /// terminal by its own name.
 ///

@@ -47,7 +47,7 @@ pub enum SessionError {
     /// It failed and said so; the reason is in its log.
     #[error("criu failed{}", detail(*.errno))]
     Failed { errno: i32 },
-    /// What was to happen at a moment failed, and CRIU was told to give up.
+    /// What was to happen at a moment failed, and CRIU was asked to give up.
     #[error("a step in between failed")]
     Step(#[source] io::Error),
 }

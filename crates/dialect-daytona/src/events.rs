@@ -40,7 +40,7 @@ pub async fn listen(State(front): State<Front>, place: ServerAddress, request: R
     let query = request.uri().query().unwrap_or("");
     if !streams::is_upgrade(&request) || !query.contains("EIO=4") {
         return Err(Refusal::invalid(
-            "events are told over Socket.IO on a WebSocket (EIO=4, transport=websocket)",
+            "events are sent over Socket.IO on a WebSocket (EIO=4, transport=websocket)",
         ));
     }
     let extensions = request.extensions().clone();

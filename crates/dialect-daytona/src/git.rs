@@ -154,7 +154,7 @@ pub fn files(given: &[String]) -> Result<Vec<&str>, Refusal> {
     Ok(given.iter().map(String::as_str).collect())
 }
 
-/// Git has words for people only; these are the ones its complaints are told apart by, in this order.
+/// Git has words for people only; these are the ones its complaints are distinguished by, in this order.
 const COMPLAINTS: &[(&[&str], u16, &str)] = &[
     (
         &[

@@ -1,5 +1,5 @@
 //! What Daytona's SDKs can ask for and this server does not do, each with its reason. All of it needs a
-//! valid key: what a server can do is not for strangers.
+//! valid key: what a server can do is not for callers without one.
 
 use axum::Router;
 use axum::routing::any;
@@ -20,7 +20,7 @@ const BACKUPS: &str = "there are no backups to make here; take a snapshot";
 const SIGNED_FILES: &str =
     "files have no signed links here; use fs.download_file and fs.upload_file with a key";
 const TREE: &str =
-    "how sandboxes descend from each other is told by the native interface, as their timeline";
+    "how sandboxes descend from each other is shown by the native interface, as their timeline";
 const ACTIVE: &str = "a snapshot that is there is active; delete it when it is no longer needed";
 
 const API: &[(&str, &str)] = &[

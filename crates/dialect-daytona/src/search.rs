@@ -14,7 +14,7 @@ use crate::exec::{ANSWER_MAX, Ended, absolute, run};
 use crate::refusal::{Answer, Refusal, about_path};
 use crate::tree::stat;
 
-/// Lines and files told of one search.
+/// Lines and files returned of one search.
 const FOUND_MAX: usize = 10_000;
 const FILES_MAX: usize = 1000;
 const PATTERN_MAX: usize = 4096;

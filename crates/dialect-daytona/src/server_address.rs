@@ -30,7 +30,7 @@ impl FromRequestParts<Front> for ServerAddress {
     async fn from_request_parts(parts: &mut Parts, front: &Front) -> Result<Self, Refusal> {
         let authority = authority(&parts.headers, &parts.uri)
             .ok_or_else(|| Refusal::invalid("the request has no Host"))?;
-        // A proxy that ends TLS says so; only its own caller is told what it said.
+        // A proxy that ends TLS says so; only its own caller gets what it said.
         let forwarded = parts.headers.get("x-forwarded-proto");
         let secure = front.secure || forwarded.is_some_and(|value| value == "https");
         let scheme = if secure { "https" } else { "http" };

@@ -102,7 +102,7 @@ fn shell_of<'a>(all: &'a [Process], name: &str) -> Result<&'a Process, Refusal> 
         |process: &&Process| Identity::of(process).name_of(owner::DAYTONA_SESSION) == Some(name);
     // The newest: one that ended may have been made again.
     let found = all.iter().rev().find(is_it).ok_or_else(|| unknown(name))?;
-    // One that was deleted was killed; one that ended by itself is told apart from none.
+    // One that was deleted was killed; one that ended by itself is distinguished from none.
     match &found.exit {
         Some(exit) if exit.signal == SIGKILL => Err(unknown(name)),
         _ => Ok(found),

@@ -77,7 +77,7 @@ fn info(process: &Process) -> Value {
         "rows": size.rows,
         "createdAt": time_text(at),
         "cwd": process.cwd,
-        // What a shell was given is not told again.
+        // What a shell was given is not reported again.
         "envs": {},
         "lazyStart": false,
     })

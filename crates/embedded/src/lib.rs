@@ -9,9 +9,9 @@ pub static GUEST: &[u8] = include_bytes!(env!("COVE_GUEST"));
 pub static SPAWNER: &[u8] = include_bytes!(env!("COVE_SPAWNER"));
 /// The confined child that speaks to image registries.
 pub static FETCHER: &[u8] = include_bytes!(env!("COVE_FETCHER"));
-/// The confined child that unpacks a stranger's archive.
+/// The confined child that unpacks an untrusted archive.
 pub static UNPACK: &[u8] = include_bytes!(env!("COVE_UNPACK"));
-/// The confined child that reads and writes what guests and strangers made.
+/// The confined child that reads and writes what guests and other untrusted sources made.
 pub static PARSER: &[u8] = include_bytes!(env!("COVE_PARSER"));
 /// The unprivileged resolver and egress gateway.
 pub static GATEWAY: &[u8] = include_bytes!(env!("COVE_GATEWAY"));

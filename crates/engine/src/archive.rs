@@ -13,7 +13,7 @@
 //! exchanged. A file without its end was cut off.
 //!
 //! This process handles lengths, hashes and the signature. What a section holds is written and read by
-//! confined programs alone: the root of a stranger's file goes to the unpacker as it comes, manifest and
+//! confined programs alone: the root of a file of something else goes to the unpacker as it comes, manifest and
 //! end to the parser. Memory is another matter: what restores it trusts it. It is put aside as it comes
 //! and unpacked only when the whole file was signed by a key this host trusts; otherwise it is left out.
 

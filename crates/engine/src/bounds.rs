@@ -1,4 +1,4 @@
-//! What nobody may have of this host, whatever the control side says: it speaks for tenants, and a stranger
+//! What nobody may have of this host, whatever the control side says: it speaks for tenants, and an unknown sender
 //! may have taken it over. Quotas of organisations are its business; these are the operator's settings and
 //! the host's own limits.
 

@@ -7,7 +7,7 @@ use cove_model::network::Cidr;
 use cove_network::Addresses;
 use cove_pool::BackendChoice;
 
-/// Sandboxes of one host, stopped ones included, unless told.
+/// Default number of sandboxes of one host, stopped ones included.
 const DEFAULT_SANDBOXES_MAX: usize = 10_000;
 
 #[derive(Debug, Clone)]

@@ -292,7 +292,7 @@ impl Inner {
     ) -> Result<SandboxView, RunnerError> {
         let machine: Arc<dyn Machine> = Arc::from(machine);
         let record = machine.record();
-        // Whoever hears that it runs finds it; its end is only told after its beginning.
+        // Whoever hears that it runs finds it; its end is only reported after its beginning.
         sandbox.set_machine(Some(Arc::clone(&machine)));
         let stepped = sandbox.advance(Step::Booted, None, durability, |entry| {
             entry.machine = Some(record);

@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     /// Refused packets, until somebody listens.
     denials: Mutex<Option<Denials>>,
     pub slots: Arc<Slots>,
-    /// Its uids are those of the confined programs that read strangers' bytes.
+    /// Its uids are those of the confined programs that read untrusted bytes.
     _confined: Slot,
     pub(crate) parser: Arc<Parser>,
     pub commitments: Arc<Commitments>,

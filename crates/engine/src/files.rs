@@ -107,7 +107,7 @@ impl Files {
         }
     }
 
-    /// Every file. One that cannot be used is told beside the others, which must not suffer for it.
+    /// Every file. One that cannot be used is reported beside the others, which must not suffer for it.
     pub fn load<T: DeserializeOwned>(&self) -> io::Result<Loaded<T>> {
         let mut found = Loaded {
             intact: Vec::new(),

@@ -187,7 +187,7 @@ impl Watch {
         let mut room = match inner.pool.headroom() {
             Ok(room) => room,
             Err(error) => {
-                tracing::warn!(%error, "the room on the disk cannot be told");
+                tracing::warn!(%error, "cannot read the free space of the disk");
                 return LOOK_LATEST;
             }
         };

@@ -333,7 +333,7 @@ fn on_progress(jobs: &Mutex<Jobs>, number: u64, progress: Progress) {
             job.total_bytes = None;
         }
         Progress::Bootstrapping { stage, percent } => job.stage = format!("{stage} ({percent} %)"),
-        // The end is told by the result; what later versions add is shown by their own stage.
+        // The end is known by the result; what later versions add is shown by their own stage.
         _ => {}
     }
 }

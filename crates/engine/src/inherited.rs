@@ -3,7 +3,7 @@
 //! The kernel charges bytes to the volume that wrote them, so a copy of a snapshot begins with nothing on
 //! its account however much it shows. Left at that, a chain of forks could hold any multiple of its
 //! limit. So each snapshot remembers what its state weighs, each sandbox what it inherited, and the
-//! kernel is told the difference:
+//! kernel is given the difference:
 //!
 //! ```text
 //! quota of the volume = disk limit − inherited

@@ -22,10 +22,10 @@ use crate::inherited::room;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     pub id: SandboxId,
-    /// The organisation whose it is; absent in records from before that was told.
+    /// The organisation whose it is; absent in records from before that was reported.
     #[serde(default)]
     pub owner: Option<String>,
-    /// Whether that is the operator's own organisation; in records from before that was told it is not
+    /// Whether that is the operator's own organisation; in records from before that was kept it is not
     /// taken to be.
     #[serde(default)]
     pub home: bool,

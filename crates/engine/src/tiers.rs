@@ -12,7 +12,7 @@ use cove_runner_api::Finding;
 
 use crate::error::EngineError;
 
-/// What is quoted of a tier's name that came with a file of a stranger.
+/// What is quoted of a tier's name that came with an untrusted file.
 const TIER_NAME_MAX: usize = 40;
 
 pub(crate) struct Tiers {

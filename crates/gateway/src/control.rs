@@ -3,7 +3,7 @@
 //! The process is started with one [`Start`] over its standard input, descriptors attached, and
 //! answers with one [`Reply`]. Afterwards each call is one connection to the control socket: a
 //! frame there, a frame back. A [`Call::Watch`] stays open, so that each side learns of the other's
-//! end. Frames carry JSON for what the process is told, which root writes, and the fixed forms of [`reply`] for
+//! end. Frames carry JSON for what the process is sent, which root writes, and the fixed forms of [`reply`] for
 //! what it answers, which root reads. A message names what the process must be able to enforce ([`needs`]).
 
 pub mod needs;
@@ -45,7 +45,7 @@ pub struct Start {
     #[serde(default)]
     pub needs: Vec<String>,
     pub instance: String,
-    /// What the program was built from; told back on [`Call::Hello`].
+    /// What the program was built from; sent back on [`Call::Hello`].
     pub build: String,
     /// Who to become.
     pub uid: u32,
@@ -58,7 +58,7 @@ pub struct Start {
     pub table: Vec<Placed>,
     /// What earlier processes logged.
     pub logs: Vec<Kept>,
-    /// What the sockets are bound to; told back on [`Call::Hello`].
+    /// What the sockets are bound to; sent back on [`Call::Hello`].
     pub dns: SocketAddrV4,
     pub proxy: SocketAddrV4,
 }

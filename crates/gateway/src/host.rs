@@ -130,7 +130,7 @@ struct Inner {
     /// What the program is, to tell an older one from ours.
     build: String,
     table: Mutex<Table>,
-    /// Held while the table is changed and the process told, and while the process is told the whole
+    /// Held while the table is changed and the process informed, and while the process is sent the whole
     /// table: what it hears last is what the table says. Taken after `life` where both are.
     telling: tokio::sync::Mutex<()>,
     /// Held while the process is started or replaced.
@@ -141,7 +141,7 @@ struct Inner {
 struct Life {
     /// The process, where it is a child of ours.
     child: Option<Child>,
-    /// The resolvers that it was told last.
+    /// The resolvers that it got last.
     upstreams: Vec<SocketAddr>,
     stopped: bool,
 }
@@ -289,7 +289,7 @@ impl Gateway {
 
 type Table = BTreeMap<Ipv4Addr, Placed>;
 
-/// What a process that is found running has to be told.
+/// What a process that is found running has to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fresh {
     /// The table, since it may have another engine's.

@@ -8,7 +8,7 @@
 //!                                 └── resolves and dials the name itself, then splices
 //!  engine ── control socket ──► policies in, egress log out
 //! ```
-//! Who asks is told by the peer's address, which the packet filter has set from the interface the
+//! Who asks is known by the peer's address, which the packet filter has set from the interface the
 //! packet came in on; an address nobody placed is refused. The process (`main.rs`) gets its sockets
 //! and first policies from [`host::Gateway`], which the engine holds; it outlives the engine, and the
 //! next engine adopts it. The process is the feature `program`: without it the crate is the handle and what

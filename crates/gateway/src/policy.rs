@@ -25,7 +25,7 @@ pub struct Allowed {
     pub preset: Option<String>,
 }
 
-/// Why something was not allowed, as the log and the guest are told.
+/// Why something was not allowed, as the log and the guest see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("the sandbox has no network")]

@@ -1,5 +1,5 @@
 //! An entry of the egress log as one line of text: how it crosses from the process to the engine, and how it
-//! lies on disk. The reader is root and the writer talks to strangers, so a line is a fixed number of fields
+//! lies on disk. The reader is root and the writer talks to untrusted clients, so a line is a fixed number of fields
 //! between tabs, each an integer, a word of a short list or an escaped text, and each entry has exactly one.
 //!
 //! ```text

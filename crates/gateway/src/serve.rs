@@ -1,5 +1,5 @@
 //! The process's life after it is confined: serves packets, streams, connections and the control
-//! socket, until it is told to stop or nobody needs it.
+//! socket, until it is asked to stop or nobody needs it.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};

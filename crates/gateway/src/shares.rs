@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use cove_model::SandboxId;
 
-/// Refusals are told to the operator together, this often at most.
+/// Refusals are reported to the operator together, this often at most.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// What one sandbox may hold of what its organisation may: the rest is its siblings'.
 const SANDBOX_PART: (usize, usize) = (3, 4);

@@ -93,7 +93,7 @@ pub async fn serve(
     })
     .await;
     if let Err(failure) = worked {
-        // No thread could be made: the caller is still to be told.
+        // No thread could be made: the caller still gets an answer.
         Conn::new(refuse, &[]).fail(failure);
     }
     Ok(())

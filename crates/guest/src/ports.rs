@@ -11,7 +11,7 @@ use crate::figures::sessions;
 use crate::files::set_file_ids;
 use crate::thread;
 
-/// Ports told in one answer.
+/// Ports reported in one answer.
 const PORTS_MAX: usize = 1024;
 /// Descriptors looked at in search of the listeners.
 const DESCRIPTORS_MAX: usize = 200_000;

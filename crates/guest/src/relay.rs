@@ -71,7 +71,7 @@ async fn inward(mut call: Receiver<'_>, mut port: OwnedWriteHalf) -> Result<(), 
     let mut open = true;
     loop {
         match call.input().await?.kind {
-            // After the port stopped listening the rest is let go: its own end will be told.
+            // After the port stopped listening the rest is let go: its own end will be reported.
             Some(InputKind::Data(data)) => open = open && port.write_all(&data).await.is_ok(),
             Some(InputKind::End(_)) => {
                 // A port that is gone already needs no goodbye.

@@ -127,7 +127,7 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
-    /// The directory it was unpacked to; what lies there is a stranger's.
+    /// The directory it was unpacked to; what lies there is untrusted.
     pub fn root(&self) -> PathBuf {
         self.staged.pool.path(&self.staged.volume)
     }

@@ -3,7 +3,7 @@
 //!
 //! An image is a read-only volume of the pool plus a small record. A volume's name is its *chain*:
 //! a hash over the digests of every archive that was unpacked into it, from the bottom up, so that
-//! images with the same lower layers share their volumes. Archives are strangers' bytes; they go
+//! images with the same lower layers share their volumes. Archives are untrusted bytes; they go
 //! through [`cove_unpack`], never through this process, and what registries say goes through
 //! [`cove_fetcher`].
 //!

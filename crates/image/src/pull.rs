@@ -339,7 +339,7 @@ fn chains(layers: &[Layer]) -> Vec<ChainId> {
     chains
 }
 
-/// The program has told these texts; their number and length were checked when they were read.
+/// The program has sent these texts; their number and length were checked when they were read.
 fn oci_config(told: Configuration) -> OciConfig {
     let some = |text: String| (!text.is_empty()).then_some(text);
     OciConfig {

@@ -210,7 +210,7 @@ fn dump(
     };
     let outcome = session.dump(options, limit, at);
     if matches!(outcome, Err(SessionError::TimedOut(_))) {
-        // It lets go of every process when it ends; they are told apart from dead ones by the caller.
+        // It lets go of every process when it ends; they are distinguished from dead ones by the caller.
         let _ = rustix::process::pidfd_send_signal(&criu, rustix::process::Signal::KILL);
     }
     drop(session);

@@ -200,7 +200,7 @@ fn finish(context: &OwnedFd, uid_base: u32) -> io::Result<OwnedFd> {
     fsconfig_set_string(context, "nfs_export", "on")?;
     let _identity = FilesystemIdentity::take(uid_base)?;
     fsconfig_create(context)?;
-    // Reading must not write: whether something changed since a snapshot is told by what was written.
+    // Reading must not write: whether something changed since a snapshot is known by what was written.
     Ok(fsmount(
         context,
         FsMountFlags::FSMOUNT_CLOEXEC,

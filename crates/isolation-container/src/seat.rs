@@ -290,7 +290,7 @@ impl Seat {
         })
     }
 
-    /// The child's end of the socket closes when it becomes the guest; a failure to do so is told.
+    /// The child's end of the socket closes when it becomes the guest; a failure to do so is reported.
     fn expect_exec(&self) -> Result<(), IsolationError> {
         match spawner::receive::<ChildReply>(&self.parts().child.socket) {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),

@@ -36,7 +36,7 @@ struct Running {
     socket: OwnedFd,
 }
 
-/// A child in new namespaces, waiting to be told what to become.
+/// A child in new namespaces, waiting for what to become.
 #[derive(Debug)]
 pub struct Prepared {
     pub pid: i32,

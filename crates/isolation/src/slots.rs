@@ -8,7 +8,7 @@
 //! disk are always 0..65535, so nothing there depends on the slot a sandbox had). Within its blocks an
 //! engine hands slots out by itself.
 //!
-//! A claim holds while its engine lives, told by a lock, or its data is there: sandboxes may be running
+//! A claim holds while its engine lives, as a lock shows, or its data is there: sandboxes may be running
 //! without an engine. The lock counts also where the data cannot be seen, in another mount namespace.
 //! Whatever the claims say, a block is not handed out while a process of the host has a uid of it.
 
@@ -300,7 +300,7 @@ fn is_alive(dir: &Path, instance: &str) -> bool {
     })
 }
 
-/// Removes what told of engines that ended; who claims a slot is read from the claims.
+/// Removes the marks of engines that ended; who claims a slot is read from the claims.
 fn remove_dead(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();

@@ -27,7 +27,7 @@ pub struct TierHost {
     /// Host-wide directory of all engines; emptied by a reboot.
     pub host_dir: PathBuf,
     pub slots: Arc<Slots>,
-    /// Reads what guests and programs of strangers left.
+    /// Reads what guests and untrusted programs left.
     pub parser: Arc<Parser>,
     /// What sandboxes reach others through; absent on a host that cannot have one.
     pub network: Option<Arc<Network>>,

@@ -19,7 +19,7 @@ pub struct Event {
     pub sandbox: SandboxId,
     #[serde(flatten)]
     pub kind: EventKind,
-    /// How a sandbox is, told once more because earlier events may have been lost with the engine that
+    /// How a sandbox is, reported once more because earlier events may have been lost with the engine that
     /// had them. A reader that knows it already passes over this.
     #[serde(default)]
     pub restated: Option<Restated>,
@@ -27,7 +27,7 @@ pub struct Event {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Restated {
-    /// The start it is running since; the event that told of it has this moment.
+    /// The start it is running since; the event that reported it has this moment.
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
 }

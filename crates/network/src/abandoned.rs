@@ -1,5 +1,5 @@
 //! What engines that are gone for good have left in the kernel: interfaces of sandboxes that still run, their
-//! table and their route to the gateway's address. Who is gone is told by the caller.
+//! table and their route to the gateway's address. The caller says who is gone.
 
 use std::net::Ipv4Addr;
 

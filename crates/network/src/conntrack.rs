@@ -105,7 +105,7 @@ fn read(body: &[u8], from: Ipv4Addr) -> Option<Connection> {
     })
 }
 
-/// Makes the kernel forget a connection; its packets are strangers from then on.
+/// Makes the kernel forget a connection; its packets are unknown from then on.
 pub fn delete(socket: &mut Socket, connection: &Connection) -> Result<(), NetlinkError> {
     let mut wanted = Attributes::default();
     wanted.nest(TUPLE_ORIGINAL, |tuple| tuple.raw(&connection.tuple));

@@ -71,7 +71,7 @@ impl From<NetworkError> for io::Error {
     }
 }
 
-/// Resolver and gateway: told of every sandbox, by its outer address, before a packet of it can come.
+/// Resolver and gateway: informed of every sandbox, by its outer address, before a packet of it can come.
 pub trait Gate: Send + Sync {
     fn place(&self, outer: Ipv4Addr, sandbox: &SandboxId, policy: &NetworkPolicy)
     -> io::Result<()>;
@@ -103,7 +103,7 @@ struct State {
     layout: Layout,
     built: bool,
     sandboxes: BTreeMap<u32, Rules>,
-    /// Those the gateway was told of.
+    /// Those the gateway knows of.
     placed: BTreeSet<u32>,
     owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
     /// Indices under which somebody earlier may have left connections. Looking takes the kernel
@@ -161,7 +161,7 @@ impl Network {
         self.config.addresses
     }
 
-    /// Where the gateway listens and refusals are told; comes into force with the next build.
+    /// Where the gateway listens and refusals are reported; comes into force with the next build.
     pub fn set_listeners(
         &self,
         ports: Option<Ports>,

@@ -60,7 +60,7 @@ pub struct Layout {
     pub addresses: Addresses,
     pub ownership: Ownership,
     pub ports: Option<Ports>,
-    /// Where refused packets are told to; absent: nowhere.
+    /// Where refused packets are reported to; absent: nowhere.
     pub log_group: Option<u16>,
 }
 

@@ -14,7 +14,7 @@ const NAME_MAX: usize = 64;
 #[error("the parser gave an answer that makes no sense")]
 pub struct BadAnswer;
 
-/// Why CRIU could not capture or restore a process. What callers are told comes from here.
+/// Why CRIU could not capture or restore a process. What callers see comes from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {

@@ -1,4 +1,4 @@
-//! Reads and writes what guests and strangers made, in a process that has nothing to lose.
+//! Reads and writes what guests and other untrusted sources made, in a process that has nothing to lose.
 //!
 //! The program of this crate, `cove-parser`, does one job and ends: it packs a file tree or captured
 //! memory, unpacks memory, reads a snapshot's manifest or signature, finds out from CRIU's log why it
@@ -8,7 +8,7 @@
 //!
 //! The library half is linked by the privileged side: [`Parser`] starts the program on descriptors and
 //! checks its answers, which are small binary frames ([`answer`], [`manifest`]). Without the feature
-//! `program` that half is all there is, and no decoder of a stranger's bytes with it.
+//! `program` that half is all there is, and no decoder of untrusted bytes with it.
 
 pub mod answer;
 #[cfg(feature = "program")]

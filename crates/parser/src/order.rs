@@ -1,4 +1,4 @@
-//! What the program is told to do, and how it ends.
+//! What the program is asked to do, and how it ends.
 
 use std::path::PathBuf;
 

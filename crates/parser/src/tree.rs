@@ -246,7 +246,7 @@ impl<W: Write> Packer<W> {
                 .min(usize::try_from(length).unwrap_or(usize::MAX));
             let count = file.read(&mut self.buffer[..want])?;
             if count == 0 && self.living {
-                // Its header told a length, so zeros take the place of what was cut off.
+                // Its header has a length, so zeros take the place of what was cut off.
                 self.changes += 1;
                 io::copy(&mut io::repeat(0).take(length), &mut self.output)?;
                 return Ok(());

@@ -263,7 +263,7 @@ fn make_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
     dir.sync_all().context("sync", &layout.dir)
 }
 
-/// Looks for the mark of a first superblock, so that a stranger's file is told from a failed mount.
+/// Looks for the mark of a first superblock, so that a file of something else is distinguished from a failed mount.
 fn check_image(image: &Path) -> Result<(), PoolError> {
     const MAGIC_AT: u64 = 0x1_0040;
     let file = File::open(image).context("open", image)?;

@@ -43,7 +43,7 @@ impl LoopDevice {
                 continue;
             };
             // The recorded name may be from another mount namespace; the base name is enough to
-            // leave strangers' devices alone, identity is checked below.
+            // leave the devices of others alone, identity is checked below.
             let base = image
                 .file_name()
                 .and_then(|n| n.to_str())

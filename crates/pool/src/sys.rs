@@ -318,7 +318,7 @@ pub(crate) fn sync_and_clean(anywhere: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Tells the device below which blocks of a part of the filesystem's address space hold nothing, so that it
-/// can forget them. What no chunk covers is always told.
+/// can forget them. What no chunk covers is always passed on.
 pub(crate) fn trim(root: BorrowedFd<'_>, start: u64, length: u64) -> Result<(), Errno> {
     let mut range = TrimRange {
         start,

@@ -1,5 +1,5 @@
 //! The calls that the privileged side makes itself: quiet before a capture, a look around after a
-//! restore, the end. Their answers are told apart by the length and the first bytes of one small
+//! restore, the end. Their answers are distinguished by the length and the first bytes of one small
 //! frame, so that no decoder of a guest's messages runs with privileges. Everything else that a guest
 //! says goes to whoever was handed the connection.
 

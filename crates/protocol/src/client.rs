@@ -330,7 +330,7 @@ impl Guest {
         Ok(Upload::new(self.open(Request::ArchiveIn(archive)).await?))
     }
 
-    /// Returns once the watch stands: everything after that moment is told.
+    /// Returns once the watch stands: everything after that moment is reported.
     pub async fn watch(&self, watch: Watch) -> Result<Watcher, GuestError> {
         Watcher::start(self.clone(), watch).await
     }

@@ -141,7 +141,7 @@ pub enum ReplyKind {
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Empty {}
 
-/// End every other call, because the sandbox is about to be captured. Streams are told to come back,
+/// End every other call, because the sandbox is about to be captured. Streams are asked to come back,
 /// short calls finish, long ones are waited for. After `Done` the guest hangs up and takes no new call
 /// until the host sends it SIGUSR1.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -363,7 +363,7 @@ pub struct Exit {
     pub timed_out: bool,
     #[prost(uint64, tag = "5")]
     pub duration_ms: u64,
-    /// Memory limit and peak of the sandbox, told when `oom`.
+    /// Memory limit and peak of the sandbox, given when `oom`.
     #[prost(uint64, tag = "6")]
     pub memory_limit_bytes: u64,
     #[prost(uint64, tag = "7")]
@@ -507,7 +507,7 @@ pub struct ListDir {
     /// 0 and 1: this directory only.
     #[prost(uint32, tag = "3")]
     pub depth: u32,
-    /// Entries at most; 0: the guest's own limit. The rest is told by `truncated`.
+    /// Entries at most; 0: the guest's own limit. The rest is reported by `truncated`.
     #[prost(uint32, tag = "4")]
     pub limit: u32,
 }
@@ -640,14 +640,14 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ChangeKind {
-    /// The watch stands; everything after this moment is told.
+    /// The watch stands; everything after this moment is reported.
     Ready = 0,
     Created = 1,
     Written = 2,
     Removed = 3,
     Renamed = 4,
     Attributes = 5,
-    /// Changes came faster than they could be told; look again.
+    /// Changes came faster than they could be reported; look again.
     Overflow = 6,
 }
 

@@ -61,7 +61,7 @@ pub struct SnapshotView {
     pub parent: Option<SnapshotId>,
     pub memory: bool,
     pub image: ImageId,
-    /// The settings when it was taken; those of a fork or a rollback are told anew.
+    /// The settings when it was taken; those of a fork or a rollback are reported anew.
     pub spec: SandboxSpec,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,

@@ -105,7 +105,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     response
 }
 
-/// Fills in the body of a failure and logs what its caller is not told.
+/// Fills in the body of a failure and logs what its caller does not get.
 fn told_response(empty: Response, told: Told, id: &str, method: &Method) -> Response {
     if empty.status().is_server_error() && told.code != ErrorCode::Unsupported {
         tracing::warn!(
@@ -160,7 +160,7 @@ fn bounded(request: &Request) -> Result<(), Failure> {
 }
 
 /// The layer of a dialect: says for the outermost one which of its routes answers. A path matches
-/// whatever the method, and strangers make methods up.
+/// whatever the method, and clients make methods up.
 pub async fn dialect(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
     let asked = matched.map(|path| Asked::dialect(request.method(), path.as_str()));
@@ -190,7 +190,7 @@ pub async fn route(
     response
 }
 
-/// Checks what can be told from the headers.
+/// Checks what the headers show.
 fn fits(route: &Route, headers: &HeaderMap) -> Result<(), Failure> {
     let length = match headers.get(header::CONTENT_LENGTH) {
         None => 0,

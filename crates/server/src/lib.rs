@@ -1,6 +1,6 @@
 //! HTTP over the control plane.
 //!
-//! Strangers' bytes are parsed here and nowhere deeper: a request is bounded, authenticated, turned
+//! Unknown senders' bytes are parsed here and nowhere deeper: a request is bounded, authenticated, turned
 //! into a call of [`cove_control::Control`], and its answer or refusal written back in the contract of
 //! `cove-api`. The router is built from that crate's route table, so a route cannot exist in one
 //! place only. Nothing here needs a privilege.

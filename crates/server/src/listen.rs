@@ -51,7 +51,7 @@ const HTTP2_RESETS_MAX: usize = 20;
 const HTTP2_ERRORS_MAX: usize = 64;
 /// A connection is looked at so often within the shortest time that it may take for something.
 const LOOKS: u32 = 4;
-/// What streams get to say goodbye after they were told to end.
+/// What streams get to say goodbye after they were asked to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum ServeError {
 }
 
 /// Serves until `shutdown`. From then on new connections are refused and streams that can be resumed
-/// end, those that follow a command a moment later; other requests get `shutdown_grace`, are told to end, and are cut.
+/// end, those that follow a command a moment later; other requests get `shutdown_grace`, are asked to end, and are cut.
 pub async fn serve(
     listener: std::net::TcpListener,
     app: App,
@@ -247,7 +247,7 @@ impl Connections {
                             leaving = true;
                             connection.as_mut().graceful_shutdown();
                         }
-                        // It was told, and does not go.
+                        // It was asked to end, and does not.
                         Some(told) if told.elapsed() >= config.header_timeout => return,
                         Some(_) => {}
                     },

@@ -15,7 +15,7 @@ use hyper::body::{Frame, SizeHint};
 use crate::pulse::Flight;
 use crate::room::{NoRoomLeft, Room};
 
-/// Answers up to this size are sent in any case: a refusal is one, and what was done must be told.
+/// Answers up to this size are sent in any case: a refusal is one, and what was done must be reported.
 const SMALL: u64 = 64 * 1024;
 /// What must be free before an answer that goes on is asked for more of itself.
 const ROOM: usize = 64 * 1024;

@@ -2,7 +2,7 @@
 //!
 //! The spawner is a tiny privileged process: cloning from it costs a fraction of cloning from the
 //! engine, whose page tables are large. It makes a child per sandbox in fresh namespaces and hands
-//! the engine a socket to that child; the child waits there, prepared, until it is told what to
+//! the engine a socket to that child; the child waits there, prepared, until it learns what to
 //! become.
 
 pub mod boot_id;

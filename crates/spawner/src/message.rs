@@ -36,7 +36,7 @@ pub struct Criu {
     pub owner: u32,
     pub staging: String,
     /// What a restore needs besides; nothing for a dump, which acts on another sandbox's processes
-    /// and writes where it is told.
+    /// and writes where it is asked to.
     pub restore: Option<Restorer>,
 }
 

@@ -16,7 +16,7 @@ use crate::{CHANNELS, CLIENTS, SANDBOX_CLIENTS_MAX};
 /// Wrong logins from one address in one period; after that it is not listened to until the period ends.
 pub const FAILURES_MAX: u32 = 30;
 pub const FAILURES_PERIOD: Duration = Duration::from_secs(60);
-/// Addresses remembered; those of strangers, so their number must be bounded.
+/// Addresses remembered; those of unknown senders, so their number must be bounded.
 const ADDRESSES_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Failures {
         if table.len() >= ADDRESSES_MAX {
             table.retain(|_, (_, since)| !over(*since));
         }
-        // More strangers than can be told apart: begin anew rather than grow.
+        // More addresses than are remembered: begin anew rather than grow.
         if table.len() >= ADDRESSES_MAX {
             table.clear();
         }

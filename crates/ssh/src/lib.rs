@@ -161,7 +161,7 @@ fn config(host_key: &HostKey) -> server::Config {
     }
 }
 
-/// Serves clients until told to end.
+/// Serves clients until asked to end.
 pub async fn serve(
     listener: TcpListener,
     control: Control,
@@ -224,7 +224,7 @@ async fn client(
     if shared.failures.is_barred(peer.ip()) {
         return;
     }
-    // As many strangers as there may be are here already, or came from there; a client tries again.
+    // As many unauthenticated clients as there may be are here already, or came from there; a client tries again.
     let Some(stranger) = shared.strangers.take(source(peer.ip()), 1) else {
         return;
     };

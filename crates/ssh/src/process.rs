@@ -41,7 +41,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Until the command ended and all was told, or the client is gone; then so is the command.
+    /// Until the command ended and all was reported, or the client is gone; then so is the command.
     pub async fn run(mut self, request: CommandRequest) {
         let terminal = request.pty.is_some();
         let cancel = self.cancel.clone();

@@ -310,7 +310,7 @@ fn flush_loop(log: &File, groups: &Receiver<Vec<Answer>>) -> std::io::Result<()>
     }
 }
 
-/// Numbers of events may have been told that a power loss then undid. Given out again they would hide
+/// Numbers of events may have been given out that a power loss then undid. Given out again they would hide
 /// what is new from whoever saw them, so after a reboot some are passed over.
 async fn pass_over_lost_numbers<T: Tx>(tx: &mut T, boot: &str) -> Result<(), StoreError> {
     let select = "SELECT value FROM settings WHERE name = ?1";

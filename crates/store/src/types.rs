@@ -140,7 +140,7 @@ impl Desired {
     }
 }
 
-/// What the host told about a sandbox when it made it, kept so that commands need not ask again.
+/// What the host reported about a sandbox when it made it, kept so that commands need not ask again.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostFacts {
     pub image: Option<ImageId>,

@@ -1,6 +1,6 @@
 //! What an SQLite store acknowledged is there after SIGKILL, and quotas add up after it.
 //!
-//! The test starts itself as a writer, kills it at some moment, and compares what it was told with
+//! The test starts itself as a writer, kills it at some moment, and compares what was acknowledged with
 //! what the file holds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

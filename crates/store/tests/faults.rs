@@ -176,7 +176,7 @@ async fn a_read_only_database_says_so_and_is_used_again_when_it_takes_writes() {
     store.put_setting("after", "kept").await.unwrap();
 }
 
-/// Writers that note what was acknowledged, until told to end.
+/// Writers that note what was acknowledged, until asked to end.
 struct Load {
     end: Arc<AtomicBool>,
     acknowledged: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,4 @@
-//! Unpacks a stranger's archive into a directory without trusting it.
+//! Unpacks an untrusted archive into a directory without trusting it.
 //!
 //! The archive's bytes are only ever looked at by the program of this crate, `cove-unpack`, which
 //! confines itself first ([`cove_confine`]): its root directory is the target and nothing else, its

@@ -1,4 +1,4 @@
-//! The archive's bytes after decompression: gzip, zstd or plain, told apart by their first bytes.
+//! The archive's bytes after decompression: gzip, zstd or plain, distinguished by their first bytes.
 //!
 //! Owns the total limit (a bomb ends here), the hash of the uncompressed bytes, and the members:
 //! a gzip file or a zstd file may be several, one after the other.
@@ -17,7 +17,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Magic numbers of zstd frames that hold no data: 0x184d2a50 to 0x184d2a5f, little-endian.
 const ZSTD_SKIP_MAGIC: [u8; 3] = [0x2a, 0x4d, 0x18];
 
-/// How other packings begin, so that they are told apart from a damaged archive. No tar does: a file's
+/// How other packings begin, so that they are distinguished from a damaged archive. No tar does: a file's
 /// name is in that place.
 const OTHER_PACKINGS: [([u8; 4], &str); 3] = [
     ([0xfd, b'7', b'z', b'X'], "xz"),

@@ -42,7 +42,7 @@ export interface components {
         };
         /** @description Who gets what is adopted. */
         AdoptQuarantined: {
-            /** @description Id of an organisation; the caller's own unless told. What has an owner goes back to its owner. */
+            /** @description Id of an organisation; default: the caller's own. What has an owner goes back to its owner. */
             org?: string | null;
         };
         /** @description An amount of what a quota counts. */
@@ -136,7 +136,7 @@ export interface components {
             every_s?: number | null;
             /**
              * Format: uint32
-             * @description So many of the newest are kept; 10 unless told.
+             * @description So many of the newest are kept; default: 10.
              */
             keep?: number | null;
         };
@@ -282,9 +282,9 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Name or id of an image; `debian` unless told. */
+            /** @description Name or id of an image; default: `debian`. */
             image?: string | null;
-            /** @description The isolation tier; `container` unless told. */
+            /** @description The isolation tier; default: `container`. */
             isolation?: string | null;
             labels?: {
                 [key: string]: string;
@@ -303,16 +303,16 @@ export interface components {
              *     not given are then those it was taken with, and `env` is put over its variables.
              */
             snapshot?: string | null;
-            /** @description Who commands run as; the image's user, else root, unless told. */
+            /** @description Who commands run as; default: the image's user, else root. */
             user?: string | null;
-            /** @description Where commands start; the image's, else the user's home, unless told. */
+            /** @description Where commands start; default: the image's directory, else the user's home. */
             workdir?: string | null;
         };
         /** @description Body of `POST /v1/sandboxes/{id}/ssh`. */
         CreateSshToken: {
             /**
              * Format: uint64
-             * @description How long the token is good, an hour unless told; sessions it opened end with it.
+             * @description How long the token is good; default: an hour. Sessions it opened end with it.
              */
             expires_s?: number | null;
             /**
@@ -377,7 +377,7 @@ export interface components {
             follow: boolean;
             /**
              * Format: uint32
-             * @description Entries at most; 100 unless told.
+             * @description Entries at most; default: 100.
              */
             limit?: number | null;
             /** @description Only this name and names below it. */
@@ -608,7 +608,7 @@ export interface components {
         Fork: {
             /**
              * Format: uint32
-             * @description Children; one unless told.
+             * @description Children; default: one.
              */
             count?: number | null;
             /** @description Added to the parent's. */
@@ -719,7 +719,7 @@ export interface components {
         Level: "ok" | "warning" | "error";
         /** @description When a sandbox that nobody uses is put away; absent: never. The times must grow in this order. */
         Lifecycle: {
-            /** @description Whether a request that needs it wakes it when it is frozen or paused; it does unless told. */
+            /** @description Whether a request that needs it wakes it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
             auto_snapshot?: components["schemas"]["AutoSnapshot"] | null;
             /** Format: uint64 */
@@ -749,7 +749,7 @@ export interface components {
         ListFiles: {
             /**
              * Format: uint32
-             * @description 1 (this directory only) unless told.
+             * @description Default: 1 (this directory only).
              */
             depth?: number | null;
             /** Format: uint32 */
@@ -901,7 +901,7 @@ export interface components {
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offsets to begin at; what is no longer kept is told as `dropped`.
+             * @description Offsets to begin at; what is no longer kept is reported as `dropped`.
              * @default 0
              */
             stdout_from: number;
@@ -982,7 +982,7 @@ export interface components {
             cursor?: string | null;
             /**
              * Format: uint32
-             * @description Items at most; 100 unless told.
+             * @description Items at most; default: 100.
              */
             limit?: number | null;
         };
@@ -1115,7 +1115,7 @@ export interface components {
         ReadFile: {
             /** @description Absolute. */
             path: string;
-            /** @description Whose rights to use; the sandbox's user unless told. */
+            /** @description Whose rights to use; default: the sandbox's user. */
             user?: string | null;
         };
         /** @description Query of `DELETE …/files`. */
@@ -1203,9 +1203,9 @@ export interface components {
         /** @description Body of `POST …/code/run`. */
         RunCode: {
             code: string;
-            /** @description Id of a context; the language's default one, made when first needed, unless told. */
+            /** @description Id of a context; default: the language's own one, made when first needed. */
             context?: string | null;
-            /** @description That of the context unless told; Python where neither is. */
+            /** @description Default: that of the context; Python where neither is given. */
             language?: components["schemas"]["CodeLanguage"] | null;
             /**
              * Format: uint64
@@ -1309,7 +1309,7 @@ export interface components {
         SharePort: {
             /**
              * Format: uint64
-             * @description How long; a link is good for an hour unless told, what is public stays so until it is taken
+             * @description How long; default: an hour for a link, what is public stays so until it is taken
              *     back.
              */
             expires_s?: number | null;

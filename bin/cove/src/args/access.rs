@@ -50,7 +50,7 @@ pub enum KeyCommand {
         /// What it may do; each scope includes those before it
         #[arg(long, value_enum, default_value = "manage")]
         scope: ScopeArg,
-        /// Until when it works, from now, like 30d; for ever unless told
+        /// Until when it works, from now, like 30d; default: for ever
         #[arg(long, value_parser = duration_s, value_name = "TIME")]
         expires: Option<u64>,
         /// For another organisation
@@ -92,7 +92,7 @@ pub enum QuarantineCommand {
     /// Give a sandbox, with its snapshots, or a snapshot to an organisation
     Adopt {
         id: String,
-        /// Id of the organisation; your own unless told
+        /// Id of the organisation; default: your own
         #[arg(long, value_name = "ID")]
         org: Option<String>,
     },

@@ -35,7 +35,7 @@ pub enum CodeCommand {
 pub struct CodeRunArgs {
     #[arg(long, short, value_enum)]
     pub language: Option<LanguageArg>,
-    /// A context's id, from `cove code ls`; the language's default one unless told
+    /// A context's id, from `cove code ls`; default: the language's own
     #[arg(long)]
     pub context: Option<String>,
     /// Interrupt the code after this long

@@ -32,7 +32,7 @@ pub struct LifecycleArgs {
     /// Take a snapshot before each command, when something changed
     #[arg(long)]
     pub snapshot_before_exec: bool,
-    /// Automatic snapshots to keep; 10 unless told
+    /// Automatic snapshots to keep; default: 10
     #[arg(long, value_name = "COUNT")]
     pub snapshot_keep: Option<u32>,
 }

@@ -12,7 +12,7 @@ use crate::units::{key_value, megabytes};
 
 #[derive(Debug, Clone, Args)]
 pub struct CreateArgs {
-    /// Name or id of an image; debian unless told
+    /// Name or id of an image; default: debian
     pub image: Option<String>,
     /// Begin from this snapshot instead of an image
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]

@@ -10,7 +10,7 @@ use crate::units::duration_s;
 pub struct SshArgs {
     /// Name or id
     pub sandbox: String,
-    /// The user inside; the sandbox's own unless told
+    /// The user inside; default: the sandbox's own
     #[arg(long, short = 'u')]
     pub user: Option<String>,
     /// Print a token to log in with instead of running ssh
@@ -36,7 +36,7 @@ pub enum SshKeyCommand {
         name: String,
         /// The .pub file; - reads standard input
         file: PathBuf,
-        /// Until when it works, from now, like 30d; for ever unless told
+        /// Until when it works, from now, like 30d; default: for ever
         #[arg(long, value_parser = duration_s, value_name = "TIME")]
         expires: Option<u64>,
     },

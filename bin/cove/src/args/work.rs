@@ -97,7 +97,7 @@ pub struct LogsArgs {
     #[arg(long, short)]
     pub follow: bool,
     pub sandbox: String,
-    /// A command's id, from `cove ps`; the newest unless told
+    /// A command's id, from `cove ps`; default: the newest
     pub process: Option<String>,
 }
 

@@ -130,7 +130,7 @@ pub async fn run(client: &Client, args: &BenchArgs, global: &Global) -> Result<(
         let figures = tidily(Kept::new(docker), |docker| async move {
             measure(&docker, args, json).await
         });
-        // What was measured of Cove is told also when Docker fails.
+        // What was measured of Cove is reported also when Docker fails.
         match figures.await {
             Ok(figures) => {
                 let ratio = ratios(&report[0].1, &figures);

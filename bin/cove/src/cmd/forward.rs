@@ -50,7 +50,7 @@ pub async fn run(
     bind: IpAddr,
     json: bool,
 ) -> Result<(), CliError> {
-    // A wrong name is told now, not at the first connection.
+    // A wrong name is reported now, not at the first connection.
     client.sandbox(sandbox).await?;
     let mut listeners = Vec::new();
     for pair in pairs {
@@ -97,7 +97,7 @@ async fn accept(client: Client, sandbox: String, listener: TcpListener, inside: 
     }
 }
 
-/// One that cannot be made inside is closed here, and the reason told; the others go on.
+/// One that cannot be made inside is closed here, and the reason reported; the others go on.
 async fn carry(client: &Client, sandbox: &str, mut stream: TcpStream, inside: u16) {
     stream.set_nodelay(true).ok();
     match client.connect_port(sandbox, inside).await {

@@ -129,7 +129,7 @@ async fn add(client: &Client, source: &AddImage, json: bool) -> Result<(), CliEr
     let job = match last {
         Some(job) if job.state == JobState::Running => client.image_job(&job.id).await?,
         Some(job) => job,
-        None => return Err(CliError::usage("the server told nothing of the job")),
+        None => return Err(CliError::usage("the server reported nothing about the job")),
     };
     for warning in &job.warnings {
         eprintln!("warning: {}", crate::report::printable(warning));

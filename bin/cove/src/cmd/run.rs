@@ -43,7 +43,7 @@ pub async fn run(client: &Client, args: &RunArgs) -> Result<u8, CliError> {
     if args.keep {
         eprintln!("kept as {}", sandbox.id);
     } else if let Err(error) = client.delete_sandbox(&sandbox.id).await {
-        // What the command did matters more than this; both are told.
+        // What the command did matters more than this; both are reported.
         eprintln!(
             "cove: the sandbox {} could not be deleted: {error}",
             sandbox.id

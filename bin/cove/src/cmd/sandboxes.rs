@@ -212,7 +212,7 @@ pub fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> 
 pub async fn remove(client: &Client, sandboxes: &[String]) -> Result<(), CliError> {
     let mut failed = None;
     for sandbox in sandboxes {
-        // The others are removed all the same; the last failure is told.
+        // The others are removed all the same; the last failure is reported.
         match client.delete_sandbox(sandbox).await {
             Ok(()) => output::line(sandbox)?,
             Err(error) => {

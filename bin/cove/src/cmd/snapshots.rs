@@ -161,7 +161,7 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
 async fn remove(client: &Client, snapshots: &[String]) -> Result<(), CliError> {
     let mut failed = None;
     for snapshot in snapshots {
-        // The others are removed all the same; the last failure is told.
+        // The others are removed all the same; the last failure is reported.
         match client.delete_snapshot(snapshot).await {
             Ok(()) => output::line(snapshot)?,
             Err(error) => {
@@ -259,7 +259,7 @@ async fn import(
     output::line(snapshot.name.as_deref().unwrap_or(&snapshot.id))
 }
 
-/// Fails when any of the copies could not be made; the others are told all the same.
+/// Fails when any of the copies could not be made; the others are reported all the same.
 pub async fn fork(client: &Client, args: &ForkArgs, json: bool) -> Result<u8, CliError> {
     let fork = Fork {
         count: Some(args.count),

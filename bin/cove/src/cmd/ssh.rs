@@ -28,7 +28,7 @@ const KEY_FILE_MAX: u64 = 16 * 1024;
 /// What ssh itself ends with when it fails.
 const SSH_FAILED: i32 = 255;
 
-/// When ssh has started this program to be told the token, that is all it does. ssh gives its question as the
+/// When ssh has started this program to get the token, that is all it does. ssh gives its question as the
 /// one argument, and none of our commands looks like a question.
 pub fn answered() -> bool {
     let mut arguments = std::env::args_os().skip(1);

@@ -1,8 +1,8 @@
-//! The system calls that the control side leaves itself before it reads a stranger's byte.
+//! The system calls that the control side leaves itself before it reads an untrusted byte.
 //!
 //! What is absent matters most: nothing that runs a program, makes a process or a namespace, traces, mounts,
 //! changes an id, signals others, loads code into the kernel, or reaches a kernel interface besides
-//! files, sockets and memory. A call that is not on the list fails with EPERM and is told in the log by its
+//! files, sockets and memory. A call that is not on the list fails with EPERM and is reported in the log by its
 //! number: a library that tries something new finds another way, and an operator finds out.
 
 use std::time::Duration;
@@ -32,7 +32,7 @@ const IOCTLS: &[u32] = &[
 ];
 /// Reads the process's own auxiliary vector, which is how rustix finds the vDSO.
 const PR_GET_AUXV: u32 = 0x4155_5856;
-/// Names of threads and of memory, and what the kernel told the process at its start.
+/// Names of threads and of memory, and what the kernel gave the process at its start.
 const PRCTLS: &[u32] = &[
     PR_GET_AUXV,
     libc::PR_SET_NAME as u32,
@@ -124,7 +124,7 @@ const RULES: &[Rule<'static>] = &[
     allow(libc::SYS_exit), allow(libc::SYS_exit_group),
 ];
 
-/// Calls that were refused, to be told in the log.
+/// Calls that were refused, to be reported in the log.
 pub struct Refusals(Refused);
 
 /// Leaves this thread and all it makes the calls on the list. New privileges must have been given up.

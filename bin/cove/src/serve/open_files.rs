@@ -8,7 +8,7 @@ const WANTED: u64 = 1 << 20;
 /// Above this not even root may go.
 const HOST_MAX: &str = "/proc/sys/fs/nr_open";
 
-/// Raises the limits of this process and of those it starts as far as it may; one that stays low is told
+/// Raises the limits of this process and of those it starts as far as it may; one that stays low is reported
 /// by `cove doctor`.
 pub fn raise() {
     let host_max = std::fs::read_to_string(HOST_MAX)

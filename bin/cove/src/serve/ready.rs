@@ -37,6 +37,6 @@ pub fn notify(state: &str) {
         None => socket.send_to(state.as_bytes(), &path),
     };
     if let Err(error) = sent {
-        tracing::debug!(%error, "the service manager could not be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! SIGHUP to the supervisor reads both and, when they are good, replaces the control side by one that
 //! has them. The listening socket stays, callers wait a moment; sandboxes and the runner notice nothing.
-//! What is broken is told in the log and changes nothing.
+//! What is broken is reported in the log and changes nothing.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub fn told(error: &dyn std::error::Error) -> String {
 }
 
 /// Puts a new first key in place of the old one, and tells the server if one runs. Answers the new
-/// key and whether it was told.
+/// key and whether it was set.
 pub fn reset_root_key(data_dir: &Path) -> Result<(ApiToken, bool), ServeError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ServeError::start(

@@ -63,7 +63,7 @@ pub struct Handed {
     pub lost: LostLines,
 }
 
-/// Runs a child to its end. What it cannot recover from by a restart is told by the exit code.
+/// Runs a child to its end. What it cannot recover from by a restart is shown by the exit code.
 pub fn child(
     process: Process,
     run: fn(RoleConfig, Handed) -> Result<(), ServeError>,

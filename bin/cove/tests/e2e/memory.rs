@@ -14,7 +14,7 @@ const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n >> /log; sleep 0.05;
 const HERD: usize = 40;
 
 /// A server whose idle policies and meters work in seconds. Nothing when this host cannot capture
-/// memory and the tests were told to do without.
+/// memory and the tests opted out of it.
 pub fn quick() -> Option<Cove> {
     let cove = Cove::start_with(&[
         "--lifecycle-every-s",

@@ -166,7 +166,7 @@ fn create(cove: &Cove, key: &str, name: &str) -> (u16, serde_json::Value) {
     (status.parse().unwrap(), answer)
 }
 
-/// How often listeners were told that it runs.
+/// How often listeners heard that it runs.
 fn told_running(cove: &Cove, id: &str) -> usize {
     let told = cove.ok(["--json", "events", id]);
     let events = told

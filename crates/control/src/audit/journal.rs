@@ -168,7 +168,7 @@ impl Journal {
         if !files.last().is_some_and(|last| Arc::ptr_eq(last, file)) {
             files.push(Arc::clone(file));
         }
-        // A flusher that was told already looks at the list only afterwards.
+        // A flusher that was woken already looks at the list only afterwards.
         let _ = self.flusher.try_send(());
     }
 

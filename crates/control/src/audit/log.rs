@@ -26,7 +26,7 @@ const BATCH_MAX: usize = 256;
 const WAITING_MAX: usize = 16_384;
 /// Of one organisation, so that it cannot take the places of the others.
 const WAITING_MAX_OF_ONE: usize = WAITING_MAX / 4;
-/// A call whose end is not known after this long is told of before.
+/// A call whose end is not known after this long is recorded before.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 /// How a call is recorded that goes on.
 const PENDING: &str = "pending";

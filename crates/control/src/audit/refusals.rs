@@ -1,5 +1,5 @@
 //! Refused calls: the first few of an organisation in each minute are recorded one by one, the others
-//! are counted and told of in one record per key, action and reason. So a caller that asks for what it
+//! are counted and kept in one record per key, action and reason. So a caller that asks for what it
 //! may not have as fast as it can costs its organisation some rows a minute, and nobody else anything.
 
 use std::collections::HashMap;

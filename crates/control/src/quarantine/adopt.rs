@@ -239,7 +239,7 @@ impl Control {
     }
 }
 
-/// Without an idempotency key a row is made or an error told.
+/// Without an idempotency key a row is made or an error returned.
 fn made(created: Created) -> Result<(), ControlError> {
     match created {
         Created::New => Ok(()),

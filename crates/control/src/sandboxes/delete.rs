@@ -1,7 +1,7 @@
 //! Deleting: the intent is written before the host is asked, so it is carried out in the end.
 //!
 //! Only the end is flushed. Should the power fail in between, the host may have forgotten a sandbox
-//! whose row still wants it; it is then shown as lost, and whoever asked was never told otherwise.
+//! whose row still wants it; it is then shown as lost, and whoever asked never heard otherwise.
 
 use cove_model::State;
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope};

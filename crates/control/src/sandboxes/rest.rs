@@ -305,7 +305,7 @@ impl Control {
         let record = record.filter(|record| record.deleted_at.is_none());
         let record = record.ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
         let record = self.settled(&record).await?;
-        // The row may be behind: whoever asks here was told by somebody that it does not run.
+        // The row may be behind: whoever asks here heard from somebody that it does not run.
         let view = self.runner(&record.host).await?.get(id).await?;
         let record = match view.state == record.state {
             true => record,

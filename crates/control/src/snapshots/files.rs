@@ -111,7 +111,7 @@ impl Control {
                 return Err(error.into());
             }
         };
-        // Where it was taken and what it grew from means nothing here, and a stranger wrote it.
+        // Where it was taken and what it grew from means nothing here, and it is untrusted.
         let view = cove_runner_api::SnapshotView {
             parent: None,
             ..imported.snapshot
@@ -207,7 +207,7 @@ impl Control {
     }
 }
 
-/// What of a stranger's settings is worth keeping as defaults: nothing that grants or names.
+/// What of untrusted settings is worth keeping as defaults: nothing that grants or names.
 fn stranger_spec(told: &SandboxSpec) -> SandboxSpec {
     SandboxSpec {
         image: told.image.clone(),

@@ -170,7 +170,7 @@ impl Control {
         }
         let runner = self.runner(&row.host).await?;
         match runner.get_snapshot(id).await {
-            // Nobody was told of it, and nobody can use it.
+            // Nobody heard of it, and nobody can use it.
             Ok(view) if row.state == SnapshotState::Making && view.set_aside.is_some() => {
                 runner.delete_snapshot(id).await?;
                 Ok(self.store().forget_snapshot(id).await?)

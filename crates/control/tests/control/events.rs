@@ -217,12 +217,12 @@ async fn what_a_killed_host_had_not_told_yet_is_told_once() {
             plane.crash().await;
         }
         assert_eq!(told(&plane, "running").await, [State::Running]);
-        // Known to the listener by now, and told again and again by the host.
+        // Known to the listener by now, and reported again and again by the host.
         for _ in 0..3 {
             plane.runner.restart();
             assert_eq!(told(&plane, "running").await, [State::Running]);
         }
-        // Several changes are lost together: the last one is told.
+        // Several changes are lost together: the last one is reported.
         let control = plane.control.clone();
         plane.clock.advance(std::time::Duration::from_secs(1));
         control

@@ -96,7 +96,7 @@ async fn a_restart_leaves_a_snapshot_alone_that_the_host_is_still_making() {
     plane.crash().await;
     let now = rows(&plane).await;
     assert_eq!((now.len(), now[0].state), (1, SnapshotState::Making));
-    // Whoever asks again meanwhile is told so, and takes nothing away either.
+    // Whoever asks again meanwhile gets that answer, and takes nothing away either.
     let again = plane
         .control
         .take_snapshot(&plane.root, "agent", keyed.clone())

@@ -341,7 +341,7 @@ async fn a_state_that_a_dead_process_left_is_waited_for_and_then_told() {
         plane.runner.set_state(&one.id, State::Running, None);
         using.await.unwrap().unwrap();
     }
-    // What never ends is told as such, after a bounded wait.
+    // What never ends is reported as such, after a bounded wait.
     plane.runner.set_state(&one.id, State::Pausing, None);
     plane.crash().await;
     let busy = plane.control.stop_sandbox(&plane.root, "agent", None).await;

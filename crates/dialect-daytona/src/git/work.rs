@@ -12,7 +12,7 @@ use crate::asking::{Caller, Json, Names, Query};
 use crate::files::At;
 use crate::refusal::{Answer, Refusal};
 
-/// Commits told of a history.
+/// Commits returned of a history.
 const COMMITS: &str = "--max-count=1000";
 
 fn done() -> Answer {

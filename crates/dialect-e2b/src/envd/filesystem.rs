@@ -1,4 +1,4 @@
-//! The tree of files: told about, made, moved and removed.
+//! The tree of files: described, made, moved and removed.
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -284,7 +284,7 @@ pub async fn connect(
 struct Output {
     following: Following,
     is_terminal: bool,
-    /// Its pid, until that is told.
+    /// Its pid, until that is reported.
     started: Option<i32>,
     keepalive: Duration,
     deadline: Option<Instant>,

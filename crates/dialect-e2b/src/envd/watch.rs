@@ -114,7 +114,7 @@ impl Standing {
     }
 }
 
-/// A rename is told as its clients know it: the old name goes, the new one comes.
+/// A rename is reported as its clients know it: the old name goes, the new one comes.
 fn words(change: &Change) -> Vec<(&str, &'static str)> {
     let path = change.path.as_str();
     match ChangeKind::try_from(change.kind) {
@@ -228,7 +228,7 @@ impl Changes {
         }
     }
 
-    /// Keeps it if there is room; whoever asks is told if there was none.
+    /// Keeps it if there is room; whoever asks gets an error if there was none.
     fn keep(&mut self, event: Value) {
         let bytes = event.to_string().len() + size_of::<Value>();
         if self.events.len() < CHANGES_MAX && self.charge.grow(bytes) {

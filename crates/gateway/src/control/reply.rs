@@ -1,4 +1,4 @@
-//! What the process answers. The reader is root and the writer talks to strangers: a byte says which answer
+//! What the process answers. The reader is root and the writer talks to untrusted clients: a byte says which answer
 //! it is, then come integers and bounded texts, and of each answer there is exactly one form.
 
 use std::net::{Ipv4Addr, SocketAddrV4};

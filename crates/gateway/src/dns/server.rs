@@ -157,7 +157,7 @@ impl Server {
             Err(denied) => return deny(sandbox, query, &denied.to_string()),
         };
         // There is no IPv6 inside, and the records that could carry keys for encrypted hellos or
-        // lead elsewhere are not told: such a question has no answer, which is not an error.
+        // lead elsewhere are not reported: such a question has no answer, which is not an error.
         if !FORWARDED.contains(&query.kind) {
             log(sandbox, query, None, EgressVerdict::Allowed, grant.rule);
             return Answer::default();
@@ -253,7 +253,7 @@ const FORWARDED: [u16; 9] = [
     wire::CAA,
 ];
 
-/// Those the sandbox is told, and why it is not told the others.
+/// Those the sandbox gets, and why it does not get the others.
 fn sort(policy: &Policy, world: &World, all: Vec<Ipv4Addr>) -> (Vec<Ipv4Addr>, Vec<Denied>) {
     let mut told = Vec::new();
     let mut kept = Vec::new();

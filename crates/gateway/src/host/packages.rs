@@ -34,12 +34,12 @@ const TOOL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub struct PackageHosts {
     /// `/`, but for tests.
     pub root: PathBuf,
-    /// The home whose settings count, the operator's; root's unless told.
+    /// The home whose settings count, the operator's; default: root's.
     pub home: Option<PathBuf>,
     /// The user id under which pip and npm may be run to tell what is built into them: one that owns
     /// nothing and that no other server uses. `None`: they are not run.
     pub ask_tools: Option<u32>,
-    /// What they told last.
+    /// What they reported last.
     pub told: Told,
 }
 
@@ -180,7 +180,7 @@ impl PackageHosts {
     }
 }
 
-/// What pip would use if nobody told it otherwise.
+/// What pip would use by default.
 const PIP_ASK: &str = "from pip._internal.models.index import PyPI as p\n\
     print(p.simple_url, 'https://' + p.file_storage_domain)";
 

@@ -83,7 +83,7 @@ fn placed(sandbox: &SandboxId, mode: NetworkMode) -> Placed {
     }
 }
 
-/// A gateway that takes its time over a whole table, and meanwhile hears what else it is told.
+/// A gateway that takes its time over a whole table, and meanwhile hears what else it is sent.
 struct Slow {
     knows: Mutex<BTreeMap<Ipv4Addr, Placed>>,
     asked: Sender<()>,

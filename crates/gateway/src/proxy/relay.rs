@@ -112,7 +112,7 @@ pub async fn both_ways(
     Ok(())
 }
 
-/// Until `from` has said all; then `to` is told so.
+/// Until `from` has said all; then `to` sees the end.
 pub async fn one_way(
     from: &TcpStream,
     to: &TcpStream,

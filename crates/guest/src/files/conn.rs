@@ -86,7 +86,7 @@ impl Conn {
     }
 
     pub fn fail(&mut self, failure: Failure) {
-        // A caller that is gone cannot be told.
+        // A caller that is gone cannot be answered.
         let _ = self.reply(ReplyKind::Error(failure.into_message()));
     }
 

@@ -156,7 +156,7 @@ impl Watcher {
     }
 
     /// Watches every directory below `root`; true when there are too many. With `announce` what
-    /// is found there is told as created, because it was made before the watch stood.
+    /// is found there is reported as created, because it was made before the watch stood.
     fn add_below(&mut self, root: &Path, announce: bool) -> Result<bool> {
         let mut pending = vec![root.to_owned()];
         while let Some(directory) = pending.pop() {
@@ -266,7 +266,7 @@ impl Watcher {
         Ok(true)
     }
 
-    /// Something happened to a watched path itself. Directories below the root are told by their
+    /// Something happened to a watched path itself. Directories below the root are reported by their
     /// parents already.
     fn own_event(&mut self, event: &Notice, path: &Path, directory: bool) {
         if self.root != Some(event.watch) {

@@ -153,7 +153,7 @@ pub async fn follow(
         }
         let mut frames = batch(&process, &mut position, until)?;
         if state.quiet.is_on() {
-            // What is not told now is asked for again, from where the caller stands.
+            // What is not reported now is asked for again, from where the caller stands.
             let told = call.quiesced(0).await;
             viewer.interrupt(state);
             return Ok(told?);
@@ -206,7 +206,7 @@ fn batch(
         let limit = usize::try_from(until.saturating_sub(at)).unwrap_or(usize::MAX);
         let (mut offset, mut data) = ring.read(at, FRAME_DATA.min(limit));
         if offset > until {
-            // Survivors overwrote the rest of what was to be told.
+            // Survivors overwrote the rest of what was to be reported.
             (offset, data) = (until, Bytes::new());
         }
         if offset == at && data.is_empty() {

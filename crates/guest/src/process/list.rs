@@ -12,7 +12,7 @@ use crate::state::State;
 
 /// Processes in one frame: with every text cut, a frame stays under its limit.
 const PER_FRAME: usize = 64;
-/// Bytes told of a command line.
+/// Bytes shown of a command line.
 const ARGUMENTS_MAX: usize = 4096;
 
 pub fn describe(process: &Process) -> message::Process {

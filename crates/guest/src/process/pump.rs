@@ -12,15 +12,15 @@ use crate::watched::Watched;
 use super::{Process, reap};
 use crate::state::State;
 
-/// Read from a terminal after the leader's exit at most before the exit is told; pipes say
+/// Read from a terminal after the leader's exit at most before the exit is reported; pipes say
 /// themselves how much they hold.
 const TERMINAL_REST: u64 = 64 * 1024;
 
 enum Phase {
     Live,
-    /// The leader is gone; this much is to be read before its exit may be told.
+    /// The leader is gone; this much is to be read before its exit may be reported.
     Draining(u64),
-    /// The exit has been told as far as this stream goes; others may still hold the pipe.
+    /// The exit has been reported as far as this stream goes; others may still hold the pipe.
     Told,
 }
 
@@ -57,7 +57,7 @@ pub async fn pump(
         }
         let live = matches!(phase, Phase::Live);
         let got = if let Phase::Draining(_) = phase {
-            // Readiness may not have been told yet for what the leader wrote last.
+            // Readiness may not have been reported yet for what the leader wrote last.
             read(&state, &process, channel, &source)
         } else {
             tokio::select! {

@@ -88,7 +88,7 @@ pub fn spawn(plan: &SpawnPlan<'_>) -> Result<i32, SpawnError> {
     let Some(step) = step_from(shared.step.load(Ordering::SeqCst)) else {
         return Ok(pid);
     };
-    // The child is gone already; taking it here keeps the reaper from seeing a stranger.
+    // The child is gone already; taking it here keeps the reaper from seeing an unknown child.
     // SAFETY: waits for our own child and takes no pointer but null.
     while unsafe { libc::waitpid(pid, ptr::null_mut(), 0) } < 0
         && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)

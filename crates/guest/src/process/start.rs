@@ -207,7 +207,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
 }
 
 /// Container engines make an image's working directory when none of its layers has it. What cannot be
-/// made is told when the command does not get there.
+/// made is reported when the command does not get there.
 fn make_directory(path: &str, account: &Account) {
     let path = Path::new(path);
     if path.symlink_metadata().is_ok() {

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::attributes::Attributes;
 use crate::account::Databases;
 
-/// Names told at once, and their bytes together: both well below what fits a packet.
+/// Names sent at once, and their bytes together: both well below what fits a packet.
 const AT_ONCE: usize = 128;
 const BYTES_AT_ONCE: usize = 64 * 1024;
 const MONTHS: [&str; 12] = [

@@ -139,7 +139,7 @@ impl Cgroup {
     }
 
     /// With one limit, in the file it has in each version. `None` where there is no such controller and the
-    /// tests were told to do without.
+    /// tests opted out of it.
     fn new(controller: &str, [split, unified]: [&str; 2], value: &str) -> Option<Self> {
         let root = Path::new(CGROUPS);
         let controllers = std::fs::read_to_string(root.join("cgroup.controllers"));

@@ -102,7 +102,7 @@ async fn the_sandboxs_working_directory_is_made_where_it_is_missing_and_for_its_
     set_mode(&guest.path("srv/app"), 0o700);
     let second = guest.exec(there("stat -c %a .; cat note")).await.unwrap();
     assert_eq!(second.stdout.as_ref(), b"700\nkept\n");
-    // What is in the way is told.
+    // What is in the way is reported.
     std::fs::write(guest.path("file"), "").unwrap();
     for path in ["file", "file/below"] {
         let start = Start {

@@ -1,4 +1,4 @@
-//! Changes told as they happen.
+//! Changes reported as they happen.
 
 use std::path::Path;
 
@@ -64,7 +64,7 @@ async fn a_deep_watch_follows_new_and_renamed_directories() {
         &guest.path("w/old/sub/f"),
     )
     .await;
-    // Made at once: what was inside before its watch stood is told too.
+    // Made at once: what was inside before its watch stood is reported too.
     std::fs::create_dir_all(guest.path("w/a/b/c")).unwrap();
     std::fs::write(guest.path("w/a/b/c/f"), "x").unwrap();
     wait_for(&mut watcher, ChangeKind::Created, &guest.path("w/a/b/c/f")).await;

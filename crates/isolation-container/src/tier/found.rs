@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// Ends and removes groups of this engine that no machine and no seat owns. Their slots are free,
-    /// which is how they are told apart.
+    /// which is how they are distinguished.
     pub(super) fn sweep(&self) -> Result<u64, IsolationError> {
         let slots = &self.maker.slots;
         let mut swept = self

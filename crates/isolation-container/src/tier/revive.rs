@@ -188,7 +188,7 @@ impl Shared {
         let mark = MemoryLimit::of(limits, limits.memory_mb).mark();
         let senses = Senses::open(restored.pid, restored.pidfd, &group, mark)?;
         let link = link.0.take().ok_or_else(|| {
-            let missing = io::Error::other("criu never told of the namespaces");
+            let missing = io::Error::other("criu did not report the namespaces");
             IsolationError::failed("attach the network")(missing)
         })?;
         let detail = Detail {

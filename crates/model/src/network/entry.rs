@@ -281,7 +281,7 @@ fn without_prefix(text: &str) -> &str {
     text.split_once('/').map_or(text, |(address, _)| address)
 }
 
-/// Anything of digits, dots and one slash is meant as addresses, so that a slip in one is told as such.
+/// Anything of digits, dots and one slash is meant as addresses, so that a slip in one is reported as such.
 fn is_address(host: &str) -> bool {
     without_prefix(host)
         .bytes()

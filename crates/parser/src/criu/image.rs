@@ -63,7 +63,7 @@ pub fn with_hostname(image: &[u8], name: &str) -> Result<Vec<u8>, ImageError> {
 }
 
 /// A files image in which no TCP connection leads out of the sandbox: those sockets are closed ones,
-/// so that whoever uses them is told, and no packet about them is ever sent. `None`: there are none.
+/// so that whoever uses them notices, and no packet about them is ever sent. `None`: there are none.
 pub fn without_outside_connections(image: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
     const INET_SOCKET: u32 = 4;
     let mut changed = false;

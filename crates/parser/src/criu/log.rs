@@ -1,7 +1,7 @@
 //! Why CRIU failed, read out of its log: which process, and what about it.
 //!
 //! A log names processes by their pid on the host. Part of its text comes from a guest, names of files
-//! with line breaks included, so everything found here may be made up by one. What callers are told is
+//! with line breaks included, so everything found here may be made up by one. What callers see is
 //! therefore one of a fixed list of reasons, and a pid counts only for who checks whose it is.
 
 use crate::answer::{Finding, QUOTE_MAX, Reason};

@@ -29,7 +29,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The processes of this test that run the program on a tree, told by their arguments.
+/// The processes of this test that run the program on a tree, found by their arguments.
 fn workers(tree: &Path) -> Vec<u32> {
     let tree = tree.to_str().unwrap();
     let runs_on_it = |pid: &u32| {

@@ -5,7 +5,7 @@
 //! cannot write what the filesystem itself consists of it turns the filesystem read-only for everybody. So
 //! every chunk that does not hold data is allocated whole, always, and the newest chunk of data as long as
 //! that takes no more than a part of the reserve. New chunks come as the filesystem grows, so this is repeated
-//! every second. [`Pool::give_back`] leaves these chunks out, and the kernel is told to discard nothing itself.
+//! every second. [`Pool::give_back`] leaves these chunks out, and the kernel is asked to discard nothing itself.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;

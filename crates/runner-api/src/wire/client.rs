@@ -53,7 +53,7 @@ fn opening(request: &Request) -> io::Result<Vec<u8>> {
     frame::encode_opening(&SIDE.hello(&request.needs()), request)
 }
 
-/// A refusal. One that this side does not know is told in its own words.
+/// A refusal. One that this side does not know is reported in its own words.
 fn refusal(content: &[u8]) -> io::Result<RunnerError> {
     frame::parse(content).or_else(|error| {
         let refusal: serde_json::Value = frame::parse(content)?;

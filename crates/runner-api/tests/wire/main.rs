@@ -483,7 +483,7 @@ fn framed(kind: u8, content: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What control sends is checked as if a stranger sent it: random frames, good ones damaged, cut off,
+/// What control sends is checked as if an unknown sender sent it: random frames, good ones damaged, cut off,
 /// nested without end, as large as may be. Each ends with a short answer or none, and calls go on.
 #[tokio::test]
 async fn random_damaged_and_endless_requests_harm_nobody() {

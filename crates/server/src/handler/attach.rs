@@ -2,7 +2,7 @@
 //!
 //! Output goes out as binary messages with their offsets, so that a client whose connection broke
 //! comes back for exactly what it lacks. Input and output move independently: a process that does
-//! not read its input still gets its output told.
+//! not read its input still gets its output.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use crate::streaming::Counted;
 /// A ping goes out this often; a client silent for three of them is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const SILENCE_MAX: Duration = Duration::from_secs(90);
-/// Refusals waiting to be told.
+/// Refusals waiting to be reported.
 const REFUSALS: usize = 16;
 
 pub async fn attach(
@@ -139,7 +139,7 @@ struct Output {
 }
 
 impl Output {
-    /// Until the process ended and all was told, or the client is gone.
+    /// Until the process ended and all was reported, or the client is gone.
     async fn run(mut self, process: Process) {
         let attached = AttachEvent::Attached {
             process: Box::new(process),

@@ -16,7 +16,7 @@ use crate::extract::{Caller, Json, JsonOr, Names, Query};
 use crate::failure::Failure;
 use crate::state::App;
 
-/// The port clients take when none is told.
+/// The port clients take when none is given.
 const USUAL_PORT: u16 = 22;
 
 impl SshPlace {

@@ -199,7 +199,7 @@ async fn first(
         .handshake(TokioIo::new(stream))
         .await?;
     app.sessions.spawn(async move {
-        // Its end is the answer's, told there.
+        // Its end is the answer's, reported there.
         let _ = connection.with_upgrades().await;
     });
     sender.send_request(request).await
@@ -277,7 +277,7 @@ fn strange() -> Failure {
     )
 }
 
-/// The server inside is its owner's to mend; its visitor's mistakes are told as such.
+/// The server inside is its owner's to mend; its visitor's mistakes are reported as such.
 fn broken(error: &hyper::Error) -> Failure {
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -347,7 +347,7 @@ impl HttpBody for Paced {
 /// An answer's body, with what must live as long as it is read.
 struct KeptBody {
     inner: Incoming,
-    /// Absent once the visitor was told.
+    /// Absent once the visitor has the answer.
     ended: Option<Ended>,
     _kept: Kept,
 }

@@ -81,7 +81,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// The headers the server inside sees.
 pub fn inward(headers: &mut HeaderMap, peer: Option<IpAddr>, place: &PreviewUrl, target: &Target) {
-    // A body of unknown length has none that could be told.
+    // A body of unknown length has none that could be given.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }

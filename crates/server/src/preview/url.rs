@@ -83,7 +83,7 @@ impl PreviewUrl {
         }
     }
 
-    /// What dialects are told of it.
+    /// What dialects get of it.
     pub fn shown(&self) -> PreviewPlace {
         PreviewPlace {
             secure: self.secure,

@@ -208,7 +208,7 @@ async fn live_exec_tells_output_while_the_command_still_runs() {
         panic!("no output came");
     };
     assert_eq!((chunk.offset, chunk.text.as_deref()), (0, Some("first\n")));
-    // It waits for this: what was told above was told before its end.
+    // It waits for this: what was reported above came before its end.
     server
         .client
         .write_stdin("box", &process.id, Bytes::from_static(b"word\n"), true)

@@ -233,7 +233,7 @@ async fn org_of(server: &Server, name: &str) -> OrgId {
     org.id.parse().unwrap()
 }
 
-/// One way to hold a place of this kind, by which it is told whether there is one: the status.
+/// One way to hold a place of this kind, which shows whether there is one: the status.
 async fn taken(server: &Server, client: &Client, token: &str, sandbox: &str, kind: Kind) -> u16 {
     let of = |rest: &str| format!("/v1/sandboxes/{sandbox}{rest}");
     let plain = async |path: String| ask(client, Verb::Get, &path).await.0;

@@ -1,4 +1,4 @@
-//! Strangers' connections: many, slow, idle, and taken back. A health check from elsewhere is answered
+//! Unknown senders' connections: many, slow, idle, and taken back. A health check from elsewhere is answered
 //! throughout.
 
 use std::net::{IpAddr, SocketAddr};

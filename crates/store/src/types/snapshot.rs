@@ -62,7 +62,7 @@ pub struct SnapshotRecord {
     pub deleted_at: Option<OffsetDateTime>,
 }
 
-/// What the host told of a snapshot.
+/// What the host reported of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SnapshotFacts {
     pub image: Option<ImageId>,

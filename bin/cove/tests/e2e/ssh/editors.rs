@@ -223,7 +223,7 @@ fn one_kept_connection_carries_many_channels_of_every_kind() {
     assert!(copied.success());
     let output = master.run(&["box", "cat /tmp/file"]);
     assert!(output.stdout == content, "the same bytes");
-    // What is refused is told, and costs the others nothing.
+    // What is refused is reported, and costs the others nothing.
     let output = master.run(&[
         "-O",
         "forward",

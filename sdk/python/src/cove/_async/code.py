@@ -43,7 +43,7 @@ class AsyncCode:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """Runs code, Python unless told, and waits for its end.
+        """Runs code, by default Python, and waits for its end.
 
         >>> async with AsyncSandbox() as box:
         ...     result = await box.code.run("print('half'); 1 / 0")

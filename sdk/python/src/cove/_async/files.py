@@ -18,7 +18,7 @@ LocalPath = Union[str, "os.PathLike[str]"]
 
 
 class AsyncFiles:
-    """``box.files``. Paths are absolute; ``user`` says whose rights to use, the sandbox's user unless told.
+    """``box.files``. Paths are absolute; ``user`` says whose rights to use, by default the sandbox's user.
 
     >>> async with AsyncSandbox() as box:
     ...     await box.files.write("/srv/notes.txt", "one\\ntwo\\n")

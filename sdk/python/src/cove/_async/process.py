@@ -187,7 +187,7 @@ class AsyncStream(AsyncProcess):
 
 
 class AsyncTerminal(AsyncProcess):
-    """A command with a terminal of its own, a shell unless told otherwise: type, and wait for what appears.
+    """A command with a terminal of its own, by default a shell: type, and wait for what appears.
 
     >>> async with AsyncSandbox() as box:
     ...     async with await box.terminal() as terminal:

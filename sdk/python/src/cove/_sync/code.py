@@ -44,7 +44,7 @@ class Code:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """Runs code, Python unless told, and waits for its end.
+        """Runs code, by default Python, and waits for its end.
 
         >>> with Sandbox() as box:
         ...     result = box.code.run("print('half'); 1 / 0")

@@ -19,7 +19,7 @@ LocalPath = Union[str, "os.PathLike[str]"]
 
 
 class Files:
-    """``box.files``. Paths are absolute; ``user`` says whose rights to use, the sandbox's user unless told.
+    """``box.files``. Paths are absolute; ``user`` says whose rights to use, by default the sandbox's user.
 
     >>> with Sandbox() as box:
     ...     box.files.write("/srv/notes.txt", "one\\ntwo\\n")

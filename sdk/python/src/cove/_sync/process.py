@@ -188,7 +188,7 @@ class Stream(Process):
 
 
 class Terminal(Process):
-    """A command with a terminal of its own, a shell unless told otherwise: type, and wait for what appears.
+    """A command with a terminal of its own, by default a shell: type, and wait for what appears.
 
     >>> with Sandbox() as box:
     ...     with box.terminal() as terminal:

@@ -55,7 +55,7 @@ Told = Callable[[str], None]
 
 #: Seconds a create may take: an image may have to be made first.
 CREATE_PATIENCE = 1200.0
-#: What a terminal runs unless told.
+#: What a terminal runs by default.
 LOGIN_SHELL: Command = ["/bin/sh", "-c", "exec $(command -v bash || echo sh) -i"]
 #: Between two looks for a port, in seconds.
 PORT_PAUSE = 0.02
@@ -330,7 +330,7 @@ class Sandbox:
         """Starts a command in the background: a server, a long build.
 
         ``stdin=True`` keeps its input open for :meth:`Process.send`. The sandbox keeps the last
-        ``keep_output`` bytes of each stream for those who come later (256 KiB unless told).
+        ``keep_output`` bytes of each stream for those who come later (default: 256 KiB).
         """
         body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
         body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
@@ -393,7 +393,7 @@ class Sandbox:
     def share(
         self, port: int, *, expires: Optional[float] = None, public: bool = False
     ) -> Share:
-        """A link to a server inside, for people without a key; good for an hour unless told.
+        """A link to a server inside, for people without a key; by default good for an hour.
 
         ``public=True`` lets everybody in without a link, until :meth:`unshare`.
 
