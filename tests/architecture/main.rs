@@ -88,6 +88,8 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("store", &["model"]),
     ("api", &["model"]),
     ("client", &["api", "model"]),
+    // Tools are requests through the client, whether the server is in the same program or not.
+    ("mcp", &["api", "client", "model"]),
     // What code contexts say and hear; pure, so that the control plane alone starts processes.
     ("code", &["model", "protocol", "wire"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner-api`.
@@ -150,11 +152,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         "server",
         &[
             "api",
+            "client",
             "code",
             "control",
             "dialect",
             "dialect-daytona",
             "dialect-e2b",
+            "mcp",
             "model",
             "protocol",
             "runner-api",

@@ -248,6 +248,8 @@ pub enum Command {
     /// Sandboxes and snapshots that the database does not know or that cannot be used
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// Serve sandboxes as MCP tools over standard input and output, for the program that starts this
+    Mcp,
     /// Measure this installation over HTTP
     Bench(BenchArgs),
     /// Print a completion script

@@ -17,6 +17,7 @@ pub mod forward;
 pub mod identity;
 pub mod images;
 pub mod look;
+pub mod mcp;
 pub mod meta;
 pub mod quarantine;
 pub mod run;
@@ -123,6 +124,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Key(command) => done(access::key(&client, command, json).await),
         Command::Org(command) => done(access::org(&client, command, json).await),
         Command::Quarantine(command) => done(quarantine::run(&client, command, json).await),
+        Command::Mcp => mcp::run(client).await.map(|()| 0),
         Command::Bench(args) => done(bench::run(&client, &args, global).await),
         Command::Serve(_)
         | Command::Completion { .. }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -28,7 +29,14 @@ const IDLE_MAX: usize = 128;
 enum Endpoint {
     Tcp(String, u16),
     Unix(PathBuf),
+    /// Nothing: the server is in this program.
+    Local(LocalServer),
 }
+
+/// A server in the same program: a request goes in, a response comes out, no socket between them.
+pub type LocalServer = Arc<dyn Fn(Request<Outgoing>) -> LocalResponse + Send + Sync>;
+pub type LocalResponse = Pin<Box<dyn Future<Output = Response<LocalBody>> + Send>>;
+pub type LocalBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 pub(crate) struct Connections {
     url: String,
@@ -88,6 +96,17 @@ impl Connections {
         })
     }
 
+    pub fn local(server: LocalServer) -> Self {
+        Self {
+            url: "local".into(),
+            place: Endpoint::Local(server),
+            authority: "localhost".into(),
+            prefix: String::new(),
+            tls: None,
+            idle: Arc::default(),
+        }
+    }
+
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -101,6 +120,13 @@ impl Connections {
     }
 
     pub async fn send(&self, request: Request<Outgoing>) -> Result<Response<Answer>, ClientError> {
+        if let Endpoint::Local(server) = &self.place {
+            let response = server(request).await;
+            return Ok(response.map(|body| Answer {
+                source: Source::Local(body),
+                lease: None,
+            }));
+        }
         let (parts, body) = request.into_parts();
         let mut parts = Some(parts);
         let mut body = Some(body);
@@ -153,7 +179,7 @@ impl Connections {
     ) -> Response<Answer> {
         let idle = Arc::clone(&self.idle);
         response.map(|incoming| Answer {
-            incoming,
+            source: Source::Wire(incoming),
             lease: Some(Lease { sender, idle }),
         })
     }
@@ -179,6 +205,9 @@ impl Connections {
                 Endpoint::Unix(path) => {
                     let stream = UnixStream::connect(path).await.map_err(failed)?;
                     return shake(TokioIo::new(stream)).await;
+                }
+                Endpoint::Local(_) => {
+                    return Err(ClientError::Protocol("a local server is not dialled"));
                 }
             };
             let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
@@ -216,8 +245,13 @@ struct Lease {
 /// An answer's body. Read to its end, its connection serves the next request; dropped before, the
 /// connection is closed, which the server takes for the caller having left.
 pub struct Answer {
-    incoming: Incoming,
+    source: Source,
     lease: Option<Lease>,
+}
+
+enum Source {
+    Wire(Incoming),
+    Local(LocalBody),
 }
 
 impl Drop for Answer {
@@ -228,7 +262,7 @@ impl Drop for Answer {
 
 impl Answer {
     fn settle(&mut self) {
-        if !self.incoming.is_end_stream() {
+        if !self.is_end_stream() {
             return;
         }
         if let Some(lease) = self.lease.take()
@@ -244,20 +278,33 @@ impl Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ClientError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.incoming).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientError>>> {
+        match &mut self.source {
+            Source::Wire(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(ClientError::Http))),
+            Source::Local(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(ClientError::Body))),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.source {
+            Source::Wire(body) => body.is_end_stream(),
+            Source::Local(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.source {
+            Source::Wire(body) => body.size_hint(),
+            Source::Local(body) => body.size_hint(),
+        }
     }
 }

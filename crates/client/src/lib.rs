@@ -32,7 +32,7 @@ use serde::de::DeserializeOwned;
 
 pub use attach::{AttachMessage, Attachment};
 pub use body::{Outgoing, Upload};
-pub use connection::Answer;
+pub use connection::{Answer, LocalBody, LocalResponse, LocalServer};
 pub use error::ClientError;
 pub use ports::PortConnection;
 pub use stream::{ByteStream, Lines, ServerEvents};
@@ -80,23 +80,31 @@ pub struct Client {
 
 impl Client {
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
-        let authorization = match &config.token {
-            Some(token) => {
-                let mut value =
-                    http::HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
-                        ClientError::Config("the API key has characters no key has".into())
-                    })?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-            None => None,
+        let connections = Connections::new(&config.url, config.ca_pem)?;
+        Self::over(connections, config.token.as_deref(), &config.agent)
+    }
+
+    /// A client of a server in the same program.
+    pub fn local(server: LocalServer, token: &str, agent: &str) -> Result<Self, ClientError> {
+        Self::over(Connections::local(server), Some(token), agent)
+    }
+
+    fn over(
+        connections: Connections,
+        token: Option<&str>,
+        agent: &str,
+    ) -> Result<Self, ClientError> {
+        let bearer = |token| {
+            let mut value = http::HeaderValue::try_from(format!("Bearer {token}"))
+                .map_err(|_| ClientError::Config("the API key has characters no key has".into()))?;
+            value.set_sensitive(true);
+            Ok::<_, ClientError>(value)
         };
-        let agent = http::HeaderValue::try_from(&config.agent)
+        let agent = http::HeaderValue::try_from(agent)
             .map_err(|_| ClientError::Config("the agent name is not a header value".into()))?;
-        let connections = Arc::new(Connections::new(&config.url, config.ca_pem)?);
         Ok(Self {
-            connections,
-            authorization,
+            connections: Arc::new(connections),
+            authorization: token.map(bearer).transpose()?,
             agent,
         })
     }

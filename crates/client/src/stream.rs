@@ -48,7 +48,7 @@ impl ByteStream {
         loop {
             match self.answer.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(ClientError::Http(error)),
+                Some(Err(error)) => return Err(error),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         return Ok(Some(data));

@@ -38,7 +38,7 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Result<&str, Failure> {
+pub fn bearer(headers: &HeaderMap) -> Result<&str, Failure> {
     let refuse = |message: &str| {
         Failure::new(ErrorCode::Unauthenticated, message)
             .hint("send `Authorization: Bearer <key>`; the command line takes COVE_API_KEY")

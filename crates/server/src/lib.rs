@@ -17,6 +17,7 @@ mod guard;
 mod handler;
 mod lines;
 mod listen;
+mod mcp;
 mod metrics;
 mod paid;
 mod preview;

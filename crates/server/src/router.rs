@@ -16,6 +16,7 @@ use crate::handler::{
     attach, code, egress, events, exec, files, host, identity, images, ports, processes,
     quarantine, sandboxes, snapshots, ssh, tenancy, tree,
 };
+use crate::mcp;
 use crate::state::App;
 
 /// Everything the server answers, errors of routing included.
@@ -37,10 +38,13 @@ pub fn router(app: App) -> Router {
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app.clone());
-    native
+    let all = native
         .merge(signed)
         .nest("/e2b", e2b)
-        .layer(from_fn_with_state(app, guard::around))
+        .layer(from_fn_with_state(app.clone(), guard::around));
+    // Its tools are requests to all the rest.
+    let mcp = mcp::router(app.clone(), all.clone()).layer(from_fn(guard::dialect));
+    all.merge(mcp.layer(from_fn_with_state(app, guard::around)))
 }
 
 fn filter(verb: Verb) -> MethodFilter {

@@ -20,6 +20,7 @@ mod harness;
 mod identity;
 mod idle;
 mod logging;
+mod mcp;
 mod memory;
 #[path = "../../../../tests/src/needs.rs"]
 mod needs;

@@ -12,6 +12,7 @@ mod identity;
 mod leaving;
 mod limits;
 mod live;
+mod mcp;
 mod ports;
 mod previews;
 mod revoked;

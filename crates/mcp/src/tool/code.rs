@@ -1,0 +1,136 @@
+//! The code interpreter.
+
+use cove_api::code::{CodeEvent, CodeOutput, Language, RunCode};
+
+use rmcp::model::ContentBlock;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::output::Kept;
+use crate::answer::{self, Outcome, Refusal};
+use crate::call::{Call, PROGRESS_EVERY};
+
+/// Code that runs longer is interrupted, unless the caller says otherwise.
+const TIMEOUT_DEFAULT_S: u64 = 45;
+/// Bytes of each stream in one answer.
+const OUTPUT_MAX: usize = 32 * 1024;
+/// Bytes of one result's text.
+const RESULT_TEXT_MAX: usize = 32 * 1024;
+/// Forms of results that are shown as pictures.
+const PICTURES: [&str; 3] = ["image/png", "image/jpeg", "image/webp"];
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Code {
+    /// Name or id of the sandbox.
+    sandbox: String,
+    /// The code to run.
+    code: String,
+    /// Its language. Default: python.
+    language: Option<Language>,
+    /// Interrupt the code after so many seconds; what it has defined stays. Default 45.
+    timeout_s: Option<u64>,
+}
+
+pub async fn run(call: Call, code: Code) -> Outcome {
+    let asked = RunCode {
+        code: code.code,
+        language: code.language,
+        context: None,
+        timeout_ms: Some(
+            code.timeout_s
+                .unwrap_or(TIMEOUT_DEFAULT_S)
+                .saturating_mul(1000),
+        ),
+    };
+    let mut events = call.client.run_code(&code.sandbox, &asked).await?;
+    let (mut stdout, mut stderr) = (Kept::new(0, OUTPUT_MAX), Kept::new(0, OUTPUT_MAX));
+    let mut results = Vec::new();
+    let (mut thrown, mut end, mut context) = (None, None, String::new());
+    let mut ticks = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            event = events.next() => match event? {
+                None => break,
+                Some(CodeEvent::Started { context: begun }) => context = begun.id,
+                Some(CodeEvent::Stdout { text }) => stdout.push_text(&text),
+                Some(CodeEvent::Stderr { text }) => stderr.push_text(&text),
+                Some(CodeEvent::Result { result }) => results.push(*result),
+                Some(CodeEvent::Error { error }) => thrown = Some(error),
+                Some(CodeEvent::End(ended)) => end = Some(ended),
+                Some(CodeEvent::Failed { error }) => return Err(Refusal::new(error.message)),
+            },
+            () = call.cancelled() => {
+                call.client.interrupt_code(&code.sandbox, &context).await?;
+                return Err(Refusal::new("cancelled; the code was interrupted"));
+            }
+            _ = ticks.tick() => call.progress(&stdout.last_line()).await,
+        }
+    }
+    let mut content = Vec::new();
+    let mut text = stdout.text();
+    let mut shown = Vec::new();
+    for result in &results {
+        show(result, &mut text, &mut shown, &mut content);
+    }
+    let warnings = stderr.text();
+    if !warnings.is_empty() {
+        text.push_str(&format!("{}[stderr]\n{warnings}", gap(&text)));
+    }
+    if let Some(error) = &thrown {
+        text.push_str(&format!("{}{}", gap(&text), error.traceback));
+    }
+    let timed_out = end.as_ref().is_some_and(|end| end.timed_out);
+    if timed_out {
+        text.push_str(&format!("{}[interrupted: timeout_s is over]", gap(&text)));
+    }
+    if text.is_empty() {
+        text.push_str("[no output]");
+    }
+    content.insert(0, ContentBlock::text(text));
+    let structured = json!({
+        "stdout": stdout.text(),
+        "stderr": warnings,
+        "results": shown,
+        "error": thrown,
+        "timed_out": timed_out,
+        "context_ended": end.as_ref().is_some_and(|end| end.context_ended),
+    });
+    answer::blocks(content, structured)
+}
+
+fn gap(text: &str) -> &'static str {
+    if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    }
+}
+
+/// The best form of a result: a picture as a picture, else its text.
+fn show(
+    result: &CodeOutput,
+    text: &mut String,
+    shown: &mut Vec<Value>,
+    content: &mut Vec<ContentBlock>,
+) {
+    for kind in PICTURES {
+        if let Some(data) = result.data.get(kind).and_then(|form| form.text()) {
+            content.push(ContentBlock::image(data, kind));
+            shown.push(json!({ "type": kind }));
+            return;
+        }
+    }
+    let Some(mut plain) = result.data.get("text/plain").and_then(|form| form.text()) else {
+        let kinds: Vec<_> = result.data.keys().collect();
+        shown.push(json!({ "type": kinds }));
+        return;
+    };
+    plain.truncate(plain.floor_char_boundary(RESULT_TEXT_MAX));
+    text.push_str(&format!("{}{plain}", gap(text)));
+    shown.push(json!({ "type": "text/plain", "text": plain }));
+}
