@@ -14,7 +14,10 @@ use cove_runner_api::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, 
 use cove_store::{Scope, StoreError};
 
 mod jobs;
+mod prepare;
 mod unclaimed;
+
+pub(crate) use prepare::is_default;
 
 use crate::Control;
 use crate::audit::Operation;
@@ -23,8 +26,10 @@ use crate::guards::Exclusive;
 use crate::principal::Principal;
 
 pub(crate) fn no_image(given: &str) -> ControlError {
-    ControlError::not_found("image", given)
-        .hint("see `cove image ls`; `cove image pull` fetches one")
+    ControlError::not_found("image", given).hint(format!(
+        "`cove image pull {given}` fetches it from a registry; `cove image ls` lists those that are here; \
+         a name for the sandbox goes into `name` (`cove create --name`)"
+    ))
 }
 
 /// Everybody's, however they came onto the host.

@@ -180,7 +180,10 @@ impl Control {
     }
 
     /// How the fetch stands; settles it when it is over.
-    async fn look_at_job(&self, record: &ImageJobRecord) -> Result<ImageJob, ControlError> {
+    pub(super) async fn look_at_job(
+        &self,
+        record: &ImageJobRecord,
+    ) -> Result<ImageJob, ControlError> {
         if let Some(written) = &record.outcome {
             return outcome(written);
         }
@@ -194,7 +197,7 @@ impl Control {
     }
 
     /// Follows a fetch to its end, so that it is granted also when nobody polls.
-    fn watch_job(&self, record: ImageJobRecord) {
+    pub(super) fn watch_job(&self, record: ImageJobRecord) {
         let control = self.clone();
         let watch = async move {
             loop {

@@ -14,6 +14,7 @@ use super::{CreateSandbox, Created, is_doomed, observed};
 use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
+use crate::images::is_default;
 use crate::keys::check_label;
 use crate::principal::Principal;
 use cove_limits::IDEMPOTENCY_KEY_MAX;
@@ -230,26 +231,48 @@ impl Control {
         image: String,
         from: Option<FromSnapshot>,
     ) -> Result<SandboxRecord, ControlError> {
-        let request = CreateRequest {
-            owner: Some(self.owner_of(&record.org)?),
+        let owner = self.owner_of(&record.org)?;
+        let request = || CreateRequest {
+            owner: Some(owner.clone()),
             id: record.id.clone(),
             spec: SandboxSpec {
-                image,
+                image: image.clone(),
                 ..record.spec.clone()
             },
-            from,
+            from: from.clone(),
         };
+        let preparable = from.is_none() && is_default(&image);
         let made = async {
             let runner = self.runner(&record.host).await?;
-            match runner.create(request).await {
-                // The id is ours alone, so this is our own earlier try.
-                Err(RunnerError::AlreadyExists { .. }) => runner.get(&record.id).await,
-                outcome => outcome,
+            let mut created = runner.create(request()).await;
+            if preparable
+                && let Err(RunnerError::NotFound { what, .. }) = &created
+                && what == "image"
+            {
+                if let Err(error) = self.prepare_image(record, &image).await {
+                    return Ok(Err(error));
+                }
+                created = runner.create(request()).await;
             }
+            let made = match created {
+                // The id is ours alone, so this is our own earlier try.
+                Err(RunnerError::AlreadyExists { .. }) => runner.get(&record.id).await?,
+                outcome => outcome?,
+            };
+            Ok(Ok(made))
         };
         match made.await {
+            // Nothing was asked of the host for this sandbox but its image.
+            Ok(Err(error)) => {
+                let refused = RunnerError::NotFound {
+                    what: "image".into(),
+                    id: image.clone(),
+                };
+                self.unmake(record, &refused).await;
+                Err(error)
+            }
             // Its counters begin with it, so its first figures can wait for the next round.
-            Ok(view) => match self.keep(record, &view).await {
+            Ok(Ok(view)) => match self.keep(record, &view).await {
                 Ok(kept) => Ok(kept),
                 Err(error) => {
                     // The caller hears that it failed, so it must go. Whether the database has it as running is

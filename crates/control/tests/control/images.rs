@@ -1,7 +1,7 @@
 //! Images between organisations.
 
 use cove_control::{ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot};
-use cove_model::SandboxSpec;
+use cove_model::{SandboxSpec, State};
 
 use crate::support::{Plane, wait};
 
@@ -493,4 +493,51 @@ async fn an_image_that_is_gone_before_it_is_granted_is_not_granted() {
     assert!(why.contains("pull it again"), "{why}");
     assert_eq!(names(&plane, &tenant).await, ["debian"]);
     assert_eq!(disk_used(&plane, &tenant).await, 0);
+}
+
+#[tokio::test]
+async fn a_default_image_that_is_missing_is_prepared_by_the_first_create() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("ours", None).await;
+    // Nobody has to ask for it, and who comes first does not pay for it.
+    let made = plane.create(&tenant, from("code-interpreter")).await;
+    let made = made.unwrap().sandbox;
+    assert_eq!(made.state, State::Running);
+    assert_eq!(made.reason, None);
+    assert_eq!(names(&plane, &tenant).await, ["code-interpreter", "debian"]);
+    let disk_mb = SandboxSpec::default().resources.disk_mb;
+    assert_eq!(disk_used(&plane, &tenant).await, disk_mb);
+}
+
+#[tokio::test]
+async fn a_create_waits_for_a_default_image_and_says_so() {
+    let plane = Plane::new().await;
+    plane.runner.keep_fetching();
+    let finish = async {
+        let told = wait(async || {
+            let all = plane.all(&plane.root).await;
+            let mut reasons = all.into_iter().filter_map(|one| one.reason);
+            reasons.find(|why| why.contains("preparing the image code-interpreter"))
+        });
+        told.await;
+        plane.runner.finish_fetching();
+    };
+    let make = plane.create(&plane.root, from("code-interpreter"));
+    let (made, ()) = tokio::join!(make, finish);
+    assert_eq!(made.unwrap().sandbox.reason, None);
+}
+
+#[tokio::test]
+async fn an_image_that_is_no_default_is_not_fetched_by_a_create() {
+    let plane = Plane::new().await;
+    let missing = plane.create(&plane.root, from("python:3.12")).await;
+    let missing = missing.unwrap_err();
+    assert_eq!(missing.code, ErrorCode::NotFound);
+    assert!(
+        missing
+            .hint
+            .unwrap()
+            .contains("cove image pull python:3.12")
+    );
+    assert_eq!(names(&plane, &plane.root).await, ["debian"]);
 }
