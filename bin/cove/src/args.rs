@@ -25,7 +25,7 @@ use crate::serve::ServeArgs;
 
 /// Sandboxes for agents: isolated Linux machines in milliseconds.
 #[derive(Debug, Parser)]
-#[command(name = "cove", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "cove", version = crate::VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -84,6 +84,7 @@ pub enum Command {
     /// Create a sandbox
     Create(CreateArgs),
     /// List sandboxes
+    #[command(visible_alias = "list")]
     Ls(ListArgs),
     /// Show a sandbox
     Show { sandbox: String },
@@ -99,6 +100,7 @@ pub enum Command {
     /// Show a command's output
     Logs(LogsArgs),
     /// List a sandbox's commands
+    #[command(visible_alias = "top")]
     Ps { sandbox: String },
     /// Send a signal to a command
     Kill {
@@ -153,7 +155,18 @@ pub enum Command {
     /// Draw a sandbox's tree of snapshots, forks and rollbacks
     Timeline { sandbox: String },
     /// Delete sandboxes and all that is in them
+    #[command(visible_alias = "delete")]
     Rm {
+        /// Do not fail when one is not there
+        #[arg(long, short)]
+        force: bool,
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Give a sandbox another name
+    Rename { sandbox: String, name: String },
+    /// Print all that is known of sandboxes, as JSON
+    Inspect {
         #[arg(required = true)]
         sandboxes: Vec<String>,
     },
@@ -165,6 +178,8 @@ pub enum Command {
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// List images
+    Images,
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -252,6 +267,8 @@ pub enum Command {
     Mcp,
     /// Measure this installation over HTTP
     Bench(BenchArgs),
+    /// Print the versions of this program and of the server
+    Version,
     /// Print a completion script
     Completion { shell: clap_complete::Shell },
     /// Write the manual pages

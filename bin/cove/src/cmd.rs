@@ -17,6 +17,7 @@ pub mod forward;
 pub mod identity;
 pub mod images;
 pub mod look;
+pub mod making;
 pub mod mcp;
 pub mod meta;
 pub mod quarantine;
@@ -65,7 +66,15 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Fork(args) => snapshots::fork(&client, &args, json).await,
         Command::Rollback(args) => done(snapshots::rollback(&client, &args, json).await),
         Command::Timeline { sandbox } => done(timeline::run(&client, &sandbox, json).await),
-        Command::Rm { sandboxes } => done(sandboxes::remove(&client, &sandboxes).await),
+        Command::Rm { force, sandboxes } => {
+            done(sandboxes::remove(&client, &sandboxes, force, json).await)
+        }
+        Command::Rename { sandbox, name } => {
+            done(sandboxes::rename(&client, &sandbox, &name, json).await)
+        }
+        Command::Inspect { sandboxes } => done(sandboxes::inspect(&client, &sandboxes).await),
+        Command::Images => done(images::list(&client, json).await),
+        Command::Version => done(meta::version(&client, json).await),
         Command::Update(args) => done(sandboxes::update(&client, &args, json).await),
         Command::Exec(args) => exec::run(&client, &args, json).await.map_err(running),
         Command::Code(command) => code::run(&client, command, json).await,

@@ -20,14 +20,18 @@ use clap::Parser;
 use args::{Cli, Command};
 use report::CliError;
 
+/// The version, and what it was built from.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("COVE_BUILD"), ")");
+
 fn main() -> ExitCode {
     if cmd::ssh::answered() {
         return ExitCode::SUCCESS;
     }
     let cli = Cli::parse();
+    let json = cli.global.json;
     let code = match run(cli) {
         Ok(code) => code,
-        Err(error) => report::print(&error),
+        Err(error) => report::print(&error, json),
     };
     ExitCode::from(code)
 }

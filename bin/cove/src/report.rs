@@ -113,10 +113,23 @@ fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints the error, its causes and what to do; returns the exit code.
-pub fn print(error: &CliError) -> u8 {
+/// Prints the error, its causes and what to do; returns the exit code. As JSON it has the form of the API's
+/// errors, on standard error too.
+pub fn print(error: &CliError, json: bool) -> u8 {
     let code = error.exit_code();
     if code == BROKEN_PIPE {
+        return code;
+    }
+    if json {
+        let mut told = serde_json::json!({ "message": chain(error), "exit_code": code });
+        if let Some(ClientError::Refused { detail, .. }) = error.client() {
+            told["code"] = detail.code.as_str().into();
+            told["request_id"] = detail.request_id.clone().into();
+        }
+        if let Some(hint) = error.hint() {
+            told["hint"] = hint.into();
+        }
+        tell(&serde_json::json!({ "error": told }).to_string());
         return code;
     }
     let mut text = printable(&error.to_string());

@@ -46,6 +46,37 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Variables from a file: KEY=VALUE a line, KEY alone for this program's own, `#` for remarks.
+#[derive(Debug, Clone, Default)]
+pub struct EnvFile(pub Vec<(String, String)>);
+
+pub fn env_file(path: &str) -> Result<EnvFile, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let mut variables = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line.contains('=') {
+            let pair = key_value(line).map_err(|error| format!("line {}: {error}", number + 1))?;
+            variables.push(pair);
+        } else if let Ok(value) = std::env::var(line) {
+            variables.push((line.to_owned(), value));
+        }
+    }
+    Ok(EnvFile(variables))
+}
+
+/// What `--env-file` and `--env` set together; the latter wins.
+pub fn variables(
+    files: &[EnvFile],
+    given: &[(String, String)],
+) -> std::collections::BTreeMap<String, String> {
+    let filed = files.iter().flat_map(|file| file.0.iter());
+    filed.chain(given).cloned().collect()
+}
+
 /// `1.5 GB`, for people.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];

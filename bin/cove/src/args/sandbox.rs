@@ -8,12 +8,16 @@ use cove_api::sandbox::{
 };
 
 use super::lifecycle::LifecycleArgs;
-use crate::units::{key_value, megabytes};
+use crate::cmd::making::Wanted;
+use crate::units::{EnvFile, env_file, key_value, megabytes, variables};
 
 #[derive(Debug, Clone, Args)]
 pub struct CreateArgs {
-    /// Name or id of an image; default: debian
+    /// Name or id of an image [default: debian]
     pub image: Option<String>,
+    /// The same; fetched from its registry if it is not there
+    #[arg(long = "image", value_name = "IMAGE", conflicts_with_all = ["image", "snapshot"])]
+    pub image_option: Option<String>,
     /// Begin from this snapshot instead of an image
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub snapshot: Option<String>,
@@ -29,8 +33,19 @@ impl CreateArgs {
         CreateSandbox {
             snapshot: self.snapshot.clone(),
             memory: self.with_memory,
-            ..self.options.request(self.image.as_deref())
+            ..self
+                .options
+                .request(self.image_option.as_deref().or(self.image.as_deref()))
         }
+    }
+
+    pub fn wanted_image(&self) -> Option<Wanted> {
+        let image = self.image_option.as_ref().or(self.image.as_ref())?;
+        Some(Wanted {
+            image: image.clone(),
+            certain: self.image_option.is_some() || Wanted::is_reference(image),
+            maybe_name: true,
+        })
     }
 }
 
@@ -61,6 +76,9 @@ pub struct CreateOptions {
     /// Set a variable for all commands
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub env: Vec<(String, String)>,
+    /// Set the variables of a file, KEY=VALUE a line
+    #[arg(long, value_parser = env_file, value_name = "FILE")]
+    pub env_file: Vec<EnvFile>,
     /// Label it
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub label: Vec<(String, String)>,
@@ -161,7 +179,7 @@ impl CreateOptions {
             name: self.name.clone(),
             isolation: self.isolation.clone(),
             resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
-            env: self.env.iter().cloned().collect(),
+            env: variables(&self.env_file, &self.env),
             network: self.network.request(),
             lifecycle: self.lifecycle.request(),
             labels: self.label.iter().cloned().collect(),

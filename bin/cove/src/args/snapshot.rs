@@ -24,6 +24,15 @@ pub struct SnapshotArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum SnapshotCommand {
+    /// List snapshots
+    #[command(visible_alias = "list")]
+    Ls {
+        /// Only of this sandbox
+        sandbox: Option<String>,
+        /// Print ids only
+        #[arg(long, short)]
+        quiet: bool,
+    },
     /// Show a snapshot
     Show { snapshot: String },
     /// Delete snapshots; what grew from them stays

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::sandbox::CreateOptions;
-use crate::units::{duration_s, key_value};
+use crate::units::{EnvFile, duration_s, env_file, key_value, variables};
 
 /// How a command runs.
 #[derive(Debug, Clone, Default, Args)]
@@ -17,6 +17,15 @@ pub struct CommandOptions {
     /// Set a variable
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub env: Vec<(String, String)>,
+    /// Set the variables of a file, KEY=VALUE a line
+    #[arg(long, value_parser = env_file, value_name = "FILE")]
+    pub env_file: Vec<EnvFile>,
+}
+
+impl CommandOptions {
+    pub fn variables(&self) -> std::collections::BTreeMap<String, String> {
+        variables(&self.env_file, &self.env)
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -53,7 +62,7 @@ pub struct ShellArgs {
     #[command(flatten)]
     pub options: CommandOptions,
     /// Come back to a terminal that was left, by the id of its command
-    #[arg(long, value_name = "PROCESS", conflicts_with_all = ["argv", "user", "workdir", "env"])]
+    #[arg(long, value_name = "PROCESS", conflicts_with_all = ["argv", "user", "workdir", "env", "env_file"])]
     pub attach: Option<String>,
     /// The key that leaves the terminal and lets it run: ctrl- and a letter or ], or none
     #[arg(long, default_value = "ctrl-]", value_parser = detach_key, value_name = "KEY")]
@@ -96,6 +105,9 @@ pub struct LogsArgs {
     /// Go on until the command ends
     #[arg(long, short)]
     pub follow: bool,
+    /// Begin with the last lines only
+    #[arg(long, short = 'n', value_name = "LINES")]
+    pub tail: Option<usize>,
     pub sandbox: String,
     /// A command's id, from `cove ps`; default: the newest
     pub process: Option<String>,
@@ -111,9 +123,15 @@ pub struct RunArgs {
     /// Give it a terminal
     #[arg(long, short)]
     pub tty: bool,
+    /// Forward standard input even from a terminal
+    #[arg(long, short)]
+    pub interactive: bool,
     /// Keep the sandbox afterwards
     #[arg(long)]
     pub keep: bool,
+    /// Delete the sandbox afterwards; the default
+    #[arg(long, conflicts_with = "keep")]
+    pub rm: bool,
     pub image: String,
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub argv: Vec<String>,

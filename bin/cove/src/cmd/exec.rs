@@ -18,6 +18,8 @@ use crate::report::CliError;
 /// How long a broken connection is tried again before the command is given up for lost.
 const RECONNECT_FOR: Duration = Duration::from_secs(30);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// What timeout(1) exits with.
+pub const TIMED_OUT: u8 = 124;
 /// So many interrupts and the command is left alone.
 const INTERRUPTS_MAX: u32 = 3;
 
@@ -30,7 +32,7 @@ pub async fn run(client: &Client, args: &ExecArgs, json: bool) -> Result<u8, Cli
             command,
             argv,
             cwd: args.options.workdir.clone(),
-            env: args.options.env.iter().cloned().collect(),
+            env: args.options.variables(),
             user: args.options.user.clone(),
             timeout_ms,
             ..StartProcess::default()
@@ -57,7 +59,7 @@ pub async fn run(client: &Client, args: &ExecArgs, json: bool) -> Result<u8, Cli
 pub fn request(options: &CommandOptions, timeout_ms: Option<u64>) -> Exec {
     Exec {
         cwd: options.workdir.clone(),
-        env: options.env.iter().cloned().collect(),
+        env: options.variables(),
         user: options.user.clone(),
         timeout_ms,
         ..Exec::default()
@@ -152,7 +154,8 @@ pub fn finish(exit: &Exit) -> u8 {
         );
         eprintln!("  raise it with `cove update --memory`");
     } else if exit.timed_out {
-        eprintln!("cove: the command's time was over");
+        eprintln!("cove: the command was ended: its timeout is over");
+        return TIMED_OUT;
     }
     u8::try_from(exit.exit_code).unwrap_or(255)
 }

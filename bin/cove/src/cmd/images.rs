@@ -69,7 +69,7 @@ pub async fn run(
     Ok(0)
 }
 
-async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+pub async fn list(client: &Client, json: bool) -> Result<(), CliError> {
     let images = client.images().await?.items;
     if json {
         return output::json(&images);
@@ -105,13 +105,30 @@ fn show(image: &Image, json: bool) -> Result<(), CliError> {
 }
 
 async fn add(client: &Client, source: &AddImage, json: bool) -> Result<(), CliError> {
+    let image = fetch(client, source, json, json).await?;
+    match image {
+        Some(image) if !json => output::line(image.names.first().unwrap_or(&image.id)),
+        _ => Ok(()),
+    }
+}
+
+/// Adds an image and shows how far it is: on standard error, or with `lines` as lines of JSON on standard
+/// output; `quiet` shows nothing on standard error.
+pub async fn fetch(
+    client: &Client,
+    source: &AddImage,
+    lines: bool,
+    quiet: bool,
+) -> Result<Option<Image>, CliError> {
     let mut jobs = client.add_image_live(source).await?;
-    let mut progress = Progress::new(json);
+    let mut progress = Progress::new(quiet);
     let mut stage = String::new();
     let mut last: Option<ImageJob> = None;
     while let Some(job) = jobs.next().await? {
-        if json {
+        if lines {
             output::json_line(&job)?;
+        } else if quiet {
+            // Whoever asked for quiet reads the end only.
         } else if progress.is_on() {
             progress.show(&told(&job));
         } else if job.state == JobState::Running {
@@ -135,12 +152,7 @@ async fn add(client: &Client, source: &AddImage, json: bool) -> Result<(), CliEr
         eprintln!("warning: {}", crate::report::printable(warning));
     }
     match (job.state, job.image, job.error) {
-        (JobState::Done, image, _) => {
-            if !json && let Some(image) = image {
-                output::line(image.names.first().unwrap_or(&image.id))?;
-            }
-            Ok(())
-        }
+        (JobState::Done, image, _) => Ok(image),
         (_, _, Some(error)) => Err(CliError::usage(format!("{}: {}", job.name, error.message))),
         (_, _, None) => Err(CliError::hinted(
             format!("{} is not done yet", job.name),

@@ -1,9 +1,11 @@
 //! Commands that only look.
 
+use std::collections::VecDeque;
+
 use cove_api::PageQuery;
 use cove_api::event::{Event, EventKind};
 use cove_api::port::SharePort;
-use cove_api::process::{OutputEvent, OutputQuery, Process};
+use cove_api::process::{OutputChunk, OutputEvent, OutputQuery, Process};
 use cove_api::sandbox::{ListSandboxes, State};
 use cove_api::tenancy::UsageQuery;
 use cove_client::Client;
@@ -61,10 +63,17 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
                 .ok_or_else(|| CliError::usage("nothing was run in this sandbox"))?
         }
     };
-    let query = OutputQuery {
+    let mut query = OutputQuery {
         follow: args.follow,
         ..OutputQuery::default()
     };
+    if let Some(count) = args.tail {
+        let seen = tail(client, &args.sandbox, &process, count, json).await?;
+        if !args.follow {
+            return Ok(());
+        }
+        [query.stdout_from, query.stderr_from] = seen;
+    }
     let mut lines = client.output(&args.sandbox, &process, &query).await?;
     while let Some(event) = lines.next().await? {
         if json {
@@ -79,6 +88,61 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
         }
     }
     Ok(())
+}
+
+/// Prints the last lines of what there is now, and tells where each stream goes on.
+async fn tail(
+    client: &Client,
+    sandbox: &str,
+    process: &str,
+    count: usize,
+    json: bool,
+) -> Result<[u64; 2], CliError> {
+    let mut lines = client
+        .output(sandbox, process, &OutputQuery::default())
+        .await?;
+    let mut next = [0, 0];
+    // Whole lines in the order they came, each with its stream; the last may be without an end.
+    let mut kept: VecDeque<(usize, Vec<u8>)> = VecDeque::new();
+    while let Some(event) = lines.next().await? {
+        let (stream, chunk) = match event {
+            OutputEvent::Stdout(chunk) => (0, chunk),
+            OutputEvent::Stderr(chunk) => (1, chunk),
+            OutputEvent::Error { error } => return Err(CliError::usage(error.message)),
+            OutputEvent::Started { .. } | OutputEvent::Exit(_) => continue,
+        };
+        let offset = chunk.offset;
+        let bytes = chunk
+            .into_bytes()
+            .ok_or_else(|| CliError::usage("the server sent output that cannot be read"))?;
+        next[stream] = offset.saturating_add(bytes.len() as u64);
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            match kept.back_mut() {
+                Some((last, line)) if *last == stream && !line.ends_with(b"\n") => {
+                    line.extend_from_slice(piece);
+                }
+                _ => kept.push_back((stream, piece.to_vec())),
+            }
+            while kept.len() > count {
+                kept.pop_front();
+            }
+        }
+    }
+    for (stream, line) in kept {
+        let chunk = OutputChunk::new(0, 0, &line);
+        if json {
+            let event = match stream {
+                0 => OutputEvent::Stdout(chunk),
+                _ => OutputEvent::Stderr(chunk),
+            };
+            output::json_line(&event)?;
+        } else if stream == 0 {
+            exec::write_chunk(chunk, &mut std::io::stdout().lock())?;
+        } else {
+            exec::write_chunk(chunk, &mut std::io::stderr().lock())?;
+        }
+    }
+    Ok(next)
 }
 
 pub async fn ports(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {

@@ -32,3 +32,15 @@ pub fn man(directory: Option<&Path>) -> Result<u8, CliError> {
     }
     Ok(0)
 }
+
+/// This program's version, and the server's where one answers.
+pub async fn version(client: &cove_client::Client, json: bool) -> Result<(), CliError> {
+    let server = client.health().await.ok().map(|health| health.version);
+    if json {
+        let told = serde_json::json!({ "client": crate::VERSION, "server": server });
+        return crate::output::json(&told);
+    }
+    crate::output::line(&format!("client  {}", crate::VERSION))?;
+    let server = server.unwrap_or_else(|| format!("no server answers at {}", client.url()));
+    crate::output::line(&format!("server  {server}"))
+}

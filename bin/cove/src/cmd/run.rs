@@ -2,7 +2,7 @@
 
 use cove_client::Client;
 
-use super::sandboxes::explain_image;
+use super::making::{self, Wanted};
 use super::{exec, shell, stdin};
 use crate::args::RunArgs;
 use crate::args::work::CommandOptions;
@@ -27,16 +27,18 @@ pub async fn run(client: &Client, args: &RunArgs) -> Result<u8, CliError> {
     } else {
         None
     };
-    let sandbox = client
-        .create_sandbox(&create, None)
-        .await
-        .map_err(|error| explain_image(error, &args.image))?;
+    let wanted = Wanted {
+        image: args.image.clone(),
+        certain: Wanted::is_reference(&args.image),
+        maybe_name: false,
+    };
+    let sandbox = making::make(client, &create, Some(&wanted), false).await?;
     let result = match terminal {
         Some(start) => shell::start_and_attach(client, &sandbox.id, &start, None).await,
         None => {
             let mut request = exec::request(&options, timeout_ms);
             request.argv = Some(args.argv.clone());
-            request.stdin_open = stdin::is_fed();
+            request.stdin_open = args.interactive || stdin::is_fed();
             exec::foreground(client, &sandbox.id, &request).await
         }
     };

@@ -1,50 +1,22 @@
 //! Sandboxes themselves.
 
-use cove_api::sandbox::{ListSandboxes, Sandbox, StopSandbox};
-use cove_client::{Client, ClientError};
+use cove_api::ErrorCode;
+use cove_api::sandbox::{ListSandboxes, NetworkMode, PatchSandbox, Sandbox, StopSandbox};
+use cove_client::Client;
 
+use super::making;
 use crate::args::{CreateArgs, ListArgs, UpdateArgs};
 use crate::output::{self, Facts, Table};
 use crate::report::CliError;
 use crate::units;
 
 pub async fn create(client: &Client, args: &CreateArgs, json: bool) -> Result<(), CliError> {
-    let sandbox =
-        client
-            .create_sandbox(&args.request(), None)
-            .await
-            .map_err(|error| match &args.snapshot {
-                Some(_) => error.into(),
-                None => explain_image(error, args.image.as_deref().unwrap_or("debian")),
-            })?;
+    let wanted = args.wanted_image();
+    let sandbox = making::make(client, &args.request(), wanted.as_ref(), json).await?;
     if json {
         return output::json(&sandbox);
     }
     output::line(sandbox.name.as_deref().unwrap_or(&sandbox.id))
-}
-
-/// A missing image is what a first create usually stumbles over: say how to get it.
-pub fn explain_image(error: ClientError, image: &str) -> CliError {
-    match error {
-        ClientError::Refused {
-            status,
-            mut detail,
-            retry_after_s,
-        } if detail.code == cove_api::ErrorCode::NotFound => {
-            detail.hint = Some(match image {
-                "debian" => "`cove image build-debian` makes it".into(),
-                "code-interpreter" => "`cove image build-code-interpreter` makes it".into(),
-                image => format!("`cove image pull {image}` fetches it"),
-            });
-            ClientError::Refused {
-                status,
-                detail,
-                retry_after_s,
-            }
-            .into()
-        }
-        other => other.into(),
-    }
 }
 
 pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), CliError> {
@@ -78,7 +50,9 @@ pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), Cl
     if json {
         return output::json(&all);
     }
-    let mut table = Table::new(&["ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "CREATED"]);
+    let mut table = Table::new(&[
+        "ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "NETWORK", "CREATED",
+    ]);
     for sandbox in all {
         table.row([
             sandbox.id,
@@ -87,6 +61,7 @@ pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), Cl
             sandbox.image,
             sandbox.resources.cpu.to_string(),
             memory(&sandbox.resources),
+            network(&sandbox.network),
             units::ago(sandbox.created_at),
         ]);
     }
@@ -98,6 +73,53 @@ fn memory(resources: &cove_api::sandbox::ResourcesView) -> String {
         Some(max) => format!("{}-{} MiB", resources.memory_mb, max),
         None => format!("{} MiB", resources.memory_mb),
     }
+}
+
+/// A policy in full.
+fn policy(network: &cove_api::sandbox::Network) -> String {
+    match (network.mode, network.allow.as_deref().unwrap_or_default()) {
+        (NetworkMode::None, _) => {
+            "off (allow destinations with `cove update --allow ENTRY`)".into()
+        }
+        (NetworkMode::Open, _) => "open".into(),
+        (NetworkMode::Allowlist, []) => "allow nothing".into(),
+        (NetworkMode::Allowlist, entries) => format!("allow {}", entries.join(" ")),
+    }
+}
+
+/// A policy in a few words.
+fn network(policy: &cove_api::sandbox::Network) -> String {
+    let entries = policy.allow.as_deref().unwrap_or_default();
+    match (policy.mode, entries) {
+        (NetworkMode::None, _) => "off".into(),
+        (NetworkMode::Open, _) => "open".into(),
+        (NetworkMode::Allowlist, []) => "allow nothing".into(),
+        (NetworkMode::Allowlist, [one]) => one.clone(),
+        (NetworkMode::Allowlist, [first, rest @ ..]) => format!("{first} +{}", rest.len()),
+    }
+}
+
+/// All that is known, as JSON.
+pub async fn inspect(client: &Client, sandboxes: &[String]) -> Result<(), CliError> {
+    let mut all = Vec::new();
+    for sandbox in sandboxes {
+        all.push(client.sandbox(sandbox).await?);
+    }
+    output::json(&all)
+}
+
+pub async fn rename(
+    client: &Client,
+    sandbox: &str,
+    name: &str,
+    json: bool,
+) -> Result<(), CliError> {
+    let patch = PatchSandbox {
+        name: Some(Some(name.to_owned())),
+        ..PatchSandbox::default()
+    };
+    let renamed = client.patch_sandbox(sandbox, &patch).await?;
+    told(&renamed, name, json)
 }
 
 pub async fn show(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {
@@ -130,6 +152,7 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .add("memory", memory(resources))
         .add("disk", format!("{} MiB", resources.disk_mb))
         .add("processes", resources.pids.to_string())
+        .add("network", policy(&sandbox.network))
         .maybe("user", sandbox.user.clone())
         .maybe("workdir", sandbox.workdir.clone())
         .maybe("env", pairs(&sandbox.env))
@@ -209,15 +232,23 @@ pub fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> 
     }
 }
 
-pub async fn remove(client: &Client, sandboxes: &[String]) -> Result<(), CliError> {
+/// With `force` one that is not there is no failure.
+pub async fn remove(
+    client: &Client,
+    sandboxes: &[String],
+    force: bool,
+    json: bool,
+) -> Result<(), CliError> {
     let mut failed = None;
     for sandbox in sandboxes {
         // The others are removed all the same; the last failure is reported.
         match client.delete_sandbox(sandbox).await {
+            Ok(()) if json => output::json_line(&serde_json::json!({ "deleted": sandbox }))?,
             Ok(()) => output::line(sandbox)?,
+            Err(error) if force && error.code() == Some(ErrorCode::NotFound) => {}
             Err(error) => {
                 if let Some(earlier) = failed.replace(CliError::from(error)) {
-                    crate::report::print(&earlier);
+                    crate::report::print(&earlier, json);
                 }
             }
         }

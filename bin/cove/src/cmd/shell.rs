@@ -56,7 +56,7 @@ pub fn terminal_process(
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
         .collect();
-    env.extend(options.env.iter().cloned());
+    env.extend(options.variables());
     Ok(StartProcess {
         command,
         argv,

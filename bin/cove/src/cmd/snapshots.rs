@@ -73,8 +73,11 @@ pub async fn snapshot(client: &Client, args: SnapshotArgs, json: bool) -> Result
             }
             output::line(taken.name.as_deref().unwrap_or(&taken.id))
         }
+        Some(SnapshotCommand::Ls { sandbox, quiet }) => {
+            list(client, sandbox.as_deref(), quiet, json).await
+        }
         Some(SnapshotCommand::Show { snapshot }) => show(&client.snapshot(&snapshot).await?, json),
-        Some(SnapshotCommand::Rm { snapshots }) => remove(client, &snapshots).await,
+        Some(SnapshotCommand::Rm { snapshots }) => remove(client, &snapshots, json).await,
         Some(SnapshotCommand::Export { snapshot, file }) => {
             export(client, &snapshot, &file, json).await
         }
@@ -158,15 +161,16 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
     facts.print()
 }
 
-async fn remove(client: &Client, snapshots: &[String]) -> Result<(), CliError> {
+async fn remove(client: &Client, snapshots: &[String], json: bool) -> Result<(), CliError> {
     let mut failed = None;
     for snapshot in snapshots {
         // The others are removed all the same; the last failure is reported.
         match client.delete_snapshot(snapshot).await {
+            Ok(()) if json => output::json_line(&serde_json::json!({ "deleted": snapshot }))?,
             Ok(()) => output::line(snapshot)?,
             Err(error) => {
                 if let Some(earlier) = failed.replace(CliError::from(error)) {
-                    report::print(&earlier);
+                    report::print(&earlier, json);
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! Telling the world that the server is up: a log line, and the service manager where there is one.
 
+use std::io::{IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::Duration;
 
 use cove_client::{Client, ClientConfig};
@@ -39,4 +41,23 @@ pub fn notify(state: &str) {
     if let Err(error) = sent {
         tracing::debug!(%error, "cannot notify the service manager");
     }
+}
+
+/// Tells a person who started the server by hand what to do next.
+pub fn greet(url: &str, key_file: &Path) {
+    let mut out = std::io::stdout().lock();
+    if !out.is_terminal() {
+        return;
+    }
+    let data_dir = key_file.parent().unwrap_or(key_file);
+    let option = match data_dir == Path::new(crate::connect::DEFAULT_DATA_DIR) {
+        true => String::new(),
+        false => format!(" --data-dir {}", data_dir.display()),
+    };
+    // Where nobody reads, nothing is lost.
+    let _ = writeln!(
+        out,
+        "\n  address   {url}\n  key       {}\n  next      cove{option} create --name mine\n",
+        key_file.display()
+    );
 }

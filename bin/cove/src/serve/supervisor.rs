@@ -144,6 +144,7 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
     let runner = Supervised::new("runner", &role.for_runner(), Arc::clone(&lines))?;
     let (control, reloads) = Supervised::renewable("control", &role, sockets, lines)?;
     let until_ready = stop.clone();
+    let key_file = role.settings.data_dir.join(crate::connect::ROOT_KEY_FILE);
     let ca_pem = role
         .settings
         .tls_certificate
@@ -154,6 +155,7 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
             () = ready::wait(&url, ca_pem) => {
                 ready::notify("READY=1");
                 tracing::info!(url, "cove is ready");
+                ready::greet(&url, &key_file);
             }
             () = until_ready.cancelled() => {}
         }

@@ -18,7 +18,9 @@ fn a_first_session_reads_as_in_the_guide() {
     let headings: Vec<_> = lines.next().unwrap().split_whitespace().collect();
     assert_eq!(
         headings,
-        ["ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "CREATED"]
+        [
+            "ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "NETWORK", "CREATED"
+        ]
     );
     let row: Vec<_> = lines.next().unwrap().split_whitespace().collect();
     assert!(row[0].starts_with("sbx_"), "{list}");
@@ -103,8 +105,8 @@ fn exit_codes_are_the_command_s_own() {
         Some("cove: there is no sandbox 'nowhere'")
     );
     let late = cove.run(["exec", "--timeout", "1s", "box", "--", "sleep", "100"]);
-    assert_eq!(late.status.code(), Some(143), "{late:?}");
-    assert!(text(&late.stderr).contains("time was over"), "{late:?}");
+    assert_eq!(late.status.code(), Some(124), "{late:?}");
+    assert!(text(&late.stderr).contains("timeout is over"), "{late:?}");
     let usage = cove.run(["exec", "--no-such-flag"]);
     assert_eq!(usage.status.code(), Some(2));
     let other = cove.run(["show", "nowhere"]);

@@ -16,6 +16,7 @@ mod daytona;
 mod disk;
 mod documents;
 mod e2b;
+mod habits;
 mod harness;
 mod identity;
 mod idle;
