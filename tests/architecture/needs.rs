@@ -87,3 +87,31 @@ fn the_script_knows_the_same_names() {
         "scripts/test does not have {known}"
     );
 }
+
+/// The suites on cgroup version 2 run in a virtual machine: without it or its kernel they fail.
+#[test]
+fn without_a_virtual_machine_the_suites_on_version_2_fail() {
+    let empty = tempfile::tempdir().unwrap();
+    let script = root().join("scripts/test-cgroup-v2");
+    let bash = "/bin/bash";
+    let no_kernel = Command::new(bash)
+        .arg(&script)
+        .env("COVE_KERNEL_PREFIX", empty.path())
+        .output()
+        .unwrap();
+    let no_qemu = Command::new(bash)
+        .arg(&script)
+        .env("PATH", empty.path())
+        .output()
+        .unwrap();
+    for ended in [no_kernel, no_qemu] {
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success(), "it passed: {said}");
+        assert!(said.contains("COVE_TEST_WITHOUT=qemu"), "{said}");
+    }
+    let all = fs::read_to_string(root().join("scripts/test")).unwrap();
+    assert!(
+        all.contains("scripts/test-cgroup-v2"),
+        "make test leaves them out"
+    );
+}
