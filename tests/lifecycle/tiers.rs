@@ -112,6 +112,13 @@ impl Machine for Behind {
         Ok(GuestStream::Other(Box::new(self.0.connect().await?)))
     }
 
+    async fn listen(
+        &self,
+        address: std::net::SocketAddrV4,
+    ) -> Result<std::net::TcpListener, IsolationError> {
+        self.0.listen(address).await
+    }
+
     async fn exited(&self) {
         self.0.exited().await;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cove_model::network::Entry;
 use cove_model::spec::SpecError;
-pub use cove_model::{NetworkMode, State};
+pub use cove_model::{Grant, IdentitySpec, NetworkMode, State};
 use cove_model::{NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,9 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,
+    /// Lets the sandbox ask who it is, at `http://cove.internal/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<cove_model::IdentitySpec>,
     /// Forbid gaining privileges through setuid programs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
@@ -215,6 +218,9 @@ pub struct Sandbox {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     pub no_new_privs: bool,
+    /// What it may know and do about itself; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<cove_model::IdentitySpec>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,6 +283,7 @@ impl CreateSandbox {
             user: self.user.or(base.user),
             workdir: self.workdir.or(base.workdir),
             no_new_privs: self.no_new_privs || base.no_new_privs,
+            identity: self.identity,
         })
     }
 }

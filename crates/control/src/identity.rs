@@ -138,7 +138,7 @@ fn no_keys() -> ControlError {
     ControlError::internal("the identity keys cannot be used")
 }
 
-fn lifetime(request: &IdentityTokenRequest) -> Result<Duration, ControlError> {
+pub(crate) fn lifetime(request: &IdentityTokenRequest) -> Result<Duration, ControlError> {
     if let Some(problem) = audience_problem(&request.audience) {
         return Err(ControlError::invalid(problem));
     }
@@ -264,6 +264,12 @@ fn about(record: &SandboxRecord) -> CoveClaims {
         parent_snapshot: record.origin.as_ref().map(ToString::to_string),
         ..CoveClaims::default()
     };
+    if let Some(identity) = &record.spec.identity {
+        claims.task.clone_from(&identity.task);
+        claims.on_behalf_of.clone_from(&identity.on_behalf_of);
+        let grants = identity.grants.iter();
+        claims.grants = grants.map(|grant| grant.as_str().to_owned()).collect();
+    }
     claims.set_labels(&record.spec.labels);
     claims
 }

@@ -39,6 +39,7 @@ mod images;
 pub mod keys;
 mod lifecycle;
 mod listeners;
+mod metadata;
 mod meter;
 mod organisations;
 pub mod previews;
@@ -82,6 +83,7 @@ pub use hosts::Hosts;
 pub use identity::{IdentityConfig, IdentityToken, IdentityTokenRequest};
 pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
 pub use listeners::SharedEvent;
+pub use metadata::WhoAmI;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
@@ -110,6 +112,7 @@ struct Inner {
     in_use: InUse,
     audit: audit::AuditLog,
     identity: identity::IdentityKeys,
+    visits: metadata::Visits,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
@@ -159,6 +162,7 @@ impl Control {
             callers: Callers::default(),
             in_use: InUse::default(),
             identity: identity::IdentityKeys::default(),
+            visits: metadata::Visits::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
         }))

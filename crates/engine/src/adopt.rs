@@ -182,6 +182,16 @@ impl Engine {
                 // is safely on disk.
                 let _ = machine.kill().await;
             }
+            // Not for what ends now. Without it the sandbox goes on, and cannot ask who it is.
+            if matches!(sandbox.state(), State::Running | State::Frozen) {
+                match inner.open_door(&sandbox, machine.as_ref()).await {
+                    Ok(door) => sandbox.set_door(door),
+                    Err(error) => tracing::warn!(
+                        sandbox = %sandbox.id, error = crate::error::chain(&error),
+                        "cannot open the metadata endpoint again"
+                    ),
+                }
+            }
             inner.watch(&sandbox, machine);
         }
         Ok(())

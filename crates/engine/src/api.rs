@@ -86,6 +86,15 @@ impl RunnerApi for Engine {
         })
     }
 
+    async fn visitors(&self, wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError> {
+        let wait = Duration::from_millis(wait_ms);
+        Ok(self.inner.visitors.wait(wait).await)
+    }
+
+    async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.inner.visitors.take(id)
+    }
+
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
         let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
         let batch = self.inner.events.after(after, wait).await;

@@ -19,6 +19,7 @@ use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record};
 use crate::sandbox::Sandbox;
+use crate::visitors::Door;
 
 impl Engine {
     pub(crate) async fn create_sandbox(
@@ -291,6 +292,15 @@ impl Inner {
         change: impl FnOnce(&mut Record),
     ) -> Result<SandboxView, RunnerError> {
         let machine: Arc<dyn Machine> = Arc::from(machine);
+        // Before anybody hears that it runs, so that its first command finds the endpoint.
+        sandbox.set_door(None);
+        match self.open_door(sandbox, machine.as_ref()).await {
+            Ok(door) => sandbox.set_door(door),
+            Err(error) => {
+                end(machine.as_ref()).await;
+                return Err(from_isolation(error));
+            }
+        }
         let record = machine.record();
         // Whoever hears that it runs finds it; its end is only reported after its beginning.
         sandbox.set_machine(Some(Arc::clone(&machine)));
@@ -307,6 +317,18 @@ impl Inner {
         }
         self.watch(sandbox, machine);
         Ok(sandbox.view())
+    }
+
+    /// The metadata endpoint of a machine, where its owner asked for one.
+    pub(crate) async fn open_door(
+        &self,
+        sandbox: &Sandbox,
+        machine: &dyn Machine,
+    ) -> Result<Option<Door>, IsolationError> {
+        match sandbox.record().spec.identity {
+            Some(_) => Ok(Some(self.visitors.open(&sandbox.id, machine).await?)),
+            None => Ok(None),
+        }
     }
 
     /// Undoes a create that failed.

@@ -54,6 +54,7 @@ pub(crate) struct Inner {
     pub network: Result<Arc<Network>, String>,
     /// Set when there is a network.
     pub gatekeeper: OnceLock<Arc<Gatekeeper>>,
+    pub visitors: Arc<crate::visitors::Visitors>,
     /// Refused packets, until somebody listens.
     denials: Mutex<Option<Denials>>,
     pub slots: Arc<Slots>,
@@ -364,6 +365,7 @@ impl Inner {
             tiers,
             network,
             gatekeeper,
+            visitors: Arc::default(),
             denials: Mutex::new(denials),
             slots,
             pool,

@@ -53,6 +53,7 @@ mod sandbox;
 mod snapshots;
 mod template;
 mod tiers;
+mod visitors;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};

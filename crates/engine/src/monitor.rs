@@ -39,6 +39,8 @@ async fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent)
     let now_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
     let ceiling = record.limits.memory_ceiling_mb();
     let usage = machine.usage().await.unwrap_or_default();
+    // A socket inside keeps the namespace.
+    sandbox.set_door(None);
     match event {
         MemoryEvent::OomKilled { kills } => {
             sandbox.emit(EventKind::Oom {

@@ -18,6 +18,7 @@ use crate::error::{from_isolation, from_write, internal};
 use crate::events::Events;
 use crate::offload;
 use crate::record::{Durability, Record, Records};
+use crate::visitors::Door;
 
 /// How long a machine may take to end after SIGKILL before the operation gives up on it.
 pub const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -33,6 +34,8 @@ pub struct Sandbox {
     /// Held while a change is made and written, so that changes are written one after the other.
     changing: Mutex<()>,
     machine: RwLock<Option<Arc<dyn Machine>>>,
+    /// The metadata endpoint of the machine, where it has one.
+    door: Mutex<Option<Door>>,
     /// The task that watches the machine, and clears up after it.
     monitor: Mutex<Option<JoinHandle<()>>>,
     pub run_promise: Mutex<Option<RunPromise>>,
@@ -52,6 +55,7 @@ impl Sandbox {
             record: Mutex::new(record),
             changing: Mutex::default(),
             machine: RwLock::default(),
+            door: Mutex::default(),
             monitor: Mutex::default(),
             run_promise: Mutex::default(),
             disk_promise: Mutex::default(),
@@ -87,7 +91,15 @@ impl Sandbox {
     }
 
     pub fn set_machine(&self, machine: Option<Arc<dyn Machine>>) {
+        if machine.is_none() {
+            self.door.lock().take();
+        }
         *self.machine.write() = machine;
+    }
+
+    /// Until the machine ends.
+    pub fn set_door(&self, door: Option<Door>) {
+        *self.door.lock() = door;
     }
 
     pub fn set_monitor(&self, monitor: JoinHandle<()>) {

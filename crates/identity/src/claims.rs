@@ -35,6 +35,15 @@ pub struct CoveClaims {
     /// The snapshot it began from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_snapshot: Option<String>,
+    /// What it works on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// For whom it acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
+    /// What it may do to itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// There are labels, and they are too long for a token.

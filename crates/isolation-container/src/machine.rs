@@ -8,6 +8,7 @@ mod detail;
 mod reach;
 
 use std::io;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -144,6 +145,10 @@ impl Machine for Container {
 
     async fn connect(&self) -> io::Result<GuestStream> {
         self.reach.connect().await.map(GuestStream::Unix)
+    }
+
+    async fn listen(&self, address: SocketAddrV4) -> Result<TcpListener, IsolationError> {
+        self.blocking(move |body| body.listen(address)).await
     }
 
     async fn exited(&self) {

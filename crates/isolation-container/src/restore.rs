@@ -10,6 +10,7 @@ use std::time::Duration;
 use cove_criu::message::Options;
 use cove_criu::{Moment, Session, SessionError};
 use cove_isolation::IsolationError;
+use cove_model::identity::METADATA_ADDRESS;
 use cove_spawner::message::{Restorer, places};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -173,7 +174,9 @@ fn prepare_network(pid: i32) -> io::Result<()> {
                 namespace.as_fd(),
                 Some(rustix::thread::LinkNameSpaceType::Network),
             )?;
-            loopback_up()
+            loopback_up()?;
+            // Sockets that were connected to the metadata endpoint are bound to it; they lead nowhere here.
+            cove_network::make_local(METADATA_ADDRESS)
         })?
         .join()
         .map_err(|_| io::Error::other("the thread for the network failed"))?

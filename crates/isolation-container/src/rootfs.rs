@@ -12,6 +12,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cove_isolation::{IsolationError, Root};
+use cove_model::identity::{METADATA_ADDRESS, METADATA_NAME};
 use cove_pool::Disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -135,7 +136,9 @@ pub fn prepare(
         ("hostname", format!("{hostname}\n")),
         (
             "hosts",
-            format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n"),
+            format!(
+                "127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n{METADATA_ADDRESS} {METADATA_NAME}\n"
+            ),
         ),
     ];
     for (name, text) in files.into_iter().chain(resolver) {

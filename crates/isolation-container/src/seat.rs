@@ -1,6 +1,8 @@
 //! A seat: a child parked in its namespaces, with a slot and a cgroup, waiting for a root.
 //! Nothing about it depends on an image or a spec, so seats can be made ahead.
 
+use std::io;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +109,11 @@ impl Link {
                 "this host has no network for sandboxes; see `cove doctor`".into(),
             )),
         }
+    }
+
+    /// Listens on the loopback inside.
+    pub fn listen(&self, address: SocketAddrV4) -> io::Result<TcpListener> {
+        cove_network::listen(self.namespace.as_fd(), address)
     }
 
     /// Takes note of a sandbox that an earlier engine attached, if it did.

@@ -86,6 +86,17 @@ pub trait Machine: Send + Sync {
     /// another gives any byte stream.
     async fn connect(&self) -> io::Result<GuestStream>;
 
+    /// Listens at an address of its own loopback: who connects there is a program inside this machine and no
+    /// other. Not blocking. To be dropped before [`Machine::dispose`].
+    async fn listen(
+        &self,
+        _address: std::net::SocketAddrV4,
+    ) -> Result<std::net::TcpListener, IsolationError> {
+        Err(IsolationError::Unsupported(
+            "sandboxes of this tier have no metadata endpoint; create it without identity".into(),
+        ))
+    }
+
     /// Returns when PID 1 is gone and so is everything under it.
     async fn exited(&self);
 

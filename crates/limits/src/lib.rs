@@ -164,6 +164,8 @@ pub const IDENTITY_TOKEN_DEFAULT_S: u64 = 300;
 pub const IDENTITY_TOKEN_MAX_S: u64 = 900;
 /// Whom an identity token is for.
 pub const AUDIENCE_MAX: usize = 512;
+/// What a sandbox works on, and for whom, in its identity.
+pub const IDENTITY_TEXT_MAX: usize = 256;
 /// An SSH public key in the form of an `authorized_keys` line.
 pub const SSH_PUBLIC_KEY_MAX: usize = 4096;
 /// Scopes of a key.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::IdentitySpec;
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
 
@@ -119,6 +120,9 @@ pub struct SandboxSpec {
     pub workdir: Option<String>,
     /// Forbid gaining privileges through setuid programs (sudo stops working).
     pub no_new_privs: bool,
+    /// Absent: it cannot ask who it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<IdentitySpec>,
 }
 
 impl Default for SandboxSpec {
@@ -135,6 +139,7 @@ impl Default for SandboxSpec {
             user: None,
             workdir: None,
             no_new_privs: false,
+            identity: None,
         }
     }
 }
@@ -161,6 +166,9 @@ impl SandboxSpec {
             check_absolute("workdir", workdir)?;
         }
         self.network.check()?;
+        if let Some(identity) = &self.identity {
+            identity.check()?;
+        }
         self.lifecycle.check()
     }
 }
@@ -295,6 +303,10 @@ pub fn check_absolute(field: &'static str, path: &str) -> Result<(), SpecError> 
         return Err(field_error(field, "must be an absolute path".into()));
     }
     Ok(())
+}
+
+pub(crate) fn identity_text(field: &'static str, value: &str) -> Result<(), SpecError> {
+    text(field, value, 1, cove_limits::IDENTITY_TEXT_MAX)
 }
 
 fn text(field: &'static str, value: &str, min: usize, max: usize) -> Result<(), SpecError> {

@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::address::INSIDE;
+use crate::link::local_address;
 use crate::netlink::Socket;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
 
 /// Runs `work` in the namespace.
 pub fn run<T: Send>(
@@ -40,6 +45,32 @@ pub fn let_ping(namespace: BorrowedFd<'_>, groups: RangeInclusive<u32>) -> io::R
     let groups = format!("{} {}", groups.start(), groups.end());
     run(namespace, || {
         write("/proc/sys/net/ipv4/ping_group_range", &groups)
+    })
+}
+
+/// Makes an address one of the loopback's, in the namespace of the calling thread. Done already is well.
+pub fn make_local(address: Ipv4Addr) -> io::Result<()> {
+    let mut routes = Socket::route()?;
+    local_address(&mut routes, address, 0, true).map_err(io::Error::other)
+}
+
+/// Listens at an address of the sandbox's own loopback. Programs in this namespace connect to it from that address
+/// or from 127/8; the kernel takes packets with such sources from no other interface, so that whoever checks the
+/// peer's address has none from outside. The namespace lives as long as the listener.
+pub fn listen(namespace: BorrowedFd<'_>, address: SocketAddrV4) -> io::Result<TcpListener> {
+    run(namespace, || {
+        make_local(*address.ip())?;
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK,
+            None,
+        )?;
+        // After an engine that died, connections of its listener may linger.
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(TcpListener::from(socket))
     })
 }
 

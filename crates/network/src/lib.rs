@@ -23,7 +23,7 @@ mod ruleset;
 
 pub use address::{Addresses, BadRange, INSIDE, index_of, interface};
 pub use denials::{Denial, Denials};
-pub use inside::{is_attached, let_ping};
+pub use inside::{is_attached, let_ping, listen, make_local};
 pub use link::Counters;
 pub use netlink::NetlinkError;
 pub use network::{Gate, Network, NetworkConfig, NetworkError, forwards, table_name};

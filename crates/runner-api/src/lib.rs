@@ -42,6 +42,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn samples(&self) -> Result<Vec<(SandboxId, Sample)>, RunnerError>;
     /// A new connection to the sandbox's guest.
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError>;
+    /// Sandboxes of which somebody waits at the metadata endpoint inside, waiting up to `wait_ms` for the first.
+    async fn visitors(&self, wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError>;
+    /// The next who waits there: a connection from inside that sandbox and no other, unread. `NotFound` when
+    /// nobody waits any more.
+    async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError>;
     /// Events after `sequence`, waiting up to `wait_ms` for the first. `EventBatch::lost` when the
     /// ring no longer had some.
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError>;

@@ -72,6 +72,12 @@ enum Request {
         after: u64,
         wait_ms: u64,
     },
+    Visitors {
+        wait_ms: u64,
+    },
+    Visitor {
+        id: SandboxId,
+    },
     Freeze {
         id: SandboxId,
     },
@@ -156,6 +162,8 @@ impl Request {
             | Self::Sample { .. }
             | Self::Samples
             | Self::Connect { .. }
+            | Self::Visitors { .. }
+            | Self::Visitor { .. }
             | Self::Events { .. }
             | Self::Snapshots
             | Self::GetSnapshot { .. }

@@ -45,6 +45,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         user: spec.user,
         workdir: spec.workdir,
         no_new_privs: spec.no_new_privs,
+        identity: spec.identity,
         created_at: sandbox.created_at.into(),
         updated_at: sandbox.updated_at.into(),
         started_at: sandbox.started_at.map(Timestamp),

@@ -282,6 +282,8 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
+            /** @description Lets the sandbox ask who it is, at `http://cove.internal/`. */
+            identity?: components["schemas"]["Identity"] | null;
             /** @description Name or id of an image; default: `debian`. */
             image?: string | null;
             /** @description The isolation tier; default: `container`. */
@@ -626,10 +628,21 @@ export interface components {
         } | {
             error: components["schemas"]["ErrorDetail"];
         };
+        /** @description What a sandbox may do to itself. */
+        Grant: "snapshot" | "fork" | "keep_awake" | "label" | "end";
         /** @description Answer of `/healthz` and `/readyz`. */
         Health: {
             status: string;
             version: string;
+        };
+        /** @description The identity of a sandbox: with it, the metadata endpoint is there inside. */
+        Identity: {
+            /** @description What it may do to itself. Default: nothing. */
+            grants?: components["schemas"]["Grant"][];
+            /** @description For whom it acts; a claim of its tokens. Needs a key with the scope `admin`: verifiers take it for true. */
+            on_behalf_of?: string | null;
+            /** @description What it works on; a claim of its tokens. */
+            task?: string | null;
         };
         /** @description A public key, as RFC 7517 writes it. */
         IdentityKey: {
@@ -1259,6 +1272,8 @@ export interface components {
             /** @description The snapshot its present state grew from. */
             head?: string | null;
             id: string;
+            /** @description What it may know and do about itself; absent without one. */
+            identity?: components["schemas"]["Identity"] | null;
             /** @description As asked for. */
             image: string;
             /** @description The image itself, once the host resolved the name. */

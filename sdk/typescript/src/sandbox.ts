@@ -14,6 +14,7 @@ import { type ClientChoice, type ForkOptions, Forks, Snapshot, SNAPSHOT_PATIENCE
 import type {
   Egress,
   Event,
+  Identity,
   IdentityToken,
   Metrics,
   NetworkPolicy,
@@ -94,6 +95,8 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions {
   /** What it can reach. Default: `"none"`. */
   network?: Network | undefined;
   isolation?: string | undefined;
+  /** Lets it ask who it is, and have identity tokens, at `http://cove.internal/`. `{}` grants nothing else. */
+  identity?: Identity | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
   /** Whether `await using` leaves it alone. Find it again with {@link Sandbox.get}. */
@@ -177,6 +180,7 @@ function createBody(options: SandboxOptions): unknown {
     memory: restoreMemory || undefined,
     name,
     isolation,
+    identity: options.identity && snake(options.identity),
     resources: unlessEmpty({ ...(snake(options.resources ?? {}) as object), ...given(limits) }),
     env,
     labels,

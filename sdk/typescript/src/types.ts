@@ -48,6 +48,8 @@ export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
 export interface Timeline extends Camel<Schemas["Timeline"]> {}
 /** Something happened below a watched path. */
 export interface FileChange extends Camel<Schemas["FileChange"]> {}
+/** What a sandbox may know and do about itself. */
+export interface Identity extends Camel<Schemas["Identity"]> {}
 /** A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256. */
 export interface IdentityToken extends Camel<Schemas["IdentityToken"]> {}
 /** How to log in to a sandbox by SSH. `command` is what to type. */

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
-    CreateSandbox, Network, NetworkMode, PatchSandbox, ResourcesChange, ResourcesRequest, State,
+    CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, PatchSandbox, ResourcesChange,
+    ResourcesRequest, State,
 };
 
 use super::lifecycle::LifecycleArgs;
@@ -98,6 +99,39 @@ pub struct CreateOptions {
     /// Forbid gaining privileges through setuid programs
     #[arg(long)]
     pub no_new_privs: bool,
+    #[command(flatten)]
+    pub identity: IdentityOptions,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct IdentityOptions {
+    /// Let it ask who it is, and have identity tokens, at http://cove.internal/
+    #[arg(long)]
+    pub identity: bool,
+    /// Let it do this to itself: snapshot, fork, keep_awake, label or end
+    #[arg(long, value_parser = grant, value_name = "GRANT", requires = "identity")]
+    pub grant: Vec<Grant>,
+    /// What it works on, for its tokens
+    #[arg(long, requires = "identity")]
+    pub task: Option<String>,
+    /// For whom it acts, for its tokens; needs a key with the scope admin
+    #[arg(long, value_name = "WHOM", requires = "identity")]
+    pub on_behalf_of: Option<String>,
+}
+
+fn grant(text: &str) -> Result<Grant, String> {
+    let found = Grant::ALL.into_iter().find(|grant| grant.as_str() == text);
+    found.ok_or_else(|| "must be snapshot, fork, keep_awake, label or end".into())
+}
+
+impl IdentityOptions {
+    fn request(&self) -> Option<IdentitySpec> {
+        self.identity.then(|| IdentitySpec {
+            grants: self.grant.clone(),
+            task: self.task.clone(),
+            on_behalf_of: self.on_behalf_of.clone(),
+        })
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -186,6 +220,7 @@ impl CreateOptions {
             user: self.user.clone(),
             workdir: self.workdir.clone(),
             no_new_privs: self.no_new_privs,
+            identity: self.identity.request(),
         }
     }
 }

@@ -140,6 +140,10 @@ async fn serve(
             }
         }
     };
+    let visitors = tokio::spawn(cove_server::serve_metadata(
+        control.clone(),
+        shutdown.clone(),
+    ));
     let app = App::new(control, server);
     tracing::info!("the control side is ready");
     let visits = async {
@@ -159,6 +163,7 @@ async fn serve(
         },
         logins
     );
+    visitors.await.ok();
     background_end.cancel();
     background.await.ok();
     served.map(drop).map_err(|error| ServeError::Start {

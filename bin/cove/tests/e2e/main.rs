@@ -23,6 +23,7 @@ mod idle;
 mod logging;
 mod mcp;
 mod memory;
+mod metadata;
 #[path = "../../../../tests/src/needs.rs"]
 mod needs;
 mod pipes;

@@ -88,6 +88,7 @@ impl Control {
         principal.require(Scope::Manage)?;
         request.spec.check()?;
         self.check_reach(principal, &request.spec.network)?;
+        check_identity(principal, &request.spec)?;
         let idempotency = request
             .idempotency_key
             .map(|key| match &request.from {
@@ -348,6 +349,16 @@ impl Control {
         if !clean {
             self.mark_stale(record);
         }
+    }
+}
+
+/// Services that check tokens take the owner's word for whom a sandbox acts for. Copies of a sandbox that
+/// acts for somebody are asked for it too.
+fn check_identity(principal: &Principal, spec: &SandboxSpec) -> Result<(), ControlError> {
+    let identity = spec.identity.as_ref();
+    match identity.and_then(|identity| identity.on_behalf_of.as_ref()) {
+        Some(_) => principal.require(Scope::Admin),
+        None => Ok(()),
     }
 }
 

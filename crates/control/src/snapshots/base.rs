@@ -78,6 +78,7 @@ impl Control {
             network: base.network,
             lifecycle: base.lifecycle,
             labels: base.labels,
+            identity: base.identity,
             ..row.spec.clone()
         }
     }

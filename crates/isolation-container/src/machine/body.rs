@@ -2,6 +2,7 @@
 //! that it does not.
 
 use std::io;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +132,14 @@ impl Body {
             (usage.network_sent_bytes, usage.network_received_bytes) = held.link.counters();
         }
         Ok(usage)
+    }
+
+    pub fn listen(&self, address: SocketAddrV4) -> Result<TcpListener, IsolationError> {
+        let step = || IsolationError::failed("listen inside");
+        match self.held.lock().as_ref() {
+            Some(held) => held.link.listen(address).map_err(step()),
+            None => Err(step()(io::Error::other("the machine has ended"))),
+        }
     }
 
     pub fn set_network(&self, policy: NetworkPolicy) -> Result<(), IsolationError> {

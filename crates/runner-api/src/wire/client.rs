@@ -245,6 +245,15 @@ impl RunnerApi for Client {
         self.stream(Request::Connect { id: id.clone() }).await
     }
 
+    async fn visitors(&self, wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError> {
+        let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
+        self.ask(Request::Visitors { wait_ms }, limit).await
+    }
+
+    async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.stream(Request::Visitor { id: id.clone() }).await
+    }
+
     async fn events(&self, after: u64, wait_ms: u64) -> Result<EventBatch, RunnerError> {
         let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
         self.ask(Request::Events { after, wait_ms }, limit).await

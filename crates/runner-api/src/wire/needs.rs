@@ -29,6 +29,9 @@ pub const IMAGE_OWNER: Feature = Feature::new("image-owner");
 /// Passwords of registries are given to the registry alone.
 pub const REGISTRY_SECRET: Feature = Feature::new("registry-secret");
 
+/// What answers for a sandbox inside it, at an address that no other reaches.
+pub const METADATA: Feature = Feature::new("metadata");
+
 /// What a runner of this build enforces.
 pub const FEATURES: &[Feature] = &[
     LIMITS,
@@ -40,6 +43,7 @@ pub const FEATURES: &[Feature] = &[
     SANDBOX_OWNER,
     IMAGE_OWNER,
     REGISTRY_SECRET,
+    METADATA,
 ];
 
 /// Version 0 had no hello. Control and runner of one host are of one build, but a runner understands requests of
@@ -118,6 +122,8 @@ impl Request {
             | Self::Stop { .. }
             | Self::Delete { .. }
             | Self::Sample { .. }
+            | Self::Visitors { .. }
+            | Self::Visitor { .. }
             | Self::Samples
             | Self::Connect { .. }
             | Self::Events { .. }
@@ -158,6 +164,7 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
             },
         network: policy,
         no_new_privs,
+        identity,
         image: _,
         name: _,
         isolation: _,
@@ -174,7 +181,8 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         .add(LIMITS)
         .add_if(memory_max_mb.is_some(), MEMORY_GROWTH)
         .add_if(io, IO_LIMITS)
-        .add_if(*no_new_privs, NO_NEW_PRIVS);
+        .add_if(*no_new_privs, NO_NEW_PRIVS)
+        .add_if(identity.is_some(), METADATA);
     network(policy, needs);
 }
 

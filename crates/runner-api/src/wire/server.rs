@@ -166,11 +166,14 @@ async fn answer(
     if let Err(refusal) = request.bound() {
         return send_error(&mut stream, &refusal).await;
     }
-    if let Request::Connect { .. } | Request::ExportSnapshot { .. } = &request {
+    if let Request::Connect { .. } | Request::Visitor { .. } | Request::ExportSnapshot { .. } =
+        &request
+    {
         let connecting = async {
             match &request {
                 Request::ExportSnapshot { id } => api.export_snapshot(id).await,
                 Request::Connect { id } => api.connect(id).await,
+                Request::Visitor { id } => api.visitor(id).await,
                 _ => unreachable!("matched above"),
             }
         };
@@ -261,7 +264,9 @@ impl Waiting {
     fn enter(&self, request: &mut Request) -> Option<SemaphorePermit<'_>> {
         let (room, wait_ms) = match request {
             Request::Egress { query } => (&self.logs, &mut query.wait_ms),
-            Request::Events { wait_ms, .. } => (&self.events, wait_ms),
+            Request::Events { wait_ms, .. } | Request::Visitors { wait_ms } => {
+                (&self.events, wait_ms)
+            }
             _ => return None,
         };
         if *wait_ms == 0 {
@@ -374,6 +379,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Resize { id, patch } => whole(&api.resize(&id, patch).await?),
         Request::Sample { id } => whole(&api.sample(&id).await?),
         Request::Samples => list(api.samples().await?),
+        Request::Visitors { wait_ms } => whole(&api.visitors(wait_ms).await?),
         Request::Events { after, wait_ms } => whole(&api.events(after, wait_ms).await?),
         Request::Freeze { id } => whole(&api.freeze(&id).await?),
         Request::Pause { id } => whole(&api.pause(&id).await?),
@@ -395,11 +401,12 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
         Request::Host => whole(&api.host().await?),
-        Request::Hello | Request::Connect { .. } | Request::ExportSnapshot { .. } => {
-            Err(RunnerError::Internal {
-                message: "this call is answered elsewhere".into(),
-            })
-        }
+        Request::Hello
+        | Request::Connect { .. }
+        | Request::Visitor { .. }
+        | Request::ExportSnapshot { .. } => Err(RunnerError::Internal {
+            message: "this call is answered elsewhere".into(),
+        }),
         Request::ImportSnapshot { .. } => Err(RunnerError::Invalid {
             message: "no descriptor to import from came along".into(),
         }),

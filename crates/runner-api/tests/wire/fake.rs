@@ -232,6 +232,13 @@ impl RunnerApi for Fake {
         let all = self.sandboxes.lock().unwrap();
         Ok(all.iter().map(|view| (view.id.clone(), sample())).collect())
     }
+    async fn visitors(&self, _wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError> {
+        let all = self.sandboxes.lock().unwrap();
+        Ok(all.iter().map(|view| view.id.clone()).collect())
+    }
+    async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        self.connect(id).await
+    }
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
         self.find(id)?;
         let greeting = format!("hello from {id}\n");

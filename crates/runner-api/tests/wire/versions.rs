@@ -48,6 +48,7 @@ fn full_spec() -> SandboxSpec {
         },
         network: policy(),
         no_new_privs: true,
+        identity: Some(cove_model::IdentitySpec::default()),
         ..SandboxSpec::default()
     }
 }

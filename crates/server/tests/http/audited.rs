@@ -23,6 +23,7 @@ fn said(route: &Route) -> (&'static str, &'static str) {
         Op::ChangeMode => ("", r#"{"path":"/x","mode":"600"}"#),
         Op::CreateCodeContext => ("", r#"{"language":"python"}"#),
         Op::RunCode => ("", r#"{"code":"1"}"#),
+        Op::IdentityToken => ("", r#"{"audience":"vault"}"#),
         Op::AddImage => ("", r#"{"type":"debian"}"#),
         Op::CreateKey => ("", r#"{"name":"made","scopes":["read"]}"#),
         Op::AddSshKey => ("", r#"{"name":"made","public_key":"ssh-ed25519 AAAA"}"#),

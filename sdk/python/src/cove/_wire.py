@@ -365,6 +365,7 @@ def create_body(
     workdir: Optional[str],
     network: Union[str, Sequence[str], Mapping[str, Any], None],
     isolation: Optional[str],
+    identity: Optional[Mapping[str, Any]],
     lifecycle: Mapping[str, Optional[float]],
     resources: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -377,6 +378,7 @@ def create_body(
         memory=memory_too or None,
         name=name,
         isolation=isolation,
+        identity=None if identity is None else dict(identity),
         resources=limits or None,
         env=dict(env) if env else None,
         labels=dict(labels) if labels else None,

@@ -114,6 +114,8 @@ class SandboxInfo:
     user: Optional[str] = None
     workdir: Optional[str] = None
     no_new_privs: bool = False
+    #: What it may know and do about itself: ``grants``, ``task``, ``on_behalf_of``.
+    identity: Optional[Mapping[str, Any]] = None
     started_at: Optional[datetime] = None
     stopped_at: Optional[datetime] = None
 

@@ -123,6 +123,19 @@ impl RunnerApi for MemoryRunner {
         answer(lost, Ok(all))
     }
 
+    async fn visitors(&self, wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError> {
+        // Nobody is inside a sandbox in memory.
+        tokio::time::sleep(std::time::Duration::from_millis(wait_ms)).await;
+        Ok(Vec::new())
+    }
+
+    async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
+        Err(RunnerError::NotFound {
+            what: "visitor".into(),
+            id: id.to_string(),
+        })
+    }
+
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
         self.enter(Call::Connect, Some(id)).await?;
         let state = self.find(id)?.state;

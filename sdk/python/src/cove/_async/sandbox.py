@@ -103,6 +103,7 @@ class AsyncSandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        identity: Optional[Mapping[str, Any]] = None,
         freeze_after: Optional[float] = None,
         pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
@@ -126,6 +127,7 @@ class AsyncSandbox:
             workdir=workdir,
             network=network,
             isolation=isolation,
+            identity=identity,
             lifecycle={
                 "freeze_after_s": freeze_after,
                 "pause_after_s": pause_after,

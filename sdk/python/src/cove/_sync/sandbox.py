@@ -104,6 +104,7 @@ class Sandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        identity: Optional[Mapping[str, Any]] = None,
         freeze_after: Optional[float] = None,
         pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
@@ -127,6 +128,7 @@ class Sandbox:
             workdir=workdir,
             network=network,
             isolation=isolation,
+            identity=identity,
             lifecycle={
                 "freeze_after_s": freeze_after,
                 "pause_after_s": pause_after,
