@@ -20,6 +20,7 @@ pub mod look;
 pub mod making;
 pub mod mcp;
 pub mod meta;
+pub mod offline;
 pub mod quarantine;
 pub mod run;
 pub mod sandboxes;

@@ -9,6 +9,7 @@ use cove_api::process::{Exec, Exit, OutputChunk, OutputEvent, OutputQuery, Start
 use cove_client::{Client, ClientError, Lines};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::offline::Watch;
 use super::{shell, stdin};
 use crate::args::ExecArgs;
 use crate::args::work::CommandOptions;
@@ -78,6 +79,7 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
     };
     let mut signals = Signals::new()?;
     let mut interrupts = 0;
+    let mut offline = Watch::default();
     // Nothing to feed until the process is known; nothing again after its input ended.
     let mut feeding: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(std::future::pending());
     loop {
@@ -106,6 +108,7 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
                 }
             }
             OutputEvent::Stdout(chunk) => {
+                offline.look(&chunk);
                 let result = write_chunk(chunk, &mut std::io::stdout().lock());
                 if let Err(error @ CliError::OutputClosed) = result {
                     // Our reader left: the command gets what it would have got in a local pipe.
@@ -116,8 +119,17 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
                 }
                 result?;
             }
-            OutputEvent::Stderr(chunk) => write_chunk(chunk, &mut std::io::stderr().lock())?,
-            OutputEvent::Exit(exit) => return Ok(finish(&exit)),
+            OutputEvent::Stderr(chunk) => {
+                offline.look(&chunk);
+                write_chunk(chunk, &mut std::io::stderr().lock())?;
+            }
+            OutputEvent::Exit(exit) => {
+                let code = finish(&exit);
+                if code != 0 {
+                    offline.explain(client, sandbox).await;
+                }
+                return Ok(code);
+            }
             OutputEvent::Error { error } => {
                 return Err(CliError::usage(format!(
                     "the output ended early: {}",

@@ -102,6 +102,23 @@ fn an_image_that_is_none_is_named_with_what_may_have_been_meant() {
 }
 
 #[test]
+fn a_closed_network_is_named_when_a_command_fails_for_it() {
+    let cove = Cove::start();
+    cove.ok(["create", "busybox", "--name", "box"]);
+    let failed = cove.run(["exec", "box", "--", "wget", "-q", "http://example.com"]);
+    assert_ne!(failed.status.code(), Some(0));
+    let told = text(&failed.stderr);
+    assert!(told.contains("network of this sandbox is off"), "{told}");
+    assert!(
+        told.contains("cove update box --allow preset:packages"),
+        "{told}"
+    );
+    // Other failures have nothing to do with it.
+    let failed = cove.run(["exec", "box", "--", "false"]);
+    assert_eq!(text(&failed.stderr), "");
+}
+
+#[test]
 fn versions_name_the_commit_and_the_server() {
     let cove = Cove::start();
     let version = cove.ok(["--version"]);
