@@ -91,11 +91,20 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // Tools are requests through the client, whether the server is in the same program or not.
     ("mcp", &["api", "client", "model"]),
     // What code contexts say and hear; pure, so that the control plane alone starts processes.
+    ("identity", &[]),
     ("code", &["model", "protocol", "wire"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner-api`.
     (
         "control",
-        &["code", "model", "protocol", "runner-api", "store", "wire"],
+        &[
+            "code",
+            "identity",
+            "model",
+            "protocol",
+            "runner-api",
+            "store",
+            "wire",
+        ],
     ),
     // Dialects stand on the control plane, and the server on them; none knows the native contract.
     (
@@ -103,6 +112,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         &[
             "code",
             "control",
+            "identity",
             "model",
             "protocol",
             "runner-api",
@@ -115,6 +125,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         &[
             "code",
             "control",
+            "identity",
             "dialect",
             "model",
             "protocol",
@@ -128,6 +139,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         &[
             "code",
             "control",
+            "identity",
             "dialect",
             "model",
             "protocol",
@@ -141,6 +153,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         &[
             "code",
             "control",
+            "identity",
             "model",
             "protocol",
             "runner-api",
@@ -155,6 +168,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "client",
             "code",
             "control",
+            "identity",
             "dialect",
             "dialect-daytona",
             "dialect-e2b",
