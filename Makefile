@@ -4,7 +4,7 @@ DATA_DIR ?= /var/lib/cove
 LISTEN ?= 127.0.0.1:7070
 COVE := target/release/cove
 
-.PHONY: help build run stop test test-full soak fresh check bench clean setup
+.PHONY: help build dist run stop test test-full soak fresh check bench clean setup
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -14,6 +14,10 @@ setup: ## install the system packages the server needs
 
 build: ## build the one binary, target/release/cove
 	@. scripts/toolchain && cargo build --release --locked -p cove
+
+dist: ## build the packages that people install, into dist/
+	@scripts/setup run
+	@scripts/dist
 
 run: ## install what is missing, build, start the server and run a first sandbox
 	@scripts/first-run --data-dir $(DATA_DIR) --listen $(LISTEN)

@@ -260,6 +260,15 @@ pub enum Command {
         #[arg(long, conflicts_with = "sweep")]
         repair_pool: bool,
     },
+    /// Delete a stopped server's data directory: sandboxes, snapshots, images, keys
+    Destroy {
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+        /// Only end all sandboxes and unmount the storage; the next start of the server finds their disks
+        #[arg(long)]
+        keep_data: bool,
+    },
     /// Sandboxes and snapshots that the database does not know or that cannot be used
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
@@ -269,6 +278,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print the versions of this program and of the server
     Version,
+    /// Print the server's configuration file with every setting at its default
+    Config,
     /// Print a completion script
     Completion { shell: clap_complete::Shell },
     /// Write the manual pages

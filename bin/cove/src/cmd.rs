@@ -10,6 +10,7 @@ pub mod audit;
 pub mod bench;
 pub mod code;
 pub mod copy;
+pub mod destroy;
 pub mod doctor;
 pub mod egress;
 pub mod exec;
@@ -36,6 +37,9 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             true => doctor::repair::run(global).await,
             false => doctor::run(global, sweep).await,
         };
+    }
+    if let Command::Destroy { yes, keep_data } = command {
+        return destroy::run(global, yes, keep_data).await;
     }
     if let Command::Key(KeyCommand::ResetRoot) = command {
         return access::reset_root(global, global.json).await.map(|()| 0);
@@ -138,6 +142,8 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Bench(args) => done(bench::run(&client, &args, global).await),
         Command::Serve(_)
         | Command::Completion { .. }
+        | Command::Config
+        | Command::Destroy { .. }
         | Command::Man { .. }
         | Command::Doctor { .. } => {
             unreachable!("dispatched before")

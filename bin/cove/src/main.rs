@@ -39,6 +39,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8, CliError> {
     match cli.command {
         Command::Serve(args) => serve::run(args, &cli.global),
+        Command::Config => cmd::meta::config(),
         Command::Completion { shell } => cmd::meta::completion(shell),
         Command::Man { directory } => cmd::meta::man(directory.as_deref()),
         command => client(command, &cli.global),

@@ -158,6 +158,18 @@ pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
     result.map(|()| 0).map_err(CliError::from)
 }
 
+/// A configuration file that changes nothing: every setting at its default, as a comment.
+pub fn config_file() -> String {
+    let mut text = String::from(
+        "# Settings of `cove serve`. Each line shows the default; remove the '#' to change it, then restart.\n\
+         # Environment variables (COVE_LISTEN for listen) and flags (--listen) win over this file.\n",
+    );
+    for setting in SETTINGS {
+        text.push_str(&format!("\n# {}\n#{}\n", setting.help, setting.toml()));
+    }
+    text
+}
+
 /// The settings a server of this machine would have, flags aside.
 pub fn settings(global: &Global) -> Result<Settings, ServeError> {
     let config = std::env::var("COVE_CONFIG").ok();

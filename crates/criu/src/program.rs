@@ -1,4 +1,4 @@
-//! Which CRIU to use: the configured one, the private folder `scripts/setup` fills, or the host's.
+//! Which CRIU to use: the configured one, a private folder of Cove's, or the host's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,13 @@ use std::process::{Command, Stdio};
 
 /// Where `scripts/setup` puts it.
 pub const DEFAULT_PROGRAM: &str = "/usr/local/lib/cove/criu/bin/criu";
-/// Where a distribution puts it.
-const DISTRIBUTION: [&str; 3] = ["/usr/sbin/criu", "/usr/bin/criu", "/usr/local/sbin/criu"];
+/// Where the package cove-criu puts it, and where a distribution does.
+const PACKAGED: [&str; 4] = [
+    "/usr/lib/cove/criu/bin/criu",
+    "/usr/sbin/criu",
+    "/usr/bin/criu",
+    "/usr/local/sbin/criu",
+];
 /// Before this it cannot capture sockets on current kernels.
 pub const OLDEST: Version = Version(4, 2, 0);
 
@@ -31,11 +36,13 @@ pub struct Program {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    #[error("no criu was found; run scripts/setup")]
+    #[error("no criu was found; install the package cove-criu, or run scripts/setup")]
     Missing,
     #[error("{path} does not run: {reason}")]
     Broken { path: String, reason: String },
-    #[error("{path} is version {version} and {OLDEST} is needed; run scripts/setup")]
+    #[error(
+        "{path} is version {version} and {OLDEST} is needed; install the package cove-criu, or run scripts/setup"
+    )]
     TooOld { path: String, version: Version },
 }
 
@@ -48,7 +55,7 @@ impl Program {
         let mut last = ProgramError::Missing;
         for path in [DEFAULT_PROGRAM]
             .iter()
-            .chain(&DISTRIBUTION)
+            .chain(&PACKAGED)
             .map(Path::new)
             .filter(|path| path.is_file())
         {

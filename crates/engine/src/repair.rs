@@ -42,9 +42,26 @@ impl Engine {
         Files::open(dir).map_err(internal)
     }
 
-    /// Ends the processes of every sandbox, whatever they do.
+    /// Ends the processes of every sandbox, whatever they do, and remembers which ran.
     pub async fn interrupt_all(&self) -> Result<(), RunnerError> {
         let files = self.interruptions()?;
+        self.end_each(|interrupted| {
+            files
+                .write(interrupted.id.as_str(), interrupted, Durability::Flushed)
+                .map_err(internal)
+        })
+        .await
+    }
+
+    /// Ends the processes of every sandbox, whatever they do. Disks stay.
+    pub async fn end_all(&self) -> Result<(), RunnerError> {
+        self.end_each(|_| Ok(())).await
+    }
+
+    async fn end_each(
+        &self,
+        before: impl Fn(&Interrupted) -> Result<(), RunnerError>,
+    ) -> Result<(), RunnerError> {
         for sandbox in self.inner.all() {
             let _operation = sandbox.operation.lock().await;
             let state = sandbox.state();
@@ -52,10 +69,7 @@ impl Engine {
                 continue;
             }
             let id = sandbox.id.clone();
-            let interrupted = Interrupted { id, state };
-            files
-                .write(sandbox.id.as_str(), &interrupted, Durability::Flushed)
-                .map_err(internal)?;
+            before(&Interrupted { id, state })?;
             sandbox.end_machine().await?;
         }
         Ok(())

@@ -98,10 +98,10 @@ fn print(findings: &[Finding]) -> Result<(), CliError> {
 }
 
 /// Keeps servers away from a data directory; nothing when one has it.
-fn lock(data_dir: &std::path::Path) -> Result<Option<std::fs::File>, CliError> {
+pub fn lock(data_dir: &std::path::Path) -> Result<Option<std::fs::File>, CliError> {
     if !data_dir.is_dir() {
         return Err(CliError::usage(format!(
-            "{} does not exist: nothing to sweep or repair",
+            "{} does not exist",
             data_dir.display()
         )));
     }

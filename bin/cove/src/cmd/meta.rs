@@ -1,4 +1,4 @@
-//! Completions and manual pages, made from the command line's own definition.
+//! Completions, manual pages and the configuration file, made from the program's own definitions.
 
 use std::path::Path;
 
@@ -43,4 +43,9 @@ pub async fn version(client: &cove_client::Client, json: bool) -> Result<(), Cli
     crate::output::line(&format!("client  {}", crate::VERSION))?;
     let server = server.unwrap_or_else(|| format!("no server answers at {}", client.url()));
     crate::output::line(&format!("server  {server}"))
+}
+
+pub fn config() -> Result<u8, CliError> {
+    output::write(crate::serve::config_file().as_bytes())?;
+    Ok(0)
 }

@@ -250,6 +250,16 @@ impl Setting {
     pub fn default_text(&self) -> String {
         (self.get)(&Settings::default())
     }
+
+    /// A line of the configuration file that sets the default.
+    pub fn toml(&self) -> String {
+        let text = self.default_text();
+        let is_number = text.parse::<f64>().is_ok_and(f64::is_finite);
+        match is_number || text == "true" || text == "false" {
+            true => format!("{} = {text}", self.key),
+            false => format!("{} = {text:?}", self.key),
+        }
+    }
 }
 
 /// Settings that may be written as a list in the file.

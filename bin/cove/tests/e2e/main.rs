@@ -13,6 +13,7 @@ mod cli;
 mod cluster;
 mod copying;
 mod daytona;
+mod destroying;
 mod disk;
 mod documents;
 mod e2b;

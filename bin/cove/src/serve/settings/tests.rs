@@ -21,6 +21,22 @@ fn every_field_is_in_the_table_and_reads_what_it_shows() {
 }
 
 #[test]
+fn the_printed_file_sets_the_defaults_once_its_lines_are_used() {
+    let printed = crate::serve::config_file();
+    let mut settings = Settings::default();
+    settings.read_toml(&printed, "file").unwrap();
+    assert_eq!(settings, Settings::default());
+    let used: Vec<_> = printed
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    assert_eq!(used.len(), SETTINGS.len());
+    settings.read_toml(&used.join("\n"), "file").unwrap();
+    assert_eq!(settings, Settings::default());
+}
+
+#[test]
 fn later_sources_win_and_name_themselves_when_wrong() {
     let mut settings = Settings::default();
     settings
