@@ -34,6 +34,9 @@ impl Control {
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
         let id = SandboxId::random();
+        // Until its record is written: a repeat of the request waits for that, because a create whose record
+        // fails is deleted again.
+        let _turn = self.lock_sandbox(&id).await?;
         let outcome = async {
             principal.require(Scope::Manage)?;
             let origin = match &request.from {
@@ -76,8 +79,8 @@ impl Control {
         concluded
     }
 
-    /// What it writes is durable once the caller has concluded. A snapshot to begin from is one that the
-    /// caller may use.
+    /// What it writes is durable once the caller has concluded, and the caller holds the lock of the new sandbox
+    /// until then. A snapshot to begin from is one that the caller may use.
     pub(crate) async fn begin(
         &self,
         principal: &Principal,
@@ -126,8 +129,6 @@ impl Control {
             origin,
         };
         let from = request.from;
-        // Held until the end, so that a repeated request waits for this one.
-        let _turn = self.lock_sandbox(id).await?;
         let mut waited = false;
         for _ in 0..REPLAYS_MAX {
             let inserted = self

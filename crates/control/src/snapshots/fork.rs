@@ -216,8 +216,12 @@ impl Control {
                 let (id, host) = (SandboxId::random(), from.host.clone());
                 unfinished.insert(index as usize, id.clone());
                 running.spawn(async move {
-                    let outcome = control.begin(&principal, child, host, &id).await;
-                    let outcome = control.conclude_create(&principal, &id, outcome).await;
+                    let outcome = async {
+                        let _turn = control.lock_sandbox(&id).await?;
+                        let outcome = control.begin(&principal, child, host, &id).await;
+                        control.conclude_create(&principal, &id, outcome).await
+                    };
+                    let outcome = outcome.await;
                     (index as usize, outcome.map(|created| created.sandbox))
                 });
             }
