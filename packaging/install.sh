@@ -10,7 +10,6 @@ cd "$(dirname "$0")"
 fail() { echo "install.sh: $1" >&2; exit 1; }
 [ "$(id -u)" -eq 0 ] || fail "must run as root; try: sudo ./install.sh $*"
 has_systemd() { [ -d /run/systemd/system ]; }
-data_dir() { sed -nE 's/^data_dir *= *"(.*)"/\1/p' /etc/cove/cove.toml 2>/dev/null | tail -n 1; }
 
 install_all() {
   missing=
@@ -53,11 +52,9 @@ install_all() {
 
 remove_program() {
   if has_systemd && [ -e /etc/systemd/system/cove.service ]; then systemctl disable --now cove.service || true; fi
-  dir=$(data_dir)
-  dir=${dir:-/var/lib/cove}
-  # With the program goes the only way to end the sandboxes.
-  if [ -x "$prefix/bin/cove" ] && [ -d "$dir/engine" ]; then
-    if [ "$1" = purge ]; then "$prefix/bin/cove" destroy --yes; else "$prefix/bin/cove" destroy --keep-data; fi
+  # With the program goes the only way to end the sandboxes. It knows where the data is.
+  if [ -x "$prefix/bin/cove" ]; then
+    "$prefix/bin/cove" destroy --if-any "$1"
   fi
   rm -f "$prefix/bin/cove" "$prefix"/share/man/man1/cove.1 "$prefix"/share/man/man1/cove-*.1
   rm -f "$prefix/share/bash-completion/completions/cove" "$prefix/share/zsh/site-functions/_cove" "$prefix/share/fish/vendor_completions.d/cove.fish"
@@ -70,12 +67,12 @@ remove_program() {
 case "${1:-}" in
   '') install_all ;;
   --uninstall)
-    remove_program keep
-    echo "removed; data in $dir and settings in /etc/cove are kept"
+    remove_program --keep-data
+    echo "removed; data and settings in /etc/cove are kept"
     ;;
   --purge)
-    remove_program purge
-    rm -rf "$dir" /var/cache/cove /run/cove /etc/cove
+    remove_program --yes
+    rm -rf --one-file-system /var/cache/cove /run/cove /etc/cove
     if getent passwd cove >/dev/null; then userdel cove; fi
     echo "removed, data and settings too"
     ;;

@@ -261,14 +261,7 @@ pub enum Command {
         repair_pool: bool,
     },
     /// Delete a stopped server's data directory: sandboxes, snapshots, images, keys
-    Destroy {
-        /// Do not ask
-        #[arg(long, short)]
-        yes: bool,
-        /// Only end all sandboxes and unmount the storage; the next start of the server finds their disks
-        #[arg(long)]
-        keep_data: bool,
-    },
+    Destroy(crate::cmd::destroy::DestroyArgs),
     /// Sandboxes and snapshots that the database does not know or that cannot be used
     #[command(subcommand)]
     Quarantine(QuarantineCommand),

@@ -38,8 +38,8 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             false => doctor::run(global, sweep).await,
         };
     }
-    if let Command::Destroy { yes, keep_data } = command {
-        return destroy::run(global, yes, keep_data).await;
+    if let Command::Destroy(args) = command {
+        return destroy::run(global, &args).await;
     }
     if let Command::Key(KeyCommand::ResetRoot) = command {
         return access::reset_root(global, global.json).await.map(|()| 0);
@@ -143,7 +143,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Serve(_)
         | Command::Completion { .. }
         | Command::Config
-        | Command::Destroy { .. }
+        | Command::Destroy(_)
         | Command::Man { .. }
         | Command::Doctor { .. } => {
             unreachable!("dispatched before")

@@ -11,13 +11,29 @@ use crate::args::Global;
 use crate::output;
 use crate::report::{CliError, chain};
 
-pub async fn run(global: &Global, yes: bool, keep_data: bool) -> Result<u8, CliError> {
+#[derive(Debug, clap::Args)]
+pub struct DestroyArgs {
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Only end all sandboxes and unmount the storage; the next start of the server finds their disks
+    #[arg(long)]
+    keep_data: bool,
+    /// Succeed when there is no data directory
+    #[arg(long)]
+    if_any: bool,
+}
+
+pub async fn run(global: &Global, args: &DestroyArgs) -> Result<u8, CliError> {
     let mut settings = crate::serve::settings(global)?;
     settings.warm = 0;
     let data_dir = settings.data_dir.clone();
     let shown = data_dir.display();
     // A directory that a typing mistake named is left alone.
     if !data_dir.join("engine").is_dir() && !data_dir.join("root.key").is_file() {
+        if args.if_any && !data_dir.exists() {
+            return Ok(0);
+        }
         return Err(CliError::hinted(
             format!("{shown} is no data directory of a server; nothing was deleted"),
             "name it with --data-dir",
@@ -29,7 +45,7 @@ pub async fn run(global: &Global, yes: bool, keep_data: bool) -> Result<u8, CliE
             "stop it first: systemctl stop cove",
         ));
     };
-    if !yes && !keep_data && !confirmed(&data_dir)? {
+    if !args.yes && !args.keep_data && !confirmed(&data_dir)? {
         return Err(CliError::usage("nothing was deleted"));
     }
     let failed = |error: EngineError| {
@@ -41,7 +57,7 @@ pub async fn run(global: &Global, yes: bool, keep_data: bool) -> Result<u8, CliE
     let engine = Engine::open(settings.engine(), settings.tiers())
         .await
         .map_err(failed)?;
-    if keep_data {
+    if args.keep_data {
         let ended = engine.end_all().await;
         ended.map_err(|error| CliError::usage(format!("cannot end all sandboxes: {error}")))?;
         engine.detach().await.map_err(failed)?;
