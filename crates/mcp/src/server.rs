@@ -45,6 +45,13 @@ impl CoveTools {
         }
     }
 
+    /// Bytes that answering this call holds in memory at most; of any call when the tool is unknown.
+    pub(crate) fn holds(&self, tool: Option<&str>) -> usize {
+        let named = |entry: &&Entry| tool.is_none_or(|name| entry.tool.name == name);
+        let holds = self.table.iter().filter(named).map(|entry| entry.holds);
+        holds.max().unwrap_or_default()
+    }
+
     fn client(&self, context: &RequestContext<RoleServer>) -> Result<Client, ErrorData> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
@@ -88,12 +95,20 @@ impl ServerHandler for CoveTools {
             return Err(ErrorData::invalid_params(message, None));
         };
         let client = self.client(&context)?;
-        // Over HTTP an ended request means that the connection is gone, which is not a wish to stop the
-        // command; over stdio it means that the caller cancelled.
+        // Over HTTP an ended request means that the connection is gone: nobody waits for the call any more,
+        // but the command goes on. Over stdio it means that the caller cancelled, and tools see to it.
         let cancellable = self.client.is_some();
+        let gone = context.ct.clone();
         let call = Call::new(client, context, cancellable);
         let arguments = request.arguments.unwrap_or_default();
-        let result = (entry.run)(call, arguments).await;
-        Ok(result.unwrap_or_else(answer::refused).into())
+        tokio::select! {
+            biased;
+            result = (entry.run)(call, arguments) => {
+                Ok(result.unwrap_or_else(answer::refused).into())
+            }
+            () = gone.cancelled(), if !cancellable => {
+                Err(ErrorData::internal_error("the caller is gone", None))
+            }
+        }
     }
 }

@@ -22,8 +22,13 @@ mod snapshots;
 
 type Run = Box<dyn Fn(Call, JsonObject) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
+/// What most tools hold in memory at most: a document of the API, and the answer made of it.
+const HOLDS: usize = 4 * crate::http::DOCUMENT_MAX;
+
 pub struct Entry {
     pub tool: Tool,
+    /// Bytes that one call holds in memory at most, beside its message.
+    pub holds: usize,
     pub run: Run,
 }
 
@@ -61,7 +66,14 @@ where
     };
     Entry {
         tool,
+        holds: HOLDS,
         run: Box::new(run),
+    }
+}
+
+impl Entry {
+    fn holding(self, holds: usize) -> Self {
+        Self { holds, ..self }
     }
 }
 
@@ -124,13 +136,15 @@ pub fn table() -> Vec<Entry> {
             "Run code in the sandbox's interpreter and return output, results and charts. Variables and \
              imports stay for the next call. Needs an image with the language, e.g. code-interpreter.",
             code::run,
-        ),
+        )
+        .holding(code::HOLDS),
         entry(
             "file_read",
             Reads,
             "Read a file of a sandbox, or a part of it by byte offset. Images are returned as images.",
             files::read,
-        ),
+        )
+        .holding(files::READ_HOLDS),
         entry(
             "file_write",
             Destroys,
@@ -144,7 +158,8 @@ pub fn table() -> Vec<Entry> {
             "Replace a piece of text in a file of a sandbox. `old_text` must match exactly, and exactly \
              once unless `all` is true.",
             edit::edit,
-        ),
+        )
+        .holding(edit::EDIT_HOLDS),
         entry(
             "file_list",
             Reads,

@@ -1,7 +1,9 @@
 //! Changing text in files, and looking for it.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use cove_api::file::{StatFile, WriteFile};
-use cove_api::process::Exec;
+use cove_api::process::{Encoding, Exec};
 use cove_client::Outgoing;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,8 +13,10 @@ use super::files::part;
 use crate::answer::{self, Outcome, Refusal};
 use crate::call::Call;
 
-/// The largest file that is edited.
+/// The largest file that is edited, before and after.
 const EDIT_MAX: u64 = 4 * 1024 * 1024;
+/// What an edit holds in memory: the file as it was, as it becomes, and on its way.
+pub const EDIT_HOLDS: usize = 3 * EDIT_MAX as usize;
 /// Lines of a search in one answer.
 const FOUND_DEFAULT: usize = 200;
 const FOUND_MAX: usize = 2000;
@@ -20,6 +24,8 @@ const FOUND_MAX: usize = 2000;
 const SEARCH_TIMEOUT_MS: u64 = 45_000;
 /// Bytes of one line that was found.
 const LINE_MAX: usize = 500;
+/// Bytes of all lines that are read of a search.
+const FOUND_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -70,6 +76,15 @@ pub async fn edit(call: Call, edit: Edit) -> Outcome {
             )));
         }
     }
+    // A short text that is often there and a long one in its place would take any amount of memory.
+    let added = count.saturating_mul(edit.new_text.len());
+    let size = (text.len() - count * edit.old_text.len()).saturating_add(added);
+    if size as u64 > EDIT_MAX {
+        let text = format!(
+            "the file would have {size} bytes; file_edit makes at most {EDIT_MAX}; nothing was changed"
+        );
+        return Err(Refusal::new(text));
+    }
     let changed = text.replace(&edit.old_text, &edit.new_text);
     let write = WriteFile {
         path: edit.path.clone(),
@@ -107,12 +122,13 @@ pub async fn search(call: Call, search: Search) -> Outcome {
     // One line more than wanted tells whether there are more.
     let script = match &search.text {
         Some(_) => {
-            r#"find "$1" -type f -name "$2" -exec grep -nIHE -e "$4" -- {} + 2>/dev/null | head -n "$3""#
+            r#"find "$1" -type f -name "$2" -exec grep -nIHE -e "$4" -- {} + 2>/dev/null | head -n "$3" | head -c "$5""#
         }
-        None => r#"find "$1" -name "$2" 2>/dev/null | head -n "$3""#,
+        None => r#"find "$1" -name "$2" 2>/dev/null | head -n "$3" | head -c "$5""#,
     };
     let count = (limit + 1).to_string();
     let text = search.text.as_deref().unwrap_or_default();
+    let bytes = FOUND_BYTES_MAX.to_string();
     let argv = [
         "/bin/sh",
         "-c",
@@ -122,6 +138,7 @@ pub async fn search(call: Call, search: Search) -> Outcome {
         &name,
         &count,
         text,
+        &bytes,
     ];
     let stat = StatFile {
         path: search.path.clone(),
@@ -141,18 +158,24 @@ pub async fn search(call: Call, search: Search) -> Outcome {
             "the search took too long; search a smaller directory",
         ));
     }
-    let mut lines: Vec<String> = result
-        .stdout
+    // Bytes that are not text come encoded; the last line may be cut within a character.
+    let found = match result.encoding {
+        Encoding::Text => result.stdout.into_bytes(),
+        Encoding::Base64 => BASE64.decode(&result.stdout).unwrap_or_default(),
+    };
+    let cut = found.len() >= FOUND_BYTES_MAX;
+    let found = String::from_utf8_lossy(&found);
+    let mut lines: Vec<String> = found
         .lines()
         .map(|line| line[..line.floor_char_boundary(LINE_MAX)].to_owned())
         .collect();
-    let more = lines.len() > limit;
+    let more = cut || lines.len() > limit;
     lines.truncate(limit);
     let mut text = lines.join("\n");
     if lines.is_empty() {
         text.push_str("[nothing found]");
     } else if more {
-        text.push_str("\n[there is more; raise `limit` or narrow the search]");
+        text.push_str("\n[there is more; narrow the search, or raise `limit`]");
     }
-    answer::text(text, json!({ "lines": lines, "more": more }))
+    answer::text(text, json!({ "lines": lines, "more": more }), &["lines"])
 }

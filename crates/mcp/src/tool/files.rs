@@ -14,9 +14,14 @@ use crate::call::Call;
 
 /// Bytes of a file in one answer.
 const READ_DEFAULT: u64 = 64 * 1024;
-const READ_MAX: u64 = 4 * 1024 * 1024;
+const READ_MAX: u64 = 256 * 1024;
+/// The largest image that is returned as an image.
+const PICTURE_MAX: u64 = 1024 * 1024;
+/// What reading a file holds in memory: an image, its base64, and the answer around it.
+pub const READ_HOLDS: usize = 4 * PICTURE_MAX as usize;
 /// Entries of a directory in one answer.
 const LIST_DEFAULT: u32 = 200;
+const LIST_MAX: u32 = 1000;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +33,7 @@ pub struct Read {
     /// Offset of the first byte to read. Default 0.
     #[serde(default)]
     offset: u64,
-    /// At most so many bytes. Default 65536, at most 4194304; images are read whole.
+    /// At most so many bytes. Default 65536, at most 262144; images up to 1 MiB are read whole.
     max_bytes: Option<u64>,
 }
 
@@ -36,7 +41,7 @@ pub async fn read(call: Call, read: Read) -> Outcome {
     let max = read.max_bytes.unwrap_or(READ_DEFAULT);
     if max == 0 || max > READ_MAX {
         return Err(Refusal::new(format!(
-            "max_bytes is between 1 and {READ_MAX}"
+            "max_bytes is between 1 and {READ_MAX}; read the rest by `offset`"
         )));
     }
     let stat = StatFile {
@@ -45,14 +50,16 @@ pub async fn read(call: Call, read: Read) -> Outcome {
         follow: true,
     };
     let size = call.client.stat_file(&read.sandbox, &stat).await?.size;
-    let picture = picture(&read.path).filter(|_| read.offset == 0);
-    let max = if picture.is_some() { READ_MAX } else { max };
+    let picture = picture(&read.path).filter(|_| read.offset == 0 && size <= PICTURE_MAX);
+    let max = if picture.is_some() { PICTURE_MAX } else { max };
     let bytes = part(&call, &read.sandbox, &read.path, read.offset, max.min(size)).await?;
     let next = read.offset + bytes.len() as u64;
     let whole = next >= size;
     let facts = json!({ "path": read.path, "size": size, "offset": read.offset, "next_offset": next, "end": whole });
     if let Some(kind) = picture.filter(|_| whole) {
-        let content = vec![ContentBlock::image(BASE64.encode(&bytes), kind)];
+        let encoded = BASE64.encode(&bytes);
+        drop(bytes);
+        let content = vec![ContentBlock::image(encoded, kind)];
         return answer::blocks(content, facts);
     }
     let mut structured = facts;
@@ -84,7 +91,7 @@ pub async fn read(call: Call, read: Read) -> Outcome {
             "\n[{size} bytes in all; go on with offset {next}]"
         ));
     }
-    answer::text(text, structured)
+    answer::text(text, structured, &["text", "base64"])
 }
 
 fn split_character(error: std::str::Utf8Error, whole: bool) -> Option<usize> {
@@ -178,16 +185,20 @@ pub struct List {
     path: String,
     /// How many levels of directories; default 1.
     depth: Option<u32>,
-    /// At most so many entries; default 200.
+    /// At most so many entries; default 200, at most 1000.
     limit: Option<u32>,
 }
 
 pub async fn list(call: Call, list: List) -> Outcome {
+    let limit = list.limit.unwrap_or(LIST_DEFAULT);
+    if limit == 0 || limit > LIST_MAX {
+        return Err(Refusal::new(format!("limit is between 1 and {LIST_MAX}")));
+    }
     let asked = ListFiles {
         path: list.path,
         user: None,
         depth: list.depth,
-        limit: Some(list.limit.unwrap_or(LIST_DEFAULT)),
+        limit: Some(limit),
     };
     let listing = call.client.list_files(&list.sandbox, &asked).await?;
     let entries = listing.items.into_iter().map(|file| {

@@ -20,7 +20,7 @@ const WAIT_DEFAULT_S: u64 = 45;
 const WAIT_MAX_S: u64 = 600;
 /// Bytes of each stream in one answer.
 const OUTPUT_DEFAULT: usize = 32 * 1024;
-const OUTPUT_MAX: usize = 1024 * 1024;
+const OUTPUT_MAX: usize = 128 * 1024;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +42,8 @@ pub struct Run {
     timeout_s: Option<u64>,
     /// Return after so many seconds even if the command still runs; it goes on. Default 45, at most 600.
     wait_s: Option<u64>,
-    /// At most so many bytes of stdout and of stderr in the answer; the middle is left out. Default 32768.
+    /// At most so many bytes of stdout and of stderr in the answer; the middle is left out, and
+    /// run_output reads it by its offsets. Default 32768, at most 131072.
     max_output_bytes: Option<usize>,
 }
 
@@ -81,7 +82,7 @@ pub struct Output {
     /// Return after so many seconds even if the command still runs; 0 returns what is there. Default 45, at
     /// most 600.
     wait_s: Option<u64>,
-    /// At most so many bytes of stdout and of stderr in the answer. Default 32768.
+    /// At most so many bytes of stdout and of stderr in the answer. Default 32768, at most 131072.
     max_output_bytes: Option<usize>,
 }
 
@@ -126,7 +127,7 @@ impl Limits {
         }
         if output > OUTPUT_MAX {
             return Err(Refusal::new(format!(
-                "max_output_bytes is at most {OUTPUT_MAX}"
+                "max_output_bytes is at most {OUTPUT_MAX}; run_output reads the rest by offsets"
             )));
         }
         Ok(Self {
@@ -246,6 +247,6 @@ impl Followed {
             }
         };
         text.push_str(&format!("{gap}{end}"));
-        answer::text(text, structured)
+        answer::text(text, structured, &["stdout", "stderr"])
     }
 }

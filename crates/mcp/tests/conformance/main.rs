@@ -4,6 +4,7 @@
 // A test says what it expects by failing.
 #![allow(clippy::unwrap_used)]
 
+mod bounds;
 mod fixture;
 
 use std::path::Path;

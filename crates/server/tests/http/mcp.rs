@@ -4,14 +4,18 @@ use std::path::Path;
 
 use axum::extract::Request;
 use cove_api::PageQuery;
+use cove_api::file::ReadFile;
 use cove_api::tenancy::{CreateKey, Scope};
 use cove_client::{Client, Outgoing};
+use cove_control::budget::MEMORY;
+use cove_control::{Origin, Principal};
 use cove_limits::EXEC_BODY_MAX;
 use http::{HeaderName, Method, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::harness::Server;
+use super::shares::until;
 
 async fn post(client: &Client, headers: &[(HeaderName, &str)], body: Vec<u8>) -> (u16, Value) {
     let mut all = vec![
@@ -277,6 +281,137 @@ async fn both_protocol_eras_are_spoken_and_no_session_is_kept() {
     let response = response.await.unwrap();
     assert_eq!(response.status(), 405);
     assert!(!response.headers().contains_key("mcp-session-id"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_pays_for_what_it_may_hold_before_it_runs() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let stranger = Principal {
+        org: cove_model::OrgId::random(),
+        key: None,
+        scopes: Vec::new(),
+        home: false,
+        origin: Origin::default(),
+    };
+    let mut others = server.budget.account(&stranger).charge();
+    others.force(MEMORY.total);
+    let arguments = json!({ "sandbox": "box", "command": "echo ran > ran.txt" });
+    let (status, answer) = post(&server.client, &[], message("run", arguments.clone())).await;
+    assert_eq!(status, 429, "{answer}");
+    assert_eq!(answer["error"]["code"], "limit_reached");
+    let processes = server.client.processes("box").await.unwrap();
+    assert!(processes.items.is_empty(), "nothing ran: {processes:?}");
+    drop(others);
+    let (refused, result) = call(&server.client, "run", arguments).await;
+    assert!(!refused, "{result}");
+    until("all was given back", || server.budget.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_is_gone_holds_nothing_and_the_command_goes_on() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let arguments = json!({ "sandbox": "box", "command": "sleep 987", "wait_s": 600 });
+    let client = server.client.clone();
+    let caller = tokio::spawn(async move { post(&client, &[], message("run", arguments)).await });
+    let sleeping = async || {
+        let processes = server.client.processes("box").await.unwrap().items;
+        let mut running = processes.into_iter().filter(|one| one.exit.is_none());
+        running.find(|one| one.argv.join(" ").contains("sleep 987"))
+    };
+    let deadline = tokio::time::Instant::now() + super::harness::DEADLINE;
+    let process = loop {
+        if let Some(process) = sleeping().await {
+            break process;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it never ran");
+        tokio::task::yield_now().await;
+    };
+    assert!(server.budget.held() > 1024 * 1024, "the call is paid for");
+    caller.abort();
+    until("all was given back", || server.budget.held() == 0).await;
+    until("no request is under way", || server.streams.holders() == 0).await;
+    assert!(sleeping().await.is_some(), "the command goes on");
+    let killed = server.client.signal("box", &process.id, "KILL").await;
+    killed.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_bounded_and_say_how_to_get_the_rest() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = dir.path().join("large.txt");
+    std::fs::write(&path, "x".repeat(3 * 1024 * 1024)).unwrap();
+    let read = |max: u64| json!({ "sandbox": "box", "path": path, "max_bytes": max });
+    let (refused, result) = call(&server.client, "file_read", read(1024 * 1024)).await;
+    assert!(refused && text(&result).contains("offset"), "{result}");
+    let (refused, result) = call(&server.client, "file_read", read(256 * 1024)).await;
+    assert!(!refused);
+    assert!(text(&result).ends_with("go on with offset 262144]"));
+    assert!(result["structuredContent"]["text"].is_null(), "only once");
+    assert!(result.to_string().len() < 300 * 1024);
+    // An image that is too large for an answer comes as the part of a file that it is.
+    let picture = dir.path().join("large.png");
+    std::fs::copy(&path, &picture).unwrap();
+    let arguments = json!({ "sandbox": "box", "path": picture });
+    let (refused, result) = call(&server.client, "file_read", arguments).await;
+    assert!(!refused);
+    assert!(text(&result).ends_with("go on with offset 65536]"));
+    for (command, max, expected) in [("true", 1024 * 1024, true), ("yes", 128 * 1024, false)] {
+        let command = format!("{command} | head -c 2000000");
+        let arguments = json!({ "sandbox": "box", "command": command, "max_output_bytes": max });
+        let (refused, result) = call(&server.client, "run", arguments).await;
+        assert_eq!(refused, expected, "{max}");
+        assert!(result.to_string().len() < 400 * 1024);
+    }
+    let arguments = json!({ "sandbox": "box", "path": dir.path(), "text": "x", "limit": 2000 });
+    let (refused, result) = call(&server.client, "file_search", arguments).await;
+    assert!(!refused, "{result}");
+    assert_eq!(result["structuredContent"]["more"], true, "{result}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_would_make_a_file_grow_without_limit_is_refused() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = dir.path().join("seed.txt");
+    std::fs::write(&path, "x".repeat(64 * 1024)).unwrap();
+    let arguments = json!({ "sandbox": "box", "path": path, "old_text": "x",
+        "new_text": "y".repeat(1024), "all": true });
+    let (refused, result) = call(&server.client, "file_edit", arguments).await;
+    assert!(
+        refused && text(&result).contains("nothing was changed"),
+        "{result}"
+    );
+    let kept = ReadFile {
+        path: path.display().to_string(),
+        user: None,
+    };
+    let mut kept = server.client.read_file("box", &kept, None).await.unwrap();
+    let mut bytes = 0;
+    while let Some(piece) = kept.next().await.unwrap() {
+        bytes += piece.len();
+    }
+    assert_eq!(bytes, 64 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_very_many_values_is_refused_before_it_is_read() {
+    let server = Server::bare().await;
+    let many = vec![0; 1024 * 1024];
+    let (status, answer) = post(&server.client, &[], message("run", json!({ "x": many }))).await;
+    assert_eq!(status, 422, "{answer}");
+    assert_eq!(answer["error"]["code"], "invalid_request");
+    // A large file has few of them.
+    let body = message(
+        "run",
+        json!({ "sandbox": "box", "command": "[,".repeat(65536) }),
+    );
+    let (status, answer) = post(&server.client, &[], body).await;
+    assert_eq!(status, 200, "{answer}");
 }
 
 async fn forwarded(

@@ -41,7 +41,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds() {
         assert!(started.elapsed() < DEADLINE, "waited in vain: {what}");
