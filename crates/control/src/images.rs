@@ -17,7 +17,7 @@ mod jobs;
 mod prepare;
 mod unclaimed;
 
-pub(crate) use prepare::is_default;
+pub(crate) use prepare::{Preparing, is_default};
 
 use crate::Control;
 use crate::audit::Operation;
@@ -199,9 +199,12 @@ impl Control {
             self.check_registry(principal, reference)?;
         }
         let owner = self.image_owner(principal).await?;
-        let shared =
-            principal.home || matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
+        let builds = matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
+        let shared = principal.home || builds;
         let host = self.choose_host(None)?;
+        if builds && !principal.home {
+            self.refuse_after_failure(&host, name, false)?;
+        }
         let job = self.runner(&host).await?.add_image(source, owner).await?;
         self.follow_job(principal, &host, job, name, shared).await
     }

@@ -113,6 +113,8 @@ struct Inner {
     audit: audit::AuditLog,
     identity: identity::IdentityKeys,
     visits: metadata::Visits,
+    /// Default images that are being prepared, and those that failed.
+    preparing: images::Preparing,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
@@ -163,6 +165,7 @@ impl Control {
             in_use: InUse::default(),
             identity: identity::IdentityKeys::default(),
             visits: metadata::Visits::default(),
+            preparing: images::Preparing::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
         }))

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State, Steady};
@@ -37,6 +38,9 @@ struct Waiting {
     ids: HashMap<SandboxId, Option<Told>>,
     /// Those whose create was answered as failed after the host had made them; they are deleted.
     retracted: HashSet<SandboxId>,
+    /// Those that somebody else works on: each has one task that waits for its turn, with what the host last
+    /// said.
+    busy: HashMap<SandboxId, Option<Told>>,
     all: bool,
 }
 
@@ -75,9 +79,19 @@ impl Stale {
         self.wake.notify_one();
     }
 
+    /// Notes one whose turn must be waited for; `false` when somebody waits for it already.
+    fn wait_for(&self, id: &SandboxId, told: Option<Told>) -> bool {
+        self.waiting().busy.insert(id.clone(), told).is_none()
+    }
+
+    /// Its turn has come: what the host said last.
+    fn has_turn(&self, id: &SandboxId) -> Option<Told> {
+        self.waiting().busy.remove(id).flatten()
+    }
+
     pub fn len(&self) -> usize {
         let waiting = self.waiting();
-        waiting.ids.len() + waiting.retracted.len()
+        waiting.ids.len() + waiting.retracted.len() + waiting.busy.len()
     }
 
     /// Looks again at what is still marked.
@@ -192,15 +206,57 @@ impl Control {
         }
     }
 
-    /// Brings one sandbox's row and the host into agreement. What a host has of a sandbox whose row names
-    /// another host is unknown there, and says nothing about the sandbox.
+    /// Brings one sandbox's row and the host into agreement. Others are not kept waiting for one that is being
+    /// worked on, which may take minutes: it is looked at when that is over.
     async fn settle(
+        &self,
+        host: &Arc<Host>,
+        id: &SandboxId,
+        told: Option<Told>,
+    ) -> Result<(), ControlError> {
+        match self.lock_sandbox(id).now_or_never() {
+            Some(turn) => {
+                let _turn = turn?;
+                self.settle_in_turn(host, id, told).await
+            }
+            None => {
+                if host.stale.wait_for(id, told) {
+                    self.settle_later(Arc::clone(host), id.clone());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn settle_later(&self, host: Arc<Host>, id: SandboxId) {
+        let (control, closing) = (self.clone(), self.0.tasks.closing.clone());
+        tokio::spawn(async move {
+            let settled = async {
+                let turn = control.lock_sandbox(&id).await;
+                let told = host.stale.has_turn(&id);
+                let _turn = turn?;
+                control.settle_in_turn(&host, &id, told).await
+            };
+            let outcome = tokio::select! {
+                outcome = settled => outcome,
+                () = closing.cancelled() => return,
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(%error, sandbox = %id, "a sandbox could not be settled; it is tried again");
+                // Without a wake: it is tried with the next round.
+                host.stale.waiting().ids.entry(id).or_insert(None);
+            }
+        });
+    }
+
+    /// For whoever holds the sandbox's lock. What a host has of a sandbox whose row names another host is
+    /// unknown there, and says nothing about the sandbox.
+    async fn settle_in_turn(
         &self,
         host: &Host,
         id: &SandboxId,
         told: Option<Told>,
     ) -> Result<(), ControlError> {
-        let _turn = self.lock_sandbox(id).await?;
         let record = self.store().any_sandbox(id).await?;
         let record = record.filter(|record| record.host == host.id);
         if record

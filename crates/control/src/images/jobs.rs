@@ -21,7 +21,7 @@ use crate::principal::Principal;
 /// How often a fetch is looked at until it ends.
 const JOB_POLL: Duration = Duration::from_secs(1);
 /// A fetch that takes longer than this is granted only when somebody asks again.
-const JOB_WATCH_MAX: Duration = Duration::from_secs(4 * 3600);
+pub(super) const JOB_WATCH_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// What the host has forgotten was lost with its process.
 fn interrupted(record: &ImageJobRecord) -> ImageJob {
@@ -57,9 +57,16 @@ fn outcome(written: &str) -> Result<ImageJob, ControlError> {
 }
 
 /// The job as this organisation may see it: other names of the same image may be somebody else's
-/// words for it, and how many use it is nobody's business.
+/// words for it, and how many use it is nobody's business. Why the host could not build an image of its own tells
+/// of the operator's mirrors and proxies.
 fn seen(mut job: ImageJob, record: &ImageJobRecord, home: bool) -> ImageJob {
     job.name.clone_from(&record.name);
+    if !home && record.shared && job.error.is_some() {
+        job.error = Some(RunnerError::Internal {
+            message: format!("the host could not prepare the image {}", record.name),
+        });
+        job.warnings.clear();
+    }
     if let (false, Some(image)) = (home, &mut job.image) {
         image.names.retain(|name| stands_for(&record.name, name));
         image.in_use_by = 0;
@@ -153,6 +160,9 @@ impl Control {
             ..record.clone()
         };
         self.store().put_image_job(&record).await?;
+        if record.shared {
+            self.note_prepared(&record.host, &record.name, &job);
+        }
         if let (Some(org), false) = (holder, left.is_empty()) {
             let uses = self.image_uses(org).await?;
             for image in left {

@@ -186,13 +186,19 @@ impl MemoryRunner {
     }
 
     pub fn finish_fetching(&self) {
-        let mut world = self.world();
-        world.fetching = false;
-        for job in world.jobs.values_mut() {
-            if job.state == JobState::Running {
-                job.state = JobState::Done;
+        let jobs: Vec<_> = self.world().jobs.values().cloned().collect();
+        for mut job in jobs
+            .into_iter()
+            .filter(|job| job.state == JobState::Running)
+        {
+            if job.image.is_none() {
+                self.add_named_image(&job.name);
+                job.image = self.world().images.last().cloned();
             }
+            job.state = JobState::Done;
+            self.world().jobs.insert(job.id.clone(), job);
         }
+        self.world().fetching = false;
     }
 
     /// As a restart of the host's process does; its images stay.

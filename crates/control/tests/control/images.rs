@@ -1,6 +1,9 @@
 //! Images between organisations.
 
-use cove_control::{ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot};
+use cove_control::testing::Call;
+use cove_control::{
+    CreateSandbox, ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot,
+};
 use cove_model::{SandboxSpec, State};
 
 use crate::support::{Plane, wait};
@@ -525,6 +528,109 @@ async fn a_create_waits_for_a_default_image_and_says_so() {
     let make = plane.create(&plane.root, from("code-interpreter"));
     let (made, ()) = tokio::join!(make, finish);
     assert_eq!(made.unwrap().sandbox.reason, None);
+}
+
+#[tokio::test]
+async fn creates_that_wait_for_an_image_share_one_job_and_keep_nobody_else_waiting() {
+    // More than are settled side by side.
+    const CREATES: usize = 40;
+    let mut plane = Plane::new().await;
+    let other = plane.sandbox("other").await;
+    plane.runner.keep_fetching();
+    plane.go();
+    let creates: Vec<_> = (0..CREATES)
+        .map(|_| {
+            let (control, root) = (plane.control.clone(), plane.root.clone());
+            let request = CreateSandbox {
+                spec: from("code-interpreter"),
+                ..CreateSandbox::default()
+            };
+            tokio::spawn(async move { control.create_sandbox(&root, request).await })
+        })
+        .collect();
+    let waiting = wait(async || {
+        let all = plane.all(&plane.root).await.into_iter();
+        let waiting = all.filter(|one| {
+            let reason = one.reason.as_deref().unwrap_or_default();
+            reason.contains("preparing the image")
+        });
+        let waiting: Vec<_> = waiting.map(|one| one.id).collect();
+        (waiting.len() == CREATES).then_some(waiting)
+    });
+    for id in waiting.await {
+        plane.runner.set_state(&id, State::Creating, None);
+    }
+    // The rounds go on while the creates wait.
+    plane.runner.exit(&other.id, "killed");
+    plane.wait_for(other.id.as_str(), State::Stopped).await;
+    assert_eq!(plane.runner.count(Call::AddImage, None), 1);
+    plane.runner.finish_fetching();
+    for create in creates {
+        let made = create.await.unwrap().unwrap().sandbox;
+        assert_eq!((made.state, made.reason), (State::Running, None));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_build_is_not_tried_again_at_once_and_tenants_do_not_hear_of_mirrors() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("tenant", None).await;
+    plane.runner.keep_fetching();
+    let fail = async {
+        wait(async || (plane.runner.count(Call::AddImage, None) == 1).then_some(())).await;
+        wait(async || plane.control.image_job(&plane.root, "job-1").await.ok()).await;
+        plane.runner.refuse_fetch("job-1");
+    };
+    let (refused, ()) = tokio::join!(plane.create(&tenant, from("code-interpreter")), fail);
+    let refused = refused.unwrap_err();
+    assert!(
+        !refused.message.contains("the registry refuses"),
+        "{refused:?}"
+    );
+    // Neither by a create nor by asking for it.
+    let again = plane.create(&tenant, from("code-interpreter")).await;
+    let again = again.unwrap_err();
+    assert_eq!(again.message, refused.message);
+    assert!(again.retry_after_s.is_some(), "{again:?}");
+    let source = ImageSource::CodeInterpreter;
+    let asked = plane.control.add_image(&tenant, source.clone()).await;
+    assert!(asked.unwrap_err().retry_after_s.is_some());
+    let told = plane.create(&plane.root, from("code-interpreter")).await;
+    let told = told.unwrap_err().message;
+    assert!(told.contains("the registry refuses"), "{told}");
+    assert_eq!(plane.runner.count(Call::AddImage, None), 1);
+    let job = plane.control.image_job(&tenant, "job-1").await;
+    assert_eq!(job.unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(plane.all(&tenant).await.len(), 0, "nothing is left of them");
+
+    plane.clock.advance(std::time::Duration::from_secs(600));
+    plane.runner.finish_fetching();
+    plane
+        .create(&tenant, from("code-interpreter"))
+        .await
+        .unwrap();
+    assert_eq!(plane.runner.count(Call::AddImage, None), 2);
+}
+
+#[tokio::test]
+async fn an_operator_tries_again_at_once_and_success_is_remembered() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("tenant", None).await;
+    plane.runner.keep_fetching();
+    let source = ImageSource::CodeInterpreter;
+    let job = plane.control.add_image(&tenant, source.clone()).await;
+    let job = job.unwrap();
+    plane.runner.refuse_fetch(&job.id);
+    let job = plane.control.image_job(&tenant, &job.id).await.unwrap();
+    assert_eq!(job.state, JobState::Failed);
+    let why = job.error.unwrap().to_string();
+    assert!(!why.contains("the registry refuses"), "{why}");
+    let refused = plane.create(&tenant, from("code-interpreter")).await;
+    assert!(refused.unwrap_err().retry_after_s.is_some());
+    plane.runner.finish_fetching();
+    plane.control.add_image(&plane.root, source).await.unwrap();
+    let made = plane.create(&tenant, from("code-interpreter")).await;
+    assert_eq!(made.unwrap().sandbox.state, State::Running);
 }
 
 #[tokio::test]

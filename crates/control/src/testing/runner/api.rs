@@ -277,11 +277,15 @@ impl RunnerApi for MemoryRunner {
             ImageSource::CodeInterpreter => "code-interpreter".into(),
             ImageSource::Local { name, .. } => name.clone(),
         };
-        if !self
-            .world()
-            .images
-            .iter()
-            .any(|image| image.names.contains(&name))
+        // What a host builds is there when it is built; what it fetches may be there for others already.
+        let is_built = matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
+        let comes_later = is_built && self.world().fetching;
+        if !comes_later
+            && !self
+                .world()
+                .images
+                .iter()
+                .any(|image| image.names.contains(&name))
         {
             self.add_named_image(&name);
         }
