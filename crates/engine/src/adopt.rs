@@ -188,7 +188,7 @@ impl Engine {
                     Ok(door) => sandbox.set_door(door),
                     Err(error) => tracing::warn!(
                         sandbox = %sandbox.id, error = crate::error::chain(&error),
-                        "cannot open the metadata endpoint again"
+                        "cannot open the metadata endpoint again; trying again later"
                     ),
                 }
             }

@@ -296,10 +296,16 @@ impl Inner {
         sandbox.set_door(None);
         match self.open_door(sandbox, machine.as_ref()).await {
             Ok(door) => sandbox.set_door(door),
-            Err(error) => {
+            Err(error @ IsolationError::Unsupported(_)) => {
                 end(machine.as_ref()).await;
                 return Err(from_isolation(error));
             }
+            // A program in restored memory may hold the port. That must not cost the machine; the endpoint is
+            // tried again while it is watched.
+            Err(error) => tracing::warn!(
+                sandbox = %sandbox.id, error = crate::error::chain(&error),
+                "cannot open the metadata endpoint; trying again later"
+            ),
         }
         let record = machine.record();
         // Whoever hears that it runs finds it; its end is only reported after its beginning.

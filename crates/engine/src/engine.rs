@@ -423,7 +423,11 @@ impl Inner {
 
     pub(crate) fn watch(&self, sandbox: &Arc<Sandbox>, machine: Arc<dyn Machine>) {
         sandbox.set_machine(Some(Arc::clone(&machine)));
-        sandbox.set_monitor(tokio::spawn(monitor::run(Arc::clone(sandbox), machine)));
+        sandbox.set_monitor(tokio::spawn(monitor::run(
+            Arc::clone(sandbox),
+            machine,
+            Arc::clone(&self.visitors),
+        )));
     }
 
     async fn measure(&self, sandbox: &Sandbox) -> Result<Measured, RunnerError> {

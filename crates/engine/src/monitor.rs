@@ -1,6 +1,7 @@
 //! Watches one running machine: its end, and what the kernel says about its memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cove_isolation::{IsolationError, Machine, MemoryEvent, Usage};
 use cove_model::EventKind;
@@ -8,18 +9,24 @@ use cove_model::lifecycle::Step;
 
 use crate::record::Durability;
 use crate::sandbox::Sandbox;
+use crate::visitors::Visitors;
 
 /// Elastic memory grows by a quarter of what it is, at least this much.
 const GROWTH_MIN_MB: u64 = 64;
+/// Pause between attempts to open a metadata endpoint that could not be opened.
+const DOOR_RETRY: Duration = Duration::from_secs(5);
 /// How often a machine's remains are tried to be removed before that is left to the next sweep.
 const DISPOSE_TRIES: u32 = 3;
 
 /// Runs until the machine has ended and is cleared away.
-pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
+pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>, visitors: Arc<Visitors>) {
     let mut listening = true;
+    let reopening = reopen_door(&sandbox, machine.as_ref(), &visitors);
+    tokio::pin!(reopening);
     loop {
         tokio::select! {
             () = machine.exited() => break,
+            () = &mut reopening => {}
             event = machine.memory_event(), if listening => match event {
                 Ok(event) => on_memory(&sandbox, machine.as_ref(), event).await,
                 Err(error) => {
@@ -33,14 +40,31 @@ pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>) {
     on_exit(&sandbox, machine.as_ref()).await;
 }
 
+/// Opens the metadata endpoint of a sandbox that should have one and has none, as soon as that is possible: a
+/// program inside may hold its port. Does not return, so that nothing that is awaited beside it is cut off.
+async fn reopen_door(sandbox: &Sandbox, machine: &dyn Machine, visitors: &Arc<Visitors>) {
+    while sandbox.lacks_door() {
+        tokio::time::sleep(DOOR_RETRY).await;
+        match visitors.open(&sandbox.id, machine).await {
+            Ok(door) => {
+                sandbox.set_door(Some(door));
+                tracing::info!(sandbox = %sandbox.id, "the metadata endpoint is open again");
+            }
+            Err(error) => tracing::debug!(
+                sandbox = %sandbox.id, error = crate::error::chain(&error),
+                "cannot open the metadata endpoint yet"
+            ),
+        }
+    }
+    std::future::pending().await
+}
+
 async fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent) {
     let _limits = sandbox.limits.lock().await;
     let record = sandbox.record();
     let now_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
     let ceiling = record.limits.memory_ceiling_mb();
     let usage = machine.usage().await.unwrap_or_default();
-    // A socket inside keeps the namespace.
-    sandbox.set_door(None);
     match event {
         MemoryEvent::OomKilled { kills } => {
             sandbox.emit(EventKind::Oom {
@@ -117,6 +141,8 @@ async fn grow(
 }
 
 async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
+    // A socket inside keeps the namespace, which must be gone when the machine is disposed of.
+    sandbox.close_door().await;
     let usage = machine.usage().await.unwrap_or_default();
     for attempt in 1..=DISPOSE_TRIES {
         match machine.dispose().await {

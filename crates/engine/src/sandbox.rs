@@ -97,6 +97,18 @@ impl Sandbox {
         *self.machine.write() = machine;
     }
 
+    /// Whether its metadata endpoint is missing.
+    pub fn lacks_door(&self) -> bool {
+        self.lock().spec.identity.is_some() && self.door.lock().is_none()
+    }
+
+    pub async fn close_door(&self) {
+        let door = self.door.lock().take();
+        if let Some(door) = door {
+            door.close().await;
+        }
+    }
+
     /// Until the machine ends.
     pub fn set_door(&self, door: Option<Door>) {
         *self.door.lock() = door;

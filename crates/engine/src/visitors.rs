@@ -56,6 +56,16 @@ fn is_inside(peer: IpAddr) -> bool {
     peer.is_loopback() || peer == IpAddr::V4(METADATA_ADDRESS)
 }
 
+impl Door {
+    /// Returns when the listener is closed; a drop alone lets that happen a moment later.
+    pub async fn close(mut self) {
+        if let Some(accepting) = self.accepting.take() {
+            accepting.abort();
+            let _ = accepting.await;
+        }
+    }
+}
+
 impl Drop for Door {
     fn drop(&mut self) {
         self.accepting.take();
