@@ -56,7 +56,7 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,
-    /// Lets the sandbox ask who it is, at `http://cove.internal/`.
+    /// Lets the sandbox ask who it is, at `http://cove.internal:16910/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<cove_model::IdentitySpec>,
     /// Forbid gaining privileges through setuid programs.

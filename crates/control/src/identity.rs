@@ -1,8 +1,8 @@
 //! Identity tokens of sandboxes, and the keys that sign them.
 //!
-//! Keys are read or made when the first token or the list of keys is asked for, so that a server nobody asks
-//! has none. They stay in this process and in one file of its directory. A key that is due is made on the way
-//! of whoever comes next; where that fails the present one goes on signing.
+//! Keys are made when a token is asked for, so that a server nobody asks has none; the list of keys, which anybody
+//! may read, makes none. They stay in this process and in one file of its directory. A key that is due is made on
+//! the way of whoever asks for the next token; where that fails the present one goes on signing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use cove_identity::{
     audience_problem,
 };
 use cove_limits::{IDENTITY_TOKEN_DEFAULT_S, IDENTITY_TOKEN_MAX_S};
+use cove_model::Grant;
 use cove_store::{SandboxRecord, Scope};
 use time::{Duration, OffsetDateTime};
 use tokio::sync::Mutex;
@@ -55,9 +56,19 @@ pub struct IdentityToken {
     pub expires_at: OffsetDateTime,
 }
 
+/// Pause after keys could not be made: making one takes part of a second, and everybody else waits.
+const MAKE_PAUSE_S: i64 = 60;
+
 /// The keys, once somebody needed them.
 #[derive(Default)]
-pub(crate) struct IdentityKeys(Mutex<Option<KeySet>>);
+pub(crate) struct IdentityKeys(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    keys: Option<KeySet>,
+    /// When keys could not be made.
+    failed_at: Option<i64>,
+}
 
 impl IdentityKeys {
     /// Does `work` with the keys as they have to be now.
@@ -68,11 +79,15 @@ impl IdentityKeys {
         work: impl FnOnce(&KeySet) -> T,
     ) -> Result<T, ControlError> {
         let mut held = self.0.lock().await;
-        let due = held.as_ref().is_none_or(|keys| keys.is_due(now));
-        if due {
-            let changed = change(held.clone(), file, move |keys| keys.tend(now)).await;
-            match (changed, &*held) {
-                (Ok(keys), _) => *held = Some(keys),
+        let due = held.keys.as_ref().is_none_or(|keys| keys.is_due(now));
+        // A clock that went back ends the pause.
+        let failed_at = held.failed_at;
+        let pausing = failed_at.is_some_and(|at| (at..at + MAKE_PAUSE_S).contains(&now));
+        if due && !pausing {
+            let changed = change(held.keys.clone(), file, move |keys| keys.tend(now)).await;
+            held.failed_at = changed.is_err().then_some(now);
+            match (changed, &held.keys) {
+                (Ok(keys), _) => held.keys = Some(keys),
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(_)) => tracing::error!(
                     %error, cause = ?std::error::Error::source(&error).map(ToString::to_string),
@@ -80,8 +95,30 @@ impl IdentityKeys {
                 ),
             }
         }
-        let keys = held.as_ref().ok_or_else(no_keys)?;
+        let keys = held.keys.as_ref();
+        let keys = keys.filter(|keys| keys.signing(now).is_some());
+        let keys = keys.ok_or_else(|| {
+            no_keys().hint(
+                "the server's log or an earlier answer says why; it tries again within a minute",
+            )
+        })?;
         Ok(work(keys))
+    }
+
+    /// The public keys. Reads those on disk and makes none.
+    async fn shown(&self, file: &Option<PathBuf>, now: i64) -> Result<Jwks, ControlError> {
+        let mut held = self.0.lock().await;
+        if held.keys.is_none()
+            && let Some(file) = file.clone()
+        {
+            let read = tokio::task::spawn_blocking(move || KeySet::load(&file)).await;
+            let read = read.map_err(|error| no_keys().because(error))?;
+            let read = read.map_err(|error| no_keys().because(error))?;
+            // With none there, whoever makes the first looks at the disk again.
+            held.keys = Some(read).filter(|keys| keys.signing(now).is_some());
+        }
+        let keys = held.keys.as_ref();
+        Ok(keys.map_or_else(|| KeySet::default().jwks(), |keys| keys.published(now)))
     }
 
     async fn rotate(
@@ -91,7 +128,7 @@ impl IdentityKeys {
         how: Rotation,
     ) -> Result<Jwks, ControlError> {
         let mut held = self.0.lock().await;
-        let keys = change(held.clone(), file, move |keys| {
+        let keys = change(held.keys.clone(), file, move |keys| {
             // With none there yet, the first one is made and then followed.
             if how == Rotation::Overlapping {
                 keys.tend(now)?;
@@ -100,7 +137,10 @@ impl IdentityKeys {
         })
         .await?;
         let shown = keys.jwks();
-        *held = Some(keys);
+        *held = Held {
+            keys: Some(keys),
+            failed_at: None,
+        };
         Ok(shown)
     }
 }
@@ -161,7 +201,7 @@ impl Control {
     pub async fn identity_keys(&self) -> Result<Jwks, ControlError> {
         let file = &self.config().identity.key_file;
         let now = self.now().unix_timestamp();
-        self.0.identity.with(file, now, KeySet::jwks).await
+        self.0.identity.shown(file, now).await
     }
 
     /// Needs `use`: whoever may work in a sandbox can act for it. Answers with a token that says which
@@ -270,6 +310,12 @@ fn about(record: &SandboxRecord) -> CoveClaims {
         let grants = identity.grants.iter();
         claims.grants = grants.map(|grant| grant.as_str().to_owned()).collect();
     }
-    claims.set_labels(&record.spec.labels);
+    let labels_itself = record.spec.identity.as_ref();
+    if labels_itself.is_some_and(|identity| identity.allows(Grant::Label)) {
+        // They may be the sandbox's own words, which nobody is to take for its owner's.
+        claims.labels_omitted = true;
+    } else {
+        claims.set_labels(&record.spec.labels);
+    }
     claims
 }

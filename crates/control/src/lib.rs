@@ -112,7 +112,7 @@ struct Inner {
     in_use: InUse,
     audit: audit::AuditLog,
     identity: identity::IdentityKeys,
-    visits: metadata::Visits,
+    visits: Arc<metadata::Visits>,
     /// Default images that are being prepared, and those that failed.
     preparing: images::Preparing,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
@@ -164,7 +164,7 @@ impl Control {
             callers: Callers::default(),
             in_use: InUse::default(),
             identity: identity::IdentityKeys::default(),
-            visits: metadata::Visits::default(),
+            visits: Arc::default(),
             preparing: images::Preparing::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),

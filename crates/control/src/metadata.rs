@@ -4,15 +4,14 @@
 //! came by, and never by what they say: the callers here take the sandbox's id from the host. A sandbox can
 //! do what its owner granted in `identity.grants`, to itself, and is audited like its owner.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_model::{Grant, IdentitySpec, RateLimit, SandboxId, SnapshotId, Steady, TokenBucket};
+use cove_model::spec::is_reserved_label;
+use cove_model::{Grant, IdentitySpec, Resources, SandboxId, SnapshotId};
 use cove_runner_api::{GuestStream, RunnerError};
-use cove_store::{Holding, Quota, SandboxRecord, Scope};
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use cove_store::{SandboxRecord, Scope};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,63 +22,19 @@ use crate::identity::{IdentityToken, IdentityTokenRequest, lifetime};
 use crate::principal::{Origin, Principal};
 use crate::sandboxes::{SandboxPatch, is_doomed};
 use crate::snapshots::{ForkRequest, TakeSnapshot};
+use visits::Visit;
+pub(crate) use visits::Visits;
+
+mod visits;
 
 /// How long a host is asked to wait for the next visitor.
 const WAIT_MS: u64 = 20_000;
 /// Pause after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause when all who wait have to.
-const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// Visits served at once, of all sandboxes and of one.
-const VISITS_MAX: usize = 256;
-const VISITS_EACH: usize = 4;
-/// Requests of one sandbox: signing a token takes about a millisecond of CPU.
-const RATE: RateLimit = RateLimit {
-    per_second: 100.0,
-    burst: 200.0,
-};
-/// Sandboxes whose rates are remembered.
-const RATES_MAX: usize = 10_000;
-
-/// Who visits now, and how often each came lately.
-#[derive(Default)]
-pub(crate) struct Visits {
-    present: Mutex<HashMap<SandboxId, usize>>,
-    rates: Mutex<HashMap<SandboxId, TokenBucket<Steady>>>,
-}
-
-/// One visit under way.
-struct Visit {
-    control: Control,
-    id: SandboxId,
-}
-
-impl Visit {
-    fn begin(control: &Control, id: &SandboxId) -> Option<Self> {
-        let mut present = control.0.visits.present.lock();
-        let count = present.entry(id.clone()).or_default();
-        if *count >= VISITS_EACH {
-            return None;
-        }
-        *count += 1;
-        Some(Self {
-            control: control.clone(),
-            id: id.clone(),
-        })
-    }
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        let mut present = self.control.0.visits.present.lock();
-        if let Some(count) = present.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                present.remove(&self.id);
-            }
-        }
-    }
-}
+const FULL_PAUSE: Duration = Duration::from_millis(20);
+/// How often labels are put together anew when somebody else changes the sandbox meanwhile.
+const LABEL_TRIES: u32 = 3;
 
 /// What a sandbox is told about itself.
 #[derive(Debug, Clone)]
@@ -97,18 +52,17 @@ impl Control {
         F: Fn(SandboxId, GuestStream) -> S + Clone + Send + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        let room = Arc::new(Semaphore::new(VISITS_MAX));
         let mut loops = JoinSet::new();
         for host in self.hosts() {
             let (control, host) = (self.clone(), Arc::clone(host));
-            let (room, serve) = (Arc::clone(&room), serve.clone());
-            loops.spawn(async move { control.receive_from(&host, &room, serve).await });
+            let serve = serve.clone();
+            loops.spawn(async move { control.receive_from(&host, serve).await });
         }
         shutdown.cancelled().await;
         loops.abort_all();
     }
 
-    async fn receive_from<F, S>(&self, host: &Host, room: &Arc<Semaphore>, serve: F)
+    async fn receive_from<F, S>(&self, host: &Host, serve: F)
     where
         F: Fn(SandboxId, GuestStream) -> S + Clone + Send + 'static,
         S: Future<Output = ()> + Send + 'static,
@@ -123,13 +77,14 @@ impl Control {
                 }
             };
             let mut taken = false;
-            // One of each sandbox in turn, so that none waits for another's.
+            // One of each sandbox in turn, so that none waits for another's. Whoever has no place stays in its
+            // own queue at the host, for a while.
             for id in &ready {
-                let Some(visit) = Visit::begin(self, id) else {
-                    continue;
-                };
-                let Ok(place) = Arc::clone(room).acquire_owned().await else {
-                    return;
+                let visit = match self.begin_visit(id).await {
+                    Ok(Some(visit)) => Some(visit),
+                    // Gone: nobody will ever answer this one.
+                    Err(error) if error.code == ErrorCode::NotFound => None,
+                    Ok(None) | Err(_) => continue,
                 };
                 let stream = async { host.runner().await?.visitor(id).await };
                 let stream = match stream.await {
@@ -141,10 +96,13 @@ impl Control {
                     }
                 };
                 taken = true;
+                let Some(visit) = visit else {
+                    continue;
+                };
                 let served = serve(id.clone(), stream);
                 tokio::spawn(async move {
                     served.await;
-                    drop((visit, place));
+                    drop(visit);
                 });
             }
             if !taken && !ready.is_empty() {
@@ -153,24 +111,25 @@ impl Control {
         }
     }
 
-    /// The sandbox that asks, if it may ask now.
+    /// `None` while it has to wait.
+    async fn begin_visit(&self, id: &SandboxId) -> Result<Option<Visit>, ControlError> {
+        let visits = &self.0.visits;
+        let org = match visits.owner(id) {
+            Some(org) => org,
+            None => {
+                let found = self.store().any_sandbox(id).await?;
+                let org = found
+                    .ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?
+                    .org;
+                visits.remember_owner(id, &org);
+                org
+            }
+        };
+        Ok(visits.begin(id, &org, self.steady()))
+    }
+
+    /// The sandbox that asks.
     async fn myself(&self, id: &SandboxId) -> Result<WhoAmI, ControlError> {
-        let now = self.moment().steady;
-        {
-            let mut rates = self.0.visits.rates.lock();
-            if rates.len() >= RATES_MAX {
-                rates.retain(|_, bucket| !bucket.is_full(now));
-            }
-            let bucket = rates.entry(id.clone());
-            let bucket = bucket.or_insert_with(|| TokenBucket::full(RATE, now));
-            if bucket.take(1, now).is_err() {
-                return Err(ControlError::new(
-                    ErrorCode::RateLimited,
-                    "this sandbox asks too often",
-                )
-                .retry_after(1));
-            }
-        }
         let found = self.store().any_sandbox(id).await?;
         let record = found
             .filter(|record| record.deleted_at.is_none() && !is_doomed(record))
@@ -187,21 +146,37 @@ impl Control {
         })
     }
 
-    /// The same, and as whom it acts, if its owner granted that.
-    async fn granted(
-        &self,
-        id: &SandboxId,
-        grant: Grant,
-    ) -> Result<(SandboxRecord, Principal), ControlError> {
-        let WhoAmI {
-            record, identity, ..
-        } = self.myself(id).await?;
-        if !identity.allows(grant) {
+    /// The same, if its owner granted that.
+    async fn myself_with(&self, id: &SandboxId, grant: Grant) -> Result<WhoAmI, ControlError> {
+        let me = self.myself(id).await?;
+        if !me.identity.allows(grant) {
             return Err(ControlError::new(
                 ErrorCode::Forbidden,
                 format!("this sandbox was not granted '{}'", grant.as_str()),
             )
             .hint("its owner names grants in identity.grants when it is created"));
+        }
+        Ok(me)
+    }
+
+    /// Refuses a sandbox that was not granted this, before anything else that it sends is read.
+    pub async fn require_grant(&self, id: &SandboxId, grant: Grant) -> Result<(), ControlError> {
+        self.myself_with(id, grant).await.map(drop)
+    }
+
+    /// The sandbox and as whom it acts, for a change that it may make now.
+    async fn granted(
+        &self,
+        id: &SandboxId,
+        grant: Grant,
+    ) -> Result<(SandboxRecord, Principal), ControlError> {
+        let record = self.myself_with(id, grant).await?.record;
+        if grant != Grant::KeepAwake && !self.0.visits.may_change(id, self.steady()) {
+            return Err(ControlError::new(
+                ErrorCode::RateLimited,
+                "this sandbox changes itself too often",
+            )
+            .retry_after(1));
         }
         let principal = Principal {
             org: record.org.clone(),
@@ -231,12 +206,22 @@ impl Control {
         self.mint(&me.record, request.audience, lifetime).await
     }
 
-    /// What its organisation may have, and has.
-    pub async fn my_quota(&self, id: &SandboxId) -> Result<(Quota, Holding), ControlError> {
-        let me = self.myself(id).await?;
-        let org = self.store().organisation(&me.record.org).await?;
-        let org = org.ok_or_else(|| ControlError::internal("an organisation is missing"))?;
-        Ok((org.quota, org.used))
+    /// What it may use itself, and how many seconds it may still live. What its organisation has is not for guests.
+    pub async fn my_limits(
+        &self,
+        id: &SandboxId,
+    ) -> Result<(Resources, Option<u64>), ControlError> {
+        let record = self.myself(id).await?.record;
+        let left = self.lifetime_left(&record);
+        let limits = record.facts.limits.unwrap_or(record.spec.resources);
+        Ok((limits, left))
+    }
+
+    /// Seconds until its longest life is over, where its owner set one.
+    pub(crate) fn lifetime_left(&self, record: &SandboxRecord) -> Option<u64> {
+        let longest = record.spec.lifecycle.max_lifetime_s?;
+        let age = self.steady().since(record.created_steady).as_secs();
+        Some(longest.saturating_sub(age))
     }
 
     pub async fn snapshot_myself(
@@ -256,11 +241,16 @@ impl Control {
         Ok(taken.snapshot.id)
     }
 
-    /// A copy that begins from its disk, with an identity of its own.
+    /// A copy that begins from its disk, with an identity of its own. It is granted nothing and lives no longer
+    /// than this one would have.
     pub async fn fork_myself(&self, id: &SandboxId) -> Result<SandboxId, ControlError> {
         let (record, principal) = self.granted(id, Grant::Fork).await?;
+        let request = ForkRequest {
+            by_itself: true,
+            ..ForkRequest::default()
+        };
         let forked = self
-            .fork_sandbox(&principal, record.id.as_str(), ForkRequest::default())
+            .fork_sandbox(&principal, record.id.as_str(), request)
             .await?;
         let first = forked.into_iter().next();
         let first = first.ok_or_else(|| ControlError::internal("a fork made nothing"))?;
@@ -274,19 +264,37 @@ impl Control {
         Ok(())
     }
 
+    /// Replaces its labels, but for those that the server keeps for other APIs.
     pub async fn label_myself(
         &self,
         id: &SandboxId,
         labels: BTreeMap<String, String>,
     ) -> Result<(), ControlError> {
-        let (record, principal) = self.granted(id, Grant::Label).await?;
-        let patch = SandboxPatch {
-            labels: Some(labels),
-            ..SandboxPatch::default()
-        };
-        self.update_sandbox(&principal, record.id.as_str(), patch)
-            .await
-            .map(drop)
+        let (mut record, principal) = self.granted(id, Grant::Label).await?;
+        if let Some(key) = labels.keys().find(|key| is_reserved_label(key)) {
+            return Err(ControlError::invalid(format!(
+                "labels: '{}' is reserved; a sandbox cannot set it",
+                key.escape_debug()
+            )));
+        }
+        let mut tries = 1;
+        loop {
+            let kept = record.spec.labels.iter();
+            let kept = kept.filter(|(key, _)| is_reserved_label(key));
+            let kept = kept.map(|(key, value)| (key.clone(), value.clone()));
+            let patch = SandboxPatch {
+                labels: Some(labels.clone().into_iter().chain(kept).collect()),
+                // Reserved labels that were changed meanwhile must not be put back.
+                expected_generation: Some(record.generation),
+                ..SandboxPatch::default()
+            };
+            let updated = self.update_sandbox(&principal, id.as_str(), patch).await;
+            match updated {
+                Err(error) if error.code == ErrorCode::Stale && tries < LABEL_TRIES => tries += 1,
+                other => return other.map(drop),
+            }
+            record = self.myself_with(id, Grant::Label).await?.record;
+        }
     }
 
     /// Answers when it is decided: whoever asks goes with it.

@@ -16,7 +16,7 @@ use time::{Duration, OffsetDateTime};
 use crate::refusal::Refusal;
 
 /// What our own labels begin with.
-const OWN: &str = "daytona:";
+const OWN: &str = cove_model::spec::RESERVED_LABELS[0];
 pub const ARCHIVED: &str = "daytona:archived";
 pub const PUBLIC: &str = "daytona:public";
 const AUTO_ARCHIVE: &str = "daytona:auto-archive";

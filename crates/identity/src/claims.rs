@@ -46,7 +46,7 @@ pub struct CoveClaims {
     pub grants: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// There are labels, and they are too long for a token.
+    /// There are labels that are not in the token: too long, or the sandbox may have set them itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub labels_omitted: bool,
 }

@@ -190,6 +190,14 @@ impl KeySet {
         }
     }
 
+    /// Without those that have ended and that nobody has removed yet.
+    pub fn published(&self, now: i64) -> Jwks {
+        let living = self.keys.iter().skip(self.ended(now));
+        Jwks {
+            keys: living.map(|key| key.jwk()).collect(),
+        }
+    }
+
     /// Since when the next key must be there and has to sign, if there is to be one now.
     fn due(&self, now: i64) -> Option<i64> {
         match self.keys.last() {

@@ -9,7 +9,9 @@ use crate::spec::{SpecError, identity_text};
 /// Where a sandbox with an identity finds the metadata endpoint. Link-local, and not that of the clouds: tools
 /// that look for a cloud there must not take us for one.
 pub const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 100, 100);
-pub const METADATA_PORT: u16 = 80;
+/// Not 80: a listener on one address keeps programs inside from listening on that port of all addresses, and web
+/// servers do that. This one is registered for nothing and not in the range of ports for outgoing connections.
+pub const METADATA_PORT: u16 = 16910;
 /// The name of that address in `/etc/hosts`.
 pub const METADATA_NAME: &str = "cove.internal";
 

@@ -283,6 +283,14 @@ pub fn check_env(field: &'static str, env: &BTreeMap<String, String>) -> Result<
     Ok(())
 }
 
+/// Labels in which the server keeps what other APIs know of a sandbox. Its owner's callers see to them; a sandbox
+/// that labels itself can neither set nor remove them.
+pub const RESERVED_LABELS: [&str; 1] = ["daytona:"];
+
+pub fn is_reserved_label(key: &str) -> bool {
+    RESERVED_LABELS.iter().any(|prefix| key.starts_with(prefix))
+}
+
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), SpecError> {
     if labels.len() > LABELS_MAX {
         return Err(field_error(

@@ -1,4 +1,4 @@
-//! The metadata endpoint: what answers inside sandboxes at `http://cove.internal/`.
+//! The metadata endpoint: what answers inside sandboxes at `http://cove.internal:16910/`.
 //!
 //! Control gets each connection from the host together with the sandbox it came from; nothing in a request
 //! changes that. One request per connection. What a program was tricked into sending is refused: a request
@@ -13,8 +13,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use cove_api::ErrorCode;
 use cove_control::{Control, GuestStream, IdentityTokenRequest};
-use cove_model::SandboxId;
-use cove_model::identity::{METADATA_ADDRESS, METADATA_NAME};
+use cove_model::identity::{METADATA_ADDRESS, METADATA_NAME, METADATA_PORT};
+use cove_model::{Grant, SandboxId};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, FORWARDED, HOST, HeaderValue, VIA};
@@ -31,6 +31,7 @@ use crate::guard;
 pub const HEADER: &str = "cove-metadata";
 const HEADER_VALUE: &str = "true";
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// For all of a visit; a snapshot of a large disk takes longest.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(120);
 const HEADERS_MAX: usize = 64;
@@ -115,7 +116,8 @@ fn check<B>(request: &Request<B>) -> Result<(), Failure> {
         (Some(host), None) => host.to_str().unwrap_or_default(),
         _ => "",
     };
-    let host = host.strip_suffix(":80").unwrap_or(host);
+    let port = format!(":{METADATA_PORT}");
+    let host = host.strip_suffix(&port).unwrap_or(host);
     if host != METADATA_NAME && host != address {
         return Err(refused(format!("the header Host must be {METADATA_NAME}")));
     }
@@ -158,8 +160,10 @@ fn query<T: serde::de::DeserializeOwned>(uri: &hyper::Uri) -> Result<T, Failure>
 }
 
 async fn body<T: serde::de::DeserializeOwned>(body: Incoming) -> Result<T, Failure> {
-    let collected = Limited::new(body, BODY_MAX).collect().await;
+    let collected = Limited::new(body, BODY_MAX).collect();
+    let collected = tokio::time::timeout(BODY_TIMEOUT, collected).await;
     let bytes = collected
+        .map_err(|_| Failure::new(ErrorCode::TimedOut, "the body did not come in time"))?
         .map_err(|_| Failure::invalid("the body cannot be read or is too long"))?
         .to_bytes();
     let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes };
@@ -175,6 +179,18 @@ fn reply(status: StatusCode, value: &Value) -> Result<Response, Failure> {
     response.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))
 }
 
+/// What a sandbox must have been granted before the rest of its request is read.
+fn needed(method: &Method, path: &str) -> Option<Grant> {
+    Some(match (method, path) {
+        (&Method::POST, "/v1/snapshot") => Grant::Snapshot,
+        (&Method::POST, "/v1/fork") => Grant::Fork,
+        (&Method::POST, "/v1/keep-awake") => Grant::KeepAwake,
+        (&Method::PUT, "/v1/labels") => Grant::Label,
+        (&Method::POST, "/v1/end") => Grant::End,
+        _ => return None,
+    })
+}
+
 async fn answer(
     control: &Control,
     id: &SandboxId,
@@ -185,6 +201,9 @@ async fn answer(
     let path = head.uri.path().to_owned();
     if path != "/v1/token" {
         let NoFields {} = query(&head.uri)?;
+    }
+    if let Some(grant) = needed(&head.method, &path) {
+        control.require_grant(id, grant).await?;
     }
     match (&head.method, path.as_str()) {
         (&Method::GET, "/v1/whoami") => {
@@ -222,12 +241,14 @@ async fn answer(
             reply(StatusCode::OK, &value)
         }
         (&Method::GET, "/v1/quota") => {
-            let (quota, used) = control.my_quota(id).await?;
+            let (limits, lifetime_left_s) = control.my_limits(id).await?;
             let value = json!({
-                "sandboxes": { "limit": quota.sandboxes, "used": used.sandboxes },
-                "cpu_milli": { "limit": quota.cpu_milli, "used": used.cpu_milli },
-                "memory_mb": { "limit": quota.memory_mb, "used": used.memory_mb },
-                "disk_mb": { "limit": quota.disk_mb, "used": used.disk_mb },
+                "cpu": limits.cpu,
+                "memory_mb": limits.memory_mb,
+                "memory_max_mb": limits.memory_max_mb,
+                "disk_mb": limits.disk_mb,
+                "pids": limits.pids,
+                "lifetime_left_s": lifetime_left_s,
             });
             reply(StatusCode::OK, &value)
         }
@@ -281,7 +302,11 @@ mod tests {
     #[test]
     fn a_request_of_a_program_inside_passes() {
         assert!(asked(&GOOD, "/v1/whoami"));
-        for host in ["cove.internal:80", "169.254.100.100", "169.254.100.100:80"] {
+        for host in [
+            "cove.internal:16910",
+            "169.254.100.100",
+            "169.254.100.100:16910",
+        ] {
             assert!(asked(&[("host", host), GOOD[1]], "/v1/whoami"), "{host}");
         }
     }
@@ -311,6 +336,7 @@ mod tests {
             "127.0.0.1",
             "cove.internal.evil.example",
             "cove.internal:8080",
+            "cove.internal:80",
             "",
         ] {
             assert!(!asked(&[("host", host), GOOD[1]], "/v1/whoami"), "{host}");

@@ -282,7 +282,7 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Lets the sandbox ask who it is, at `http://cove.internal/`. */
+            /** @description Lets the sandbox ask who it is, at `http://cove.internal:16910/`. */
             identity?: components["schemas"]["Identity"] | null;
             /** @description Name or id of an image; default: `debian`. */
             image?: string | null;

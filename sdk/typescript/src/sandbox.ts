@@ -95,7 +95,7 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions {
   /** What it can reach. Default: `"none"`. */
   network?: Network | undefined;
   isolation?: string | undefined;
-  /** Lets it ask who it is, and have identity tokens, at `http://cove.internal/`. `{}` grants nothing else. */
+  /** Lets it ask who it is, and have identity tokens, at `http://cove.internal:16910/`. `{}` grants nothing else. */
   identity?: Identity | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;

@@ -105,7 +105,7 @@ pub struct CreateOptions {
 
 #[derive(Debug, Clone, Args)]
 pub struct IdentityOptions {
-    /// Let it ask who it is, and have identity tokens, at http://cove.internal/
+    /// Let it ask who it is, and have identity tokens, at http://cove.internal:16910/
     #[arg(long)]
     pub identity: bool,
     /// Let it do this to itself: snapshot, fork, keep_awake, label or end

@@ -16,7 +16,7 @@ fn send(cove: &Cove, name: &str, first: &str, headers: &[&str], body: &str) -> S
         request.push_str(&format!("{header}\\r\\n"));
     }
     request.push_str(&format!("content-length: {}\\r\\n\\r\\n{body}", body.len()));
-    let script = format!("printf '%b' '{request}' | nc -w 20 169.254.100.100 80");
+    let script = format!("printf '%b' '{request}' | nc -w 20 169.254.100.100 16910");
     let output = cove.run(["exec", name, "--", "sh", "-c", &script]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -80,7 +80,7 @@ fn a_sandbox_learns_who_it_is_and_does_what_it_was_granted() {
         "-",
         "--header",
         MARK,
-        "http://cove.internal/v1/whoami",
+        "http://cove.internal:16910/v1/whoami",
     ]);
     assert!(by_name.contains(&id), "{by_name}");
 
@@ -97,7 +97,10 @@ fn a_sandbox_learns_who_it_is_and_does_what_it_was_granted() {
     assert_eq!(claims["cove"]["task"], "tests");
     let (got, quota) = ask(&cove, "box", "GET /v1/quota", "");
     assert_eq!(got, 200);
-    assert_eq!(quota["sandboxes"]["used"], 1);
+    // Its own limits; what its organisation has is not for guests.
+    assert_eq!(quota["memory_mb"], 128);
+    assert!(quota["lifetime_left_s"].is_null(), "{quota}");
+    assert!(quota["sandboxes"].is_null(), "{quota}");
 
     // What it was granted, and what it was not.
     let labels = r#"{"labels":{"phase":"two"}}"#;
@@ -147,6 +150,8 @@ fn a_sandbox_learns_who_it_is_and_does_what_it_was_granted() {
     assert_ne!(copy, id);
     assert_eq!(whoami(&cove, &copy), copy);
     assert_eq!(whoami(&cove, "box"), id);
+    // It was made by a guest: it may make no more.
+    assert_eq!(ask(&cove, &copy, "POST /v1/fork", "").0, 403);
 
     // Without an identity there is no endpoint, and the others' is out of reach.
     create(&cove, "plain", &[]);
@@ -209,7 +214,7 @@ fn a_copy_of_memory_cannot_go_on_with_a_connection_of_the_original() {
     // A request whose end is still to come when it is copied; who asks keeps what it is told.
     let held = "(printf '%b' 'GET /v1/whoami HTTP/1.1\\r\\nhost: cove.internal\\r\\ncove-metadata: true\\r\\n'; \
         : > /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf '%b' '\\r\\n'; sleep 20) \
-        | nc 169.254.100.100 80 > /tmp/told; : > /tmp/ended";
+        | nc 169.254.100.100 16910 > /tmp/told; : > /tmp/ended";
     cove.ok(["exec", "box", "--detach", "--", "sh", "-c", held]);
     let has = |name: &str, file: &str| {
         let found = cove.run(["exec", name, "--", "test", "-e", file]);
@@ -225,4 +230,94 @@ fn a_copy_of_memory_cannot_go_on_with_a_connection_of_the_original() {
     let copy = whoami(&cove, "copy");
     assert_ne!(copy, id);
     assert_eq!(whoami(&cove, "box"), id);
+}
+
+#[test]
+fn memory_that_runs_out_does_not_end_the_endpoint() {
+    let cove = Cove::start();
+    let id = create(&cove, "box", &["--identity"]);
+    assert_eq!(whoami(&cove, "box"), id);
+    let hungry = "dd if=/dev/zero of=/dev/null bs=512M count=1";
+    let killed = cove.run(["exec", "box", "--", "sh", "-c", hungry]);
+    assert!(!killed.status.success(), "{killed:?}");
+    wait_for("the kernel's word about it", || {
+        let events = cove.ok(["--json", "events", "box"]);
+        events.contains("\"oom\"").then_some(())
+    });
+    assert_eq!(whoami(&cove, "box"), id);
+}
+
+#[test]
+fn the_endpoint_leaves_port_80_to_programs_inside() {
+    let cove = Cove::start();
+    let id = create(&cove, "box", &["--identity"]);
+    for (address, file) in [("0.0.0.0:80", "four"), ("80", "any")] {
+        let script = format!(
+            "mkdir -p /web/{file} && echo {file} > /web/{file}/index.html && httpd -p {address} -h /web/{file} \\
+            && wget -q -O - http://127.0.0.1/ && kill $(pidof httpd)"
+        );
+        let told = cove.ok(["exec", "box", "--", "sh", "-c", &script]);
+        assert_eq!(told.trim(), file);
+        wait_for("the web server's end", || {
+            let found = cove.run(["exec", "box", "--", "pidof", "httpd"]);
+            (!found.status.success()).then_some(())
+        });
+    }
+    assert_eq!(whoami(&cove, "box"), id);
+}
+
+#[test]
+fn what_was_not_granted_is_refused_before_the_body_and_a_slow_body_ends() {
+    let cove = Cove::start();
+    create(&cove, "box", &["--identity", "--grant", "label"]);
+    // Says that a body follows and sends none, with its half of the connection open.
+    let hold = |first: &str| {
+        let script = format!(
+            "(printf '%b' '{first} HTTP/1.1\\r\\nhost: cove.internal\\r\\n{MARK}\\r\\ncontent-length: 9\\r\\n\\r\\n'; \
+            sleep 20) | timeout 20 nc 169.254.100.100 16910"
+        );
+        let output = cove.run(["exec", "box", "--", "sh", "-c", &script]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let answer = hold("POST /v1/end");
+    assert_eq!(status(&answer), 403, "{answer}");
+    let answer = hold("PUT /v1/labels");
+    assert!(matches!(status(&answer), 408 | 504), "{answer}");
+}
+
+#[test]
+fn a_program_that_holds_the_port_costs_a_restored_sandbox_nothing() {
+    let Some(cove) = super::memory::quick() else {
+        return;
+    };
+    create(&cove, "plain", &[]);
+    cove.ok([
+        "exec",
+        "plain",
+        "--",
+        "httpd",
+        "-p",
+        "0.0.0.0:16910",
+        "-h",
+        "/",
+    ]);
+    cove.ok(["snapshot", "plain", "--memory", "--name", "hot"]);
+    let args = [
+        "create",
+        "--snapshot",
+        "hot",
+        "--with-memory",
+        "--name",
+        "box",
+        "--identity",
+    ];
+    let made = cove.json(args);
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(made["state"], "running", "{made}");
+    // Once the port is free the endpoint is there.
+    cove.ok(["exec", "box", "--", "killall", "httpd"]);
+    wait_for("the endpoint", || {
+        let (got, me) = ask(&cove, "box", "GET /v1/whoami", "");
+        (got == 200 && me["id"] == id).then_some(())
+    });
 }

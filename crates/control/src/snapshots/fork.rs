@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use cove_model::{HostId, SandboxId, SandboxSpec};
+use cove_model::spec::is_reserved_label;
+use cove_model::{Grant, HostId, SandboxId, SandboxSpec};
 use cove_runner_api::FromSnapshot;
-use cove_store::{Scope, SnapshotKind, SnapshotRecord, SnapshotState};
+use cove_store::{SandboxRecord, Scope, SnapshotKind, SnapshotRecord, SnapshotState};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
@@ -27,6 +28,8 @@ pub struct ForkRequest {
     pub children: Children,
     /// Two requests with the same key within a day are one, down to each child.
     pub idempotency_key: Option<String>,
+    /// A sandbox asks for itself: see [`Control::restrain`].
+    pub by_itself: bool,
 }
 
 impl Default for ForkRequest {
@@ -36,6 +39,7 @@ impl Default for ForkRequest {
             memory: false,
             children: Children::default(),
             idempotency_key: None,
+            by_itself: false,
         }
     }
 }
@@ -107,6 +111,10 @@ impl Control {
         let parent = self.reread_any(&found.id, which).await?;
         let parent = self.settled(&parent).await?;
         require_settled(&parent, "fork")?;
+        let spec = match request.by_itself {
+            true => self.restrain(&parent)?,
+            false => parent.spec.clone(),
+        };
         let wish = Wish {
             kind: SnapshotKind::Fork,
             memory: request.memory,
@@ -116,7 +124,7 @@ impl Control {
         let held = self.0.guards.hold(&taken.snapshot.id).await?;
         drop(turn);
         let children = self
-            .make_children(principal, &taken.snapshot, &parent.spec, &request)
+            .make_children(principal, &taken.snapshot, &spec, &request)
             .await;
         drop(held);
         // Whoever repeats the request gets the children that are missing from the same state.
@@ -125,6 +133,29 @@ impl Control {
             self.drop_fork_point(taken.snapshot);
         }
         Ok(children)
+    }
+
+    /// What a sandbox may make of itself: the children are granted nothing, since each could make more, and end
+    /// when it would have. Labels that it may have set itself are not passed on: tokens of the children would
+    /// sign them.
+    fn restrain(&self, parent: &SandboxRecord) -> Result<SandboxSpec, ControlError> {
+        let mut spec = parent.spec.clone();
+        if let Some(identity) = &mut spec.identity {
+            if identity.allows(Grant::Label) {
+                spec.labels.retain(|key, _| is_reserved_label(key));
+            }
+            identity.grants.clear();
+        }
+        spec.lifecycle.max_lifetime_s = match self.lifetime_left(parent) {
+            Some(0) => {
+                return Err(ControlError::new(
+                    ErrorCode::Conflict,
+                    "the time of this sandbox is over",
+                ));
+            }
+            left => left,
+        };
+        Ok(spec)
     }
 
     pub(super) async fn fork_from(

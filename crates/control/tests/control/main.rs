@@ -14,6 +14,7 @@ mod images;
 mod interrupted;
 mod keys;
 mod logins;
+mod metadata;
 mod metering;
 mod quarantine;
 mod quota;

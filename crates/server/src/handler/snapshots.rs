@@ -114,6 +114,7 @@ fn fork_request(headers: &HeaderMap, body: Fork) -> Result<ForkRequest, Failure>
             labels: body.labels,
         },
         idempotency_key: idempotency_key(headers)?,
+        by_itself: false,
     })
 }
 
