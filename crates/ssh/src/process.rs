@@ -120,8 +120,14 @@ impl Session {
         }
     }
 
+    /// Before the end of its output: a client that has read all of that may close the channel, and then no
+    /// status can be sent any more.
     async fn tell_exit(&self, exit: &Exit) {
+        self.send_exit(exit).await;
         self.write.eof().await.ok();
+    }
+
+    async fn send_exit(&self, exit: &Exit) {
         let id = self.write.id();
         if exit.signal == 0 {
             let code = u32::try_from(exit.code).unwrap_or(NOT_STARTED);
@@ -147,8 +153,8 @@ impl Session {
         let told = async {
             let sent = self.write.extended_data_bytes(STDERR, Bytes::from(text));
             sent.await.ok();
-            self.write.eof().await.ok();
             self.write.exit_status(NOT_STARTED).await.ok();
+            self.write.eof().await.ok();
             self.write.close().await.ok();
         };
         tokio::select! {
