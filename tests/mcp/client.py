@@ -74,24 +74,24 @@ async def work(client):
         text = result.structured_content["stdout"]
         assert text.startswith("1\n2\n") and text.endswith("20000\n") and "bytes left out" in text, text
 
-        await call(client, "file_write", sandbox=box, path="/work/a/notes.txt", text="one\ntwo\ntwo\n")
-        await refused(client, "file_edit", "2 times", sandbox=box, path="/work/a/notes.txt", old_text="two", new_text="x")
-        await call(client, "file_edit", sandbox=box, path="/work/a/notes.txt", old_text="one", new_text="three")
-        read = await call(client, "file_read", sandbox=box, path="/work/a/notes.txt")
+        await call(client, "file_write", sandbox=box, path="/project/a/notes.txt", text="one\ntwo\ntwo\n")
+        await refused(client, "file_edit", "2 times", sandbox=box, path="/project/a/notes.txt", old_text="two", new_text="x")
+        await call(client, "file_edit", sandbox=box, path="/project/a/notes.txt", old_text="one", new_text="three")
+        read = await call(client, "file_read", sandbox=box, path="/project/a/notes.txt")
         assert read.content[0].text == "three\ntwo\ntwo\n", read
-        read = await call(client, "file_read", sandbox=box, path="/work/a/notes.txt", offset=6, max_bytes=3)
+        read = await call(client, "file_read", sandbox=box, path="/project/a/notes.txt", offset=6, max_bytes=3)
         assert read.structured_content["text"] == "two", read
-        found = await call(client, "file_search", sandbox=box, path="/work", text="thr.e", name="*.txt")
-        assert found.structured_content["lines"] == ["/work/a/notes.txt:1:three"], found
-        listed = await call(client, "file_list", sandbox=box, path="/work", depth=2)
-        assert [e["path"] for e in listed.structured_content["entries"]] == ["/work/a", "/work/a/notes.txt"], listed
+        found = await call(client, "file_search", sandbox=box, path="/project", text="thr.e", name="*.txt")
+        assert found.structured_content["lines"] == ["/project/a/notes.txt:1:three"], found
+        listed = await call(client, "file_list", sandbox=box, path="/project", depth=2)
+        assert [e["path"] for e in listed.structured_content["entries"]] == ["/project/a", "/project/a/notes.txt"], listed
 
         taken = (await call(client, "snapshot_create", sandbox=box)).structured_content
-        await call(client, "run", sandbox=box, command="rm -r /work")
+        await call(client, "run", sandbox=box, command="rm -r /project")
         await call(client, "sandbox_rollback", sandbox=box, snapshot=taken["id"])
-        await call(client, "file_read", sandbox=box, path="/work/a/notes.txt")
+        await call(client, "file_read", sandbox=box, path="/project/a/notes.txt")
         fork = (await call(client, "sandbox_fork", sandbox=box)).structured_content["sandboxes"][0]["id"]
-        await call(client, "file_read", sandbox=fork, path="/work/a/notes.txt")
+        await call(client, "file_read", sandbox=fork, path="/project/a/notes.txt")
         await call(client, "sandbox_delete", sandbox=fork)
 
         started = await call(client, "run", sandbox=box, command="sleep 1000", wait_s=0)

@@ -61,6 +61,17 @@ async fn repeat_and_settle(plane: &mut Plane) {
     assert_eq!(plane.runner.ids(), [kept.id]);
 }
 
+/// A create that is answered as failed because its audit record cannot be written.
+async fn fail_to_record(plane: &Plane) {
+    plane.break_audit();
+    let failed = plane
+        .control
+        .create_sandbox(&plane.root, keyed(named("agent")))
+        .await;
+    assert!(failed.is_err());
+    plane.sql("DROP TRIGGER broken");
+}
+
 #[tokio::test]
 async fn a_create_repeated_after_a_commit_without_an_answer_has_a_machine() {
     let mut plane = Plane::new().await;
@@ -86,26 +97,14 @@ async fn a_create_repeated_after_a_commit_without_an_answer_has_a_machine() {
 #[tokio::test]
 async fn a_create_repeated_after_its_record_could_not_be_written_keeps_its_sandbox() {
     let mut plane = Plane::new().await;
-    plane.break_audit();
-    let failed = plane
-        .control
-        .create_sandbox(&plane.root, keyed(named("agent")))
-        .await;
-    assert!(failed.is_err());
-    plane.sql("DROP TRIGGER broken");
+    fail_to_record(&plane).await;
     repeat_and_settle(&mut plane).await;
 }
 
 #[tokio::test]
 async fn a_create_whose_record_could_not_be_written_leaves_its_key_free() {
     let mut plane = Plane::new().await;
-    plane.break_audit();
-    let failed = plane
-        .control
-        .create_sandbox(&plane.root, keyed(named("agent")))
-        .await;
-    assert!(failed.is_err());
-    plane.sql("DROP TRIGGER broken");
+    fail_to_record(&plane).await;
     plane.go();
     plane.wait_gone("agent").await;
     let repeated = plane
