@@ -9,6 +9,7 @@ pub mod code;
 pub mod identity;
 pub mod lifecycle;
 pub mod sandbox;
+pub mod secret;
 pub mod snapshot;
 pub mod ssh;
 pub mod work;
@@ -17,6 +18,7 @@ pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
 pub use code::CodeCommand;
 pub use identity::IdentityCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
+pub use secret::SecretCommand;
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use ssh::{SshArgs, SshKeyCommand};
 pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
@@ -215,6 +217,9 @@ pub enum Command {
     /// Identity tokens of sandboxes, for clouds and services that trust this server
     #[command(subcommand)]
     Identity(IdentityCommand),
+    /// Secrets, kept sealed and bound to hosts
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Log in to a sandbox with this machine's ssh, or make a token to log in with
     Ssh(SshArgs),
     /// Public keys that may log in over SSH

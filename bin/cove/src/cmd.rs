@@ -25,6 +25,7 @@ pub mod offline;
 pub mod quarantine;
 pub mod run;
 pub mod sandboxes;
+pub mod secret;
 pub mod shell;
 pub mod snapshots;
 pub mod ssh;
@@ -118,6 +119,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             bind,
         } => done(forward::run(&client, &sandbox, &ports, bind, json).await),
         Command::Identity(command) => done(identity::run(&client, command, json).await),
+        Command::Secret(command) => done(secret::run(&client, command, json).await),
         Command::Ssh(args) => ssh::run(&client, &args, json).await,
         Command::SshKey(command) => done(ssh::key(&client, command, json).await),
         Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),

@@ -20,6 +20,7 @@ pub mod process;
 pub mod quarantine;
 pub mod route;
 pub mod sandbox;
+pub mod secret;
 pub mod snapshot;
 pub mod ssh;
 pub mod tenancy;

@@ -216,11 +216,7 @@ impl Route {
 
 /// Routes the design names that have nothing behind them yet. They answer `unsupported` with this
 /// text to whoever has a good key, and are not in the OpenAPI document.
-pub const PLANNED: &[(Verb, &str, &str)] = &[
-    (Verb::Get, "/v1/secrets", "secrets"),
-    (Verb::Post, "/v1/secrets", "secrets"),
-    (Verb::Delete, "/v1/secrets/{secret}", "secrets"),
-];
+pub const PLANNED: &[(Verb, &str, &str)] = &[(Verb::Get, "/v1/approvals", "approvals")];
 
 macro_rules! operations {
     ($($name:ident = $text:literal,)*) => {
@@ -297,6 +293,10 @@ operations! {
     ListSshKeys = "ssh_key.list",
     AddSshKey = "ssh_key.add",
     RemoveSshKey = "ssh_key.remove",
+    ListSecrets = "secret.list",
+    SetSecret = "secret.set",
+    RotateSecretKeys = "secret.rotate",
+    RemoveSecret = "secret.remove",
     ListImages = "image.list",
     AddImage = "image.add",
     GetImage = "image.get",

@@ -15,6 +15,7 @@ mod identity;
 mod ports;
 mod processes;
 mod sandboxes;
+mod secrets;
 mod snapshots;
 mod ssh;
 mod stream;

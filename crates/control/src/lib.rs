@@ -48,6 +48,7 @@ pub mod quarantine;
 mod reach;
 mod reconcile;
 pub mod sandboxes;
+mod secrets;
 pub mod shares;
 pub mod snapshots;
 pub mod ssh;
@@ -71,9 +72,10 @@ pub use cove_runner_api::{
 };
 pub use cove_store::{
     AuditHead, AuditRecord, ChainBreak, Holding, Key, Operations, Organisation, Page, PageRequest,
-    Period, Quota, SandboxFilter, SandboxUsage, Scope, SnapshotFacts, SnapshotKind, SnapshotRecord,
-    SnapshotState, SshKey, StoredEvent, Usage,
+    Period, Quota, SandboxFilter, SandboxUsage, Scope, SecretRecord, SecretUsage, SnapshotFacts,
+    SnapshotKind, SnapshotRecord, SnapshotState, SshKey, StoredEvent, Usage,
 };
+pub use cove_vault::Zeroizing;
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
 pub use figures::TableSize;
@@ -88,6 +90,7 @@ pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
+pub use secrets::SetSecret;
 pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
     Base, Children, ForkRequest, Imported, RolledBack, Source, TakeSnapshot, Taken, Timeline,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{ImageId, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State};
+use cove_model::secret::OrgKeys;
+use cove_model::{ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
@@ -250,6 +251,14 @@ impl RunnerApi for Engine {
         spawn_blocking(move || engine.check_pool())
             .await
             .map_err(internal)?
+    }
+
+    async fn make_secret_keys(&self, org: &OrgId) -> Result<OrgKeys, RunnerError> {
+        self.new_secret_keys(org).await
+    }
+
+    async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
+        self.rewrapped_secret_keys(keys).await
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

@@ -43,6 +43,11 @@ pub struct EngineConfig {
     pub tenant_private_ranges: Vec<Cidr>,
     /// Directories from which images may be imported; what lies elsewhere is refused.
     pub import_dirs: Vec<PathBuf>,
+    /// The host's key, which wraps the keys of organisations' secrets; absent: `secret.key` in the data directory,
+    /// made when it is missing.
+    pub secret_key_file: Option<PathBuf>,
+    /// A program with its arguments that prints that key instead; empty: none.
+    pub secret_key_command: Vec<String>,
     /// Ed25519 keys of other hosts whose exported memory is restored here; this host's own always is.
     pub trusted_keys: Vec<[u8; 32]>,
 }
@@ -86,6 +91,8 @@ impl EngineConfig {
             plain_registries: Vec::new(),
             tenant_private_ranges: Vec::new(),
             import_dirs: Vec::new(),
+            secret_key_file: None,
+            secret_key_command: Vec::new(),
             trusted_keys: Vec::new(),
         }
     }

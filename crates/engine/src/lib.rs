@@ -50,6 +50,7 @@ mod repair;
 mod reserve;
 mod rollback;
 mod sandbox;
+mod secrets;
 mod snapshots;
 mod template;
 mod tiers;

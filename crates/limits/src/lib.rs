@@ -168,6 +168,19 @@ pub const AUDIENCE_MAX: usize = 512;
 pub const IDENTITY_TEXT_MAX: usize = 256;
 /// An SSH public key in the form of an `authorized_keys` line.
 pub const SSH_PUBLIC_KEY_MAX: usize = 4096;
+/// Secrets of one organisation, bytes of a value, and hosts that one is bound to. Answers are scrubbed of values, so
+/// that one must not be so short that other text has it too.
+pub const SECRETS_MAX: usize = 256;
+pub const SECRET_NAME_MAX: usize = 64;
+pub const SECRET_VALUE_MIN: usize = 8;
+pub const SECRET_VALUE_MAX: usize = 8 * KIB;
+pub const SECRET_HOSTS_MAX: usize = 16;
+/// The name of a header, a query parameter or a variable that holds a secret.
+pub const SECRET_PLACE_MAX: usize = 64;
+/// How a secret is used, with the name of its place.
+pub const SECRET_USE_MAX: usize = 80;
+/// Secrets that one sandbox holds.
+pub const SECRETS_PER_SANDBOX_MAX: usize = 32;
 /// Scopes of a key.
 pub const SCOPES_MAX: usize = 4;
 pub const QUOTA_CPU_MAX: f64 = 1e9;

@@ -18,6 +18,7 @@ pub mod network;
 pub mod rate;
 pub mod resources;
 pub mod scope;
+pub mod secret;
 pub mod snapshot;
 pub mod spec;
 

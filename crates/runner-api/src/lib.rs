@@ -7,7 +7,8 @@
 #![forbid(unsafe_code)]
 
 use async_trait::async_trait;
-use cove_model::{Event, NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::secret::OrgKeys;
+use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 
 pub mod clock;
 pub mod stream;
@@ -101,6 +102,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn image_job(&self, id: &str) -> Result<ImageJob, RunnerError>;
     /// Refused while a sandbox uses it.
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError>;
+
+    /// New keys of an organisation for its secrets, wrapped by the host's key.
+    async fn make_secret_keys(&self, org: &OrgId) -> Result<OrgKeys, RunnerError>;
+    /// The same keys, wrapped by the newest key of the host.
+    async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError>;
 
     /// Which host this is, from its data directory. A caller that draws conclusions from what a host does not
     /// have asks this first.

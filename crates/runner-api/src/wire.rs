@@ -9,7 +9,8 @@
 //! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
 //! away cancels questions, never changes: those run to their end.
 
-use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::secret::OrgKeys;
+use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -130,6 +131,12 @@ enum Request {
     RemoveImage {
         id: String,
     },
+    MakeSecretKeys {
+        org: OrgId,
+    },
+    RewrapSecretKeys {
+        keys: OrgKeys,
+    },
     Identity,
     Check,
     Host,
@@ -171,6 +178,8 @@ impl Request {
             | Self::Egress { .. }
             | Self::Images
             | Self::ImageJob { .. }
+            | Self::MakeSecretKeys { .. }
+            | Self::RewrapSecretKeys { .. }
             | Self::Identity
             | Self::Check
             | Self::Host => false,

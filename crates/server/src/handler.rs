@@ -22,6 +22,7 @@ pub mod ports;
 pub mod processes;
 pub mod quarantine;
 pub mod sandboxes;
+pub mod secrets;
 pub mod snapshots;
 pub mod ssh;
 pub mod tenancy;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
     attach, code, egress, events, exec, files, host, identity, images, ports, processes,
-    quarantine, sandboxes, snapshots, ssh, tenancy, tree,
+    quarantine, sandboxes, secrets, snapshots, ssh, tenancy, tree,
 };
 use crate::mcp;
 use crate::state::App;
@@ -118,6 +118,10 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::ListSshKeys => on(verb, ssh::list_keys),
         Op::AddSshKey => on(verb, ssh::add_key),
         Op::RemoveSshKey => on(verb, ssh::remove_key),
+        Op::ListSecrets => on(verb, secrets::list),
+        Op::SetSecret => on(verb, secrets::set),
+        Op::RotateSecretKeys => on(verb, secrets::rotate),
+        Op::RemoveSecret => on(verb, secrets::remove),
         Op::CreateCodeContext => on(verb, code::create),
         Op::ListCodeContexts => on(verb, code::list),
         Op::RemoveCodeContext => on(verb, code::remove),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cove_model::secret::OrgKeys;
 use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
@@ -344,6 +345,25 @@ pub trait Store: Send + Sync + 'static {
     /// Of every organisation that has it, expired or not.
     async fn ssh_keys_by_fingerprint(&self, fingerprint: &str) -> Result<Vec<SshKey>, StoreError>;
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError>;
+
+    /// Keeps the keys of an organisation unless it has some; answers those that it has.
+    async fn keep_secret_keys(&self, keys: &OrgKeys) -> Result<OrgKeys, StoreError>;
+    /// The same keys in another wrapping; `Stale` when they are not the same.
+    async fn rewrap_secret_keys(&self, keys: &OrgKeys) -> Result<(), StoreError>;
+    async fn secret_keys(&self, org: &OrgId) -> Result<Option<OrgKeys>, StoreError>;
+    async fn all_secret_keys(&self) -> Result<Vec<OrgKeys>, StoreError>;
+    /// The next version of a secret, or its first; `Stale` when its version is not the next.
+    async fn put_secret(&self, secret: &SecretRecord) -> Result<SecretRecord, StoreError>;
+    async fn secret(&self, org: &OrgId, name: &str) -> Result<Option<SecretRecord>, StoreError>;
+    async fn secrets(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<SecretRecord>, StoreError>;
+    async fn remove_secret(&self, org: &OrgId, name: &str) -> Result<(), StoreError>;
+    async fn note_secret_uses(&self, org: &OrgId, uses: &[SecretUsage]) -> Result<(), StoreError>;
+    /// Who used it, the latest first.
+    async fn secret_uses(&self, org: &OrgId, name: &str) -> Result<Vec<SecretUsage>, StoreError>;
 
     /// Notes a reading of the host's clocks and answers how readings of its boot lie on the axis of time
     /// that passed. Within a boot that is exact; between two the wall clock counts, and never backwards.

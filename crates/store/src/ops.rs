@@ -9,6 +9,7 @@ pub mod images;
 pub mod keys;
 pub mod organisations;
 pub mod sandboxes;
+pub mod secrets;
 pub mod shares;
 pub mod snapshots;
 pub mod ssh_keys;

@@ -16,6 +16,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     EVENT_HEADS,
     STEADY,
     HOSTS,
+    SECRETS,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -142,6 +143,21 @@ const HOSTS: &[&str] = &[
         LTRIM(LTRIM(value, '0123456789'), ' ')
         FROM settings WHERE name = 'host_event_position'",
     "DELETE FROM settings WHERE name = 'host_event_position'",
+];
+
+/// Secrets, sealed; the keys they are sealed to, wrapped by a key that is not in the database; who used them.
+const SECRETS: &[&str] = &[
+    "CREATE TABLE secret_keys (
+        org TEXT PRIMARY KEY REFERENCES organisations(id), keys TEXT NOT NULL)",
+    "CREATE TABLE secrets (
+        org TEXT NOT NULL REFERENCES organisations(id), name TEXT NOT NULL, id TEXT NOT NULL,
+        version BIGINT NOT NULL, binding TEXT NOT NULL, sealed TEXT NOT NULL,
+        created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, last_used_at BIGINT,
+        uses BIGINT NOT NULL, PRIMARY KEY (org, name))",
+    "CREATE INDEX secrets_by_age ON secrets (org, created_at, id)",
+    "CREATE TABLE secret_uses (
+        org TEXT NOT NULL, secret TEXT NOT NULL, sandbox TEXT NOT NULL, uses BIGINT NOT NULL,
+        last_used_at BIGINT NOT NULL, PRIMARY KEY (org, secret, sandbox))",
 ];
 
 const FIRST: &[&str] = &[

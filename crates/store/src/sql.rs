@@ -223,6 +223,7 @@ id_values!(
     cove_model::OrgId,
     cove_model::KeyId,
     cove_model::SandboxId,
+    cove_model::SecretId,
     cove_model::SnapshotId,
     cove_model::ImageId
 );

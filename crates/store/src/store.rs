@@ -3,21 +3,22 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
+use cove_model::secret::OrgKeys;
 use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, hosts, image_jobs, images, keys, organisations, sandboxes, shares, snapshots,
-    ssh_keys, steady, sweep, usage,
+    audit, events, hosts, image_jobs, images, keys, organisations, sandboxes, secrets, shares,
+    snapshots, ssh_keys, steady, sweep, usage,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
     AuditHead, AuditJournal, AuditRecord, BootReading, Created, HostPosition, IdempotencyKey,
     ImageGrant, ImageJobRecord, JournalEntry, Key, Moment, NewEvent, Operations, Organisation,
     Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
-    SandboxRecord, SandboxRef, SandboxUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
-    SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store, StoreError,
-    StoredEvent, Usage, UsageSample,
+    SandboxRecord, SandboxRef, SandboxUsage, SecretRecord, SecretUsage, SnapshotChange,
+    SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample, SshKey,
+    SteadyAxis, Store, StoreError, StoredEvent, Usage, UsageSample,
 };
 
 pub struct SqlStore<B> {
@@ -559,6 +560,52 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn remove_ssh_key(&self, org: &OrgId, id: &KeyId) -> Result<(), StoreError> {
         self.flushed(ssh_keys::Remove(org.clone(), id.clone()))
             .await
+    }
+
+    async fn keep_secret_keys(&self, keys: &OrgKeys) -> Result<OrgKeys, StoreError> {
+        self.flushed(secrets::KeepKeys(keys.clone())).await
+    }
+
+    async fn rewrap_secret_keys(&self, keys: &OrgKeys) -> Result<(), StoreError> {
+        self.flushed(secrets::RewrapKeys(keys.clone())).await
+    }
+
+    async fn secret_keys(&self, org: &OrgId) -> Result<Option<OrgKeys>, StoreError> {
+        self.read(secrets::Keys(org.clone())).await
+    }
+
+    async fn all_secret_keys(&self) -> Result<Vec<OrgKeys>, StoreError> {
+        self.read(secrets::AllKeys).await
+    }
+
+    async fn put_secret(&self, secret: &SecretRecord) -> Result<SecretRecord, StoreError> {
+        self.flushed(secrets::Put(secret.clone())).await
+    }
+
+    async fn secret(&self, org: &OrgId, name: &str) -> Result<Option<SecretRecord>, StoreError> {
+        self.read(secrets::Get(org.clone(), name.to_owned())).await
+    }
+
+    async fn secrets(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<SecretRecord>, StoreError> {
+        self.read(secrets::List(org.clone(), page.clone())).await
+    }
+
+    async fn remove_secret(&self, org: &OrgId, name: &str) -> Result<(), StoreError> {
+        self.flushed(secrets::Remove(org.clone(), name.to_owned()))
+            .await
+    }
+
+    async fn note_secret_uses(&self, org: &OrgId, uses: &[SecretUsage]) -> Result<(), StoreError> {
+        self.written(secrets::NoteUses(org.clone(), uses.to_vec()))
+            .await
+    }
+
+    async fn secret_uses(&self, org: &OrgId, name: &str) -> Result<Vec<SecretUsage>, StoreError> {
+        self.read(secrets::Uses(org.clone(), name.to_owned())).await
     }
 
     async fn read_steady(&self, reading: &BootReading) -> Result<SteadyAxis, StoreError> {

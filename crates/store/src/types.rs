@@ -10,9 +10,11 @@ use cove_model::{
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
+mod secret;
 mod snapshot;
 
 pub use cove_model::{Scope, SnapshotKind};
+pub use secret::*;
 pub use snapshot::*;
 
 /// What a database was asked for.

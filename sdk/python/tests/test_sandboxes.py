@@ -186,6 +186,20 @@ def test_keys_are_made_and_revoked() -> None:
     assert added.id not in [one.id for one in client.ssh_keys()]
 
 
+def test_secrets_are_kept_and_not_shown() -> None:
+    client = cove.Client.default()
+    value = "canary-python-0123456789"
+    first = client.set_secret("python-tests", value, hosts=["api.example.com"], use="header:x-api-key")
+    again = client.set_secret("python-tests", value, hosts=["api.example.com"], use="header:x-api-key")
+    assert again.version == first.version + 1
+    listed = [one for one in client.secrets() if one.name == "python-tests"]
+    assert [one.use for one in listed] == ["header:x-api-key"] and value not in repr(listed)
+    with pytest.raises(cove.InvalidRequestError):
+        client.set_secret("python-tests", "short", hosts=["api.example.com"])
+    client.remove_secret("python-tests")
+    assert "python-tests" not in [one.name for one in client.secrets()]
+
+
 def test_notebooks_show_results(box: Sandbox) -> None:
     html = box.run("echo '<b>'; echo no >&2; exit 3")._repr_html_()
     assert "&lt;b&gt;" in html and "no" in html and "exit code 3" in html

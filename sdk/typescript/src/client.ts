@@ -6,7 +6,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
-import type { Event, Image, Key, Scope, SshKey, Usage } from "./types.js";
+import type { Event, Image, Key, Scope, Secret, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -162,6 +162,29 @@ export class Client {
   /** Takes a public key's right to log in away. */
   async removeSshKey(id: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/ssh-keys/${encodeURIComponent(id)}`, ...options });
+  }
+
+  /** Secrets of the organisation. No call shows a value. */
+  async secrets(options: Cancel = {}): Promise<Secret[]> {
+    return this.#all<Secret>({ method: "GET", path: "/v1/secrets", ...options });
+  }
+
+  /**
+   * Keeps a secret, or a new value of one, for requests to `hosts`. `use` says where in a request it belongs:
+   * `bearer`, `basic`, `header:NAME` or `query:NAME`.
+   */
+  async setSecret(
+    name: string,
+    value: string,
+    options: Cancel & { hosts: readonly string[]; use?: string },
+  ): Promise<Secret> {
+    const json = { name, value, hosts: [...options.hosts], use: options.use ?? "bearer" };
+    return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
+  }
+
+  /** Removes a secret. */
+  async removeSecret(name: string, options: Cancel = {}): Promise<void> {
+    await this._done({ method: "DELETE", path: `/v1/secrets/${encodeURIComponent(name)}`, ...options });
   }
 
   async #all<T>(call: Call): Promise<T[]> {

@@ -926,26 +926,31 @@ export interface components {
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page10: {
-            items: components["schemas"]["Org"][];
+            items: components["schemas"]["Secret"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page11: {
-            items: components["schemas"]["AuditRecord"][];
+            items: components["schemas"]["Org"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page12: {
-            items: components["schemas"]["AuditChain"][];
+            items: components["schemas"]["AuditRecord"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page13: {
-            items: components["schemas"]["Runner"][];
+            items: components["schemas"]["AuditChain"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page14: {
+            items: components["schemas"]["Runner"][];
+            next_cursor?: string | null;
+        };
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        Page15: {
             items: components["schemas"]["Quarantined"][];
             next_cursor?: string | null;
         };
@@ -1213,6 +1218,14 @@ export interface components {
              */
             at_once: boolean;
         };
+        /** @description Answer of `POST /v1/secret-keys/rotate`. */
+        RotatedSecretKeys: {
+            /**
+             * Format: uint64
+             * @description Organisations whose keys are now wrapped by the newest host key.
+             */
+            organisations: number;
+        };
         /** @description Body of `POST …/code/run`. */
         RunCode: {
             code: string;
@@ -1320,6 +1333,40 @@ export interface components {
         };
         /** @description What a key may do. Each scope includes those before it. */
         Scope: "read" | "use" | "manage" | "admin";
+        /** @description A secret without its value. */
+        Secret: {
+            created_at: components["schemas"]["Timestamp"];
+            hosts: string[];
+            id: string;
+            last_used_at?: components["schemas"]["Timestamp"] | null;
+            name: string;
+            /** @description When this version was set. */
+            updated_at: components["schemas"]["Timestamp"];
+            use: string;
+            /**
+             * Format: uint64
+             * @description Requests it was put into.
+             */
+            uses: number;
+            /**
+             * Format: uint64
+             * @description Raised by one whenever it is set.
+             */
+            version: number;
+        };
+        /** @description Body of `POST /v1/secrets`: the first version of a secret, or its next one. */
+        SetSecret: {
+            /** @description Where it may be sent: `api.example.com`, or `git.example.com:8443`. */
+            hosts: string[];
+            name: string;
+            /**
+             * @description Where in a request it belongs: `bearer`, `basic`, `header:NAME` or `query:NAME`.
+             * @default bearer
+             */
+            use: string;
+            /** @description Printable ASCII. No call shows it again. */
+            value: string;
+        };
         /** @description Lets others visit a port: by a signed link, or everybody. */
         SharePort: {
             /**

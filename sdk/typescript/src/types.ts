@@ -56,6 +56,9 @@ export interface IdentityToken extends Camel<Schemas["IdentityToken"]> {}
 export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
 /** A public key that can log in to all sandboxes of the organisation. */
 export interface SshKey extends Camel<Schemas["SshKey"]> {}
+
+/** A secret of the organisation, without its value. */
+export interface Secret extends Camel<Schemas["Secret"]> {}
 /** What a key allows. */
 export type Scope = Schemas["Scope"];
 

@@ -220,6 +220,14 @@ describe("sandboxes", { concurrency: 4 }, () => {
     assert.ok((await client.sshKeys()).some((one) => one.fingerprint === added.fingerprint));
     await client.removeSshKey(added.id);
     assert.ok(!(await client.sshKeys()).some((one) => one.id === added.id));
+    const name = `tests-${process.pid}`;
+    const value = "canary-typescript-0123456789";
+    const secret = await client.setSecret(name, value, { hosts: ["api.example.com"], use: "basic" });
+    assert.deepEqual([secret.hosts, secret.use, secret.lastUsedAt], [["api.example.com"], "basic", undefined]);
+    const listed = (await client.secrets()).filter((one) => one.name === name);
+    assert.ok(listed.length === 1 && !JSON.stringify(listed).includes(value));
+    await client.removeSecret(name);
+    assert.ok(!(await client.secrets()).some((one) => one.name === name));
   });
 
   test("are closed to a wrong key", async () => {

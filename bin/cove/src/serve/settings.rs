@@ -93,6 +93,8 @@ pub struct Settings {
     pub tenant_private_ranges: Vec<String>,
     pub sandboxes_max: u64,
     pub criu: Option<PathBuf>,
+    pub secret_key_file: Option<PathBuf>,
+    pub secret_key_command: Vec<String>,
 }
 
 impl Default for Settings {
@@ -156,6 +158,8 @@ impl Default for Settings {
             tenant_private_ranges: Vec::new(),
             sandboxes_max: engine.sandboxes_max as u64,
             criu: None,
+            secret_key_file: None,
+            secret_key_command: Vec::new(),
         }
     }
 }
@@ -236,6 +240,8 @@ settings! {
     tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others are the home organisation's alone";
     sandboxes_max "COUNT" "Sandboxes of this host at most, of all organisations, stopped ones included";
     criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
+    secret_key_file "FILE" "The host key that wraps the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, made when it is missing";
+    secret_key_command "COMMAND" "A program and its arguments, run by root, that prints the host key instead, from a key management service for example";
 }
 
 impl Setting {
@@ -270,6 +276,7 @@ const LISTS: &[&str] = &[
     "network_resolvers",
     "private_ranges",
     "tenant_private_ranges",
+    "secret_key_command",
 ];
 
 /// `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`.
@@ -649,6 +656,8 @@ impl Settings {
                 .filter_map(|text| text.parse().ok())
                 .collect(),
             sandboxes_max: usize::try_from(self.sandboxes_max).unwrap_or(usize::MAX),
+            secret_key_file: self.secret_key_file.clone(),
+            secret_key_command: self.secret_key_command.clone(),
             ..EngineConfig::new(self.engine_dir())
         }
     }

@@ -7,7 +7,7 @@ use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
     NoQuery, Page, PageQuery, code, file, host, identity, image, port, process, quarantine,
-    sandbox, snapshot, ssh, tenancy,
+    sandbox, secret, snapshot, ssh, tenancy,
 };
 
 const fn get(
@@ -568,6 +568,35 @@ pub const ROUTES: &[Route] = &[
         "/v1/ssh-keys/{key}",
         Admin,
         "Remove a public key",
+    ),
+    get(
+        Op::ListSecrets,
+        "/v1/secrets",
+        Manage,
+        "List secrets, without values",
+    )
+    .query::<PageQuery>()
+    .reply::<Page<secret::Secret>>(200),
+    post(
+        Op::SetSecret,
+        "/v1/secrets",
+        Admin,
+        "Keep a secret, or a new value of one",
+    )
+    .body::<secret::SetSecret>()
+    .reply::<secret::Secret>(201),
+    post(
+        Op::RotateSecretKeys,
+        "/v1/secret-keys/rotate",
+        Admin,
+        "Wrap the keys of all organisations with the newest host key",
+    )
+    .reply::<secret::RotatedSecretKeys>(200),
+    delete(
+        Op::RemoveSecret,
+        "/v1/secrets/{secret}",
+        Admin,
+        "Remove a secret",
     ),
     get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
         .query::<PageQuery>()

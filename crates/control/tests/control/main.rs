@@ -20,6 +20,7 @@ mod quarantine;
 mod quota;
 mod resting;
 mod retrying;
+mod secrets;
 mod snapshots;
 mod support;
 mod tenancy;

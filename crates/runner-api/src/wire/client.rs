@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::secret::OrgKeys;
+use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 use cove_wire::frame::RUNNER;
 use cove_wire::{Hello, stream};
 use serde::de::DeserializeOwned;
@@ -363,6 +364,15 @@ impl RunnerApi for Client {
     async fn remove_image(&self, id: &str) -> Result<(), RunnerError> {
         self.change(Request::RemoveImage { id: id.to_owned() })
             .await
+    }
+
+    async fn make_secret_keys(&self, org: &OrgId) -> Result<OrgKeys, RunnerError> {
+        self.question(Request::MakeSecretKeys { org: org.clone() })
+            .await
+    }
+
+    async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
+        self.question(Request::RewrapSecretKeys { keys }).await
     }
 
     async fn identity(&self) -> Result<HostIdentity, RunnerError> {

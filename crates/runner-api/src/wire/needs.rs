@@ -141,6 +141,9 @@ impl Request {
             | Self::Images
             | Self::ImageJob { .. }
             | Self::RemoveImage { .. }
+            // A runner that cannot make keys does not know the call.
+            | Self::MakeSecretKeys { .. }
+            | Self::RewrapSecretKeys { .. }
             | Self::Identity
             | Self::Check
             | Self::Host => {}

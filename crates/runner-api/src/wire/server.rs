@@ -398,6 +398,8 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::AddImage { source, owner } => whole(&api.add_image(source, owner).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
+        Request::MakeSecretKeys { org } => whole(&api.make_secret_keys(&org).await?),
+        Request::RewrapSecretKeys { keys } => whole(&api.rewrap_secret_keys(keys).await?),
         Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
         Request::Host => whole(&api.host().await?),

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cove_model::secret::{OrgKeys, WrappedKeys};
 use cove_model::{
     Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, SandboxId, SandboxSpec,
     SnapshotId, State,
@@ -389,6 +390,22 @@ impl RunnerApi for Fake {
     }
     async fn check(&self) -> Result<(), RunnerError> {
         Ok(())
+    }
+    async fn make_secret_keys(&self, org: &cove_model::OrgId) -> Result<OrgKeys, RunnerError> {
+        let wrapped = WrappedKeys {
+            host_key: "first".into(),
+            bytes: "AAAA".into(),
+        };
+        Ok(OrgKeys {
+            org: org.clone(),
+            public: "public".into(),
+            authority: "certificate".into(),
+            wrapped,
+        })
+    }
+    async fn rewrap_secret_keys(&self, mut keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
+        keys.wrapped.host_key = "second".into();
+        Ok(keys)
     }
     async fn host(&self) -> Result<HostReport, RunnerError> {
         Ok(HostReport {

@@ -27,6 +27,10 @@ fn said(route: &Route) -> (&'static str, &'static str) {
         Op::AddImage => ("", r#"{"type":"debian"}"#),
         Op::CreateKey => ("", r#"{"name":"made","scopes":["read"]}"#),
         Op::AddSshKey => ("", r#"{"name":"made","public_key":"ssh-ed25519 AAAA"}"#),
+        Op::SetSecret => (
+            "",
+            r#"{"name":"made","value":"sk-0123456789","hosts":["api.example"]}"#,
+        ),
         Op::CreateOrg => ("", r#"{"name":"made"}"#),
         Op::PatchOrg => ("", r#"{"quota":{"sandboxes":1}}"#),
         Op::CreateSandbox | Op::AdoptQuarantined => ("", "{}"),

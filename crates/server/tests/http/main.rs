@@ -16,6 +16,7 @@ mod mcp;
 mod ports;
 mod previews;
 mod revoked;
+mod secrets;
 mod shapes;
 mod shares;
 mod shutdown;

@@ -7,6 +7,7 @@ pub mod idempotency;
 pub mod misc;
 pub mod quota;
 pub mod sandboxes;
+pub mod secrets;
 pub mod shares;
 pub mod snapshots;
 pub mod ssh_keys;

@@ -436,6 +436,21 @@ class SshKey:
     expires_at: Optional[datetime] = None
 
 
+@dataclass(frozen=True)
+class Secret:
+    """A secret of the organisation, without its value."""
+
+    id: str
+    name: str
+    version: int
+    hosts: list[str]
+    use: str
+    created_at: datetime
+    updated_at: datetime
+    uses: int
+    last_used_at: Optional[datetime] = None
+
+
 #: What a key allows.
 Scope = Literal["read", "use", "manage", "admin"]
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::{NetworkPolicy, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle};
+use cove_model::secret::OrgKeys;
+use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
@@ -13,6 +14,24 @@ use cove_runner_api::{
 
 use super::{GuestKind, MemoryRunner, answer, missing};
 use crate::testing::Call;
+
+fn unusable(error: cove_vault::VaultError) -> RunnerError {
+    RunnerError::Internal {
+        message: error.to_string(),
+    }
+}
+
+impl MemoryRunner {
+    /// Two keys; the first one wraps.
+    pub fn host_keys(&self) -> Result<cove_vault::HostKeys, cove_vault::VaultError> {
+        let lines = format!(
+            "printf '%s\\n%s\\n' {} {}",
+            "5a".repeat(32),
+            "a5".repeat(32)
+        );
+        cove_vault::HostKeys::from_command(&["sh".into(), "-c".into(), lines])
+    }
+}
 
 #[async_trait]
 impl RunnerApi for MemoryRunner {
@@ -358,6 +377,22 @@ impl RunnerApi for MemoryRunner {
     async fn check(&self) -> Result<(), RunnerError> {
         self.reached()?;
         Ok(())
+    }
+
+    async fn make_secret_keys(&self, org: &OrgId) -> Result<OrgKeys, RunnerError> {
+        self.reached()?;
+        let made = self
+            .host_keys()
+            .and_then(|host| cove_vault::make_keys(org, &host));
+        made.map_err(unusable)
+    }
+
+    async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
+        self.reached()?;
+        let made = self
+            .host_keys()
+            .and_then(|host| cove_vault::rewrap_keys(&keys, &host));
+        made.map_err(unusable)
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

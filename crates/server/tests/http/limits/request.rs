@@ -264,6 +264,13 @@ fn table() -> String {
             "422",
         ),
         ("SSH public key", bytes(SSH_PUBLIC_KEY_MAX), "422"),
+        ("Secrets of an organisation", SECRETS_MAX.to_string(), "429"),
+        (
+            "Value of a secret",
+            format!("{SECRET_VALUE_MIN} bytes to {}", bytes(SECRET_VALUE_MAX)),
+            "422",
+        ),
+        ("Hosts of a secret", SECRET_HOSTS_MAX.to_string(), "422"),
     ];
     let mut table = String::from("| Limit | Value | Beyond |\n|---|---|---|\n");
     for (what, value, beyond) in rows {

@@ -24,7 +24,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, Key, Scope, SshKey, decode
+from ..types import Event, Image, Key, Scope, Secret, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -172,6 +172,28 @@ class AsyncClient:
     async def remove_ssh_key(self, id: str) -> None:
         """Takes a public key's right to log in away."""
         await self._done(Call("DELETE", f"/v1/ssh-keys/{segment(id)}"))
+
+    async def secrets(self) -> list[Secret]:
+        """Secrets of the organisation. No call shows a value."""
+        return [decode(Secret, item) async for item in self._pages(Call("GET", "/v1/secrets"))]
+
+    async def set_secret(self, name: str, value: str, *, hosts: Sequence[str], use: str = "bearer") -> Secret:
+        """Keeps a secret, or a new value of one, for requests to ``hosts``.
+
+        ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME`` or ``query:NAME``.
+
+        >>> async with AsyncClient() as client:
+        ...     secret = await client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])
+        ...     print(secret.hosts, secret.use)
+        ...     await client.remove_secret("example")
+        ['api.example.com'] bearer
+        """
+        body = {"name": name, "value": value, "hosts": list(hosts), "use": use}
+        return decode(Secret, await self._json(Call("POST", "/v1/secrets", json=body)))
+
+    async def remove_secret(self, name: str) -> None:
+        """Removes a secret."""
+        await self._done(Call("DELETE", f"/v1/secrets/{segment(name)}"))
 
     # What follows is for the other modules of this package.
 

@@ -25,7 +25,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, Key, Scope, SshKey, decode
+from ..types import Event, Image, Key, Scope, Secret, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -173,6 +173,28 @@ class Client:
     def remove_ssh_key(self, id: str) -> None:
         """Takes a public key's right to log in away."""
         self._done(Call("DELETE", f"/v1/ssh-keys/{segment(id)}"))
+
+    def secrets(self) -> list[Secret]:
+        """Secrets of the organisation. No call shows a value."""
+        return [decode(Secret, item) for item in self._pages(Call("GET", "/v1/secrets"))]
+
+    def set_secret(self, name: str, value: str, *, hosts: Sequence[str], use: str = "bearer") -> Secret:
+        """Keeps a secret, or a new value of one, for requests to ``hosts``.
+
+        ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME`` or ``query:NAME``.
+
+        >>> with Client() as client:
+        ...     secret = client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])
+        ...     print(secret.hosts, secret.use)
+        ...     client.remove_secret("example")
+        ['api.example.com'] bearer
+        """
+        body = {"name": name, "value": value, "hosts": list(hosts), "use": use}
+        return decode(Secret, self._json(Call("POST", "/v1/secrets", json=body)))
+
+    def remove_secret(self, name: str) -> None:
+        """Removes a secret."""
+        self._done(Call("DELETE", f"/v1/secrets/{segment(name)}"))
 
     # What follows is for the other modules of this package.
 

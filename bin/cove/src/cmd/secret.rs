@@ -1,0 +1,127 @@
+//! Secrets. A value is never an argument: those are seen by every process of the machine.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+
+use cove_api::PageQuery;
+use cove_api::secret::{Secret, SetSecret};
+use cove_client::Client;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::args::SecretCommand;
+use crate::output::{self, Table};
+use crate::report::CliError;
+use crate::units;
+
+/// More than a value may have, with its line end.
+const INPUT_MAX: u64 = 64 * 1024;
+
+pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<(), CliError> {
+    match command {
+        SecretCommand::Set {
+            name,
+            hosts,
+            usage,
+            file,
+        } => {
+            let value = read_value(&name, file.as_deref())?;
+            let set = SetSecret {
+                name,
+                value,
+                hosts,
+                usage,
+            };
+            let secret = client.set_secret(&set).await?;
+            match json {
+                true => output::json(&secret),
+                false => output::line(&format!("{} version {}", secret.name, secret.version)),
+            }
+        }
+        SecretCommand::Ls => list(client, json).await,
+        SecretCommand::Rm { names } => {
+            for name in names {
+                client.remove_secret(&name).await?;
+                output::line(&name)?;
+            }
+            Ok(())
+        }
+        SecretCommand::Rotate => {
+            let rotated = client.rotate_secret_keys().await?;
+            match json {
+                true => output::json(&rotated),
+                false => output::line(&format!("{} organisations", rotated.organisations)),
+            }
+        }
+    }
+}
+
+fn read_value(name: &str, file: Option<&Path>) -> Result<String, CliError> {
+    let stdin = std::io::stdin();
+    let mut text = String::new();
+    let read =
+        |reader: &mut dyn Read, text: &mut String| reader.take(INPUT_MAX).read_to_string(text);
+    match file {
+        Some(path) if path != Path::new("-") => {
+            let failed = |error| CliError::io(format!("cannot read {}", path.display()), error);
+            let mut file = std::fs::File::open(path).map_err(failed)?;
+            read(&mut file, &mut text).map_err(failed)?;
+        }
+        None if stdin.is_terminal() => text = prompt(name)?,
+        _ => {
+            let failed = |error| CliError::io("cannot read the value".to_owned(), error);
+            read(&mut stdin.lock(), &mut text).map_err(failed)?;
+        }
+    }
+    // Files and `echo` end with a line end that is no part of the value.
+    let value = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
+}
+
+/// A line that the terminal does not show.
+fn prompt(name: &str) -> Result<String, CliError> {
+    let failed = |error: std::io::Error| CliError::io("cannot read the value".to_owned(), error);
+    let stdin = std::io::stdin();
+    let before = tcgetattr(&stdin).map_err(|error| failed(error.into()))?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    eprint!("Value of {name}: ");
+    std::io::stderr().flush().map_err(failed)?;
+    tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(|error| failed(error.into()))?;
+    let mut line = String::new();
+    let read = stdin.read_line(&mut line);
+    let restored = tcsetattr(&stdin, OptionalActions::Flush, &before);
+    eprintln!();
+    restored.map_err(|error| failed(error.into()))?;
+    read.map_err(failed)?;
+    Ok(line)
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+    let mut query = PageQuery::default();
+    let mut all: Vec<Secret> = Vec::new();
+    loop {
+        let page = client.secrets(&query).await?;
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    if json {
+        return output::json(&all);
+    }
+    let mut table = Table::new(&["NAME", "VERSION", "HOSTS", "USE", "SET", "LAST USED"]);
+    for secret in all {
+        table.row([
+            secret.name,
+            secret.version.to_string(),
+            secret.hosts.join(" "),
+            secret.usage,
+            units::ago(secret.updated_at),
+            secret
+                .last_used_at
+                .map_or_else(|| "never".into(), units::ago),
+        ]);
+    }
+    table.print()
+}

@@ -1,0 +1,62 @@
+//! Secrets: kept sealed, bound to hosts and to one way of use, never shown.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Body of `POST /v1/secrets`: the first version of a secret, or its next one.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetSecret {
+    #[schemars(length(min = 1, max = cove_limits::SECRET_NAME_MAX))]
+    pub name: String,
+    /// Printable ASCII. No call shows it again.
+    #[schemars(length(min = cove_limits::SECRET_VALUE_MIN, max = cove_limits::SECRET_VALUE_MAX))]
+    pub value: String,
+    /// Where it may be sent: `api.example.com`, or `git.example.com:8443`.
+    #[schemars(length(min = 1, max = cove_limits::SECRET_HOSTS_MAX))]
+    pub hosts: Vec<String>,
+    /// Where in a request it belongs: `bearer`, `basic`, `header:NAME` or `query:NAME`.
+    #[serde(rename = "use", default = "bearer")]
+    #[schemars(length(min = 1, max = cove_limits::SECRET_USE_MAX))]
+    pub usage: String,
+}
+
+impl std::fmt::Debug for SetSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SetSecret")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bearer() -> String {
+    "bearer".to_owned()
+}
+
+/// A secret without its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Secret {
+    pub id: String,
+    pub name: String,
+    /// Raised by one whenever it is set.
+    pub version: u64,
+    pub hosts: Vec<String>,
+    #[serde(rename = "use")]
+    pub usage: String,
+    pub created_at: Timestamp,
+    /// When this version was set.
+    pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<Timestamp>,
+    /// Requests it was put into.
+    pub uses: u64,
+}
+
+/// Answer of `POST /v1/secret-keys/rotate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RotatedSecretKeys {
+    /// Organisations whose keys are now wrapped by the newest host key.
+    pub organisations: u64,
+}

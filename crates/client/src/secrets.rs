@@ -1,0 +1,34 @@
+//! Secrets.
+
+use cove_api::secret::{RotatedSecretKeys, Secret, SetSecret};
+use cove_api::{Page, PageQuery};
+use http::Method;
+
+use crate::{Client, ClientError, Outgoing, segment, with_query};
+
+impl Client {
+    pub async fn secrets(&self, query: &PageQuery) -> Result<Page<Secret>, ClientError> {
+        self.get(&with_query("/v1/secrets", query)?).await
+    }
+
+    /// The first version of a secret, or its next one.
+    pub async fn set_secret(&self, set: &SetSecret) -> Result<Secret, ClientError> {
+        self.post("/v1/secrets", set).await
+    }
+
+    pub async fn remove_secret(&self, name: &str) -> Result<(), ClientError> {
+        let path = format!("/v1/secrets/{}", segment(name));
+        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
+    }
+
+    /// Wraps all organisations' keys with the newest host key; the operator's alone.
+    pub async fn rotate_secret_keys(&self) -> Result<RotatedSecretKeys, ClientError> {
+        self.json(
+            Method::POST,
+            "/v1/secret-keys/rotate",
+            &[],
+            Outgoing::empty(),
+        )
+        .await
+    }
+}

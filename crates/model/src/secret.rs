@@ -1,0 +1,462 @@
+//! Secrets: where each may be used and how, and how a sandbox holds one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{OrgId, SecretId};
+use crate::network::{EntryKind, Name, NetworkMode, NetworkPolicy};
+use crate::spec::{SpecError, check_absolute};
+
+pub use cove_limits::{
+    SECRET_HOSTS_MAX, SECRET_NAME_MAX, SECRET_PLACE_MAX, SECRET_VALUE_MAX, SECRET_VALUE_MIN,
+    SECRETS_PER_SANDBOX_MAX,
+};
+
+/// Where HTTPS is, when a host says no port.
+const HTTPS: u16 = 443;
+
+/// A host and port that a secret may be sent to, like `api.example.com` or `git.example.com:8443`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SecretHost {
+    pub name: Name,
+    pub port: u16,
+}
+
+/// The one way in which a secret is used. A placeholder anywhere else stays what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum SecretUse {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// `Authorization: Basic`: as user name, as password or within either.
+    Basic,
+    /// In the header of this name, in lower case.
+    Header(String),
+    /// In the query parameter of this name.
+    Query(String),
+}
+
+/// Where a secret may be used, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretBinding {
+    pub hosts: Vec<SecretHost>,
+    #[serde(rename = "use")]
+    pub usage: SecretUse,
+}
+
+/// A secret in a sandbox: where inside its placeholder is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SecretGrant {
+    /// The secret's name.
+    pub name: String,
+    /// The variable that holds the placeholder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// The file that holds the placeholder, an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// The keys of one organisation, safe to store and to send: without a host key they open nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrgKeys {
+    pub org: OrgId,
+    /// What secrets are sealed to, base64.
+    pub public: String,
+    /// The certificate that sandboxes with secrets trust, PEM.
+    pub authority: String,
+    /// The opening key and the authority's key.
+    pub wrapped: WrappedKeys,
+}
+
+/// Bytes that a host key encrypted, and which one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrappedKeys {
+    pub host_key: String,
+    /// Nonce and ciphertext, base64.
+    pub bytes: String,
+}
+
+/// One secret as it is stored: only its organisation's terminator opens it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SealedSecret {
+    pub id: SecretId,
+    pub name: String,
+    pub version: u64,
+    pub binding: SecretBinding,
+    /// Base64.
+    pub sealed: String,
+}
+
+/// All that a host needs to know of an organisation's secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrgSecrets {
+    pub keys: OrgKeys,
+    pub secrets: Vec<SealedSecret>,
+}
+
+impl SecretBinding {
+    pub fn check(&self) -> Result<(), SpecError> {
+        if !(1..=SECRET_HOSTS_MAX).contains(&self.hosts.len()) {
+            return Err(refused(
+                "hosts",
+                format!("must name 1 to {SECRET_HOSTS_MAX} hosts"),
+            ));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        match self.hosts.iter().find(|host| !seen.insert(*host)) {
+            Some(host) => Err(refused("hosts", format!("{host} is there twice"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The first host that the policy does not let a sandbox reach: a binding opens nothing. What presets hold
+    /// only the host knows, so the names must be listed themselves.
+    pub fn unreachable_in(&self, policy: &NetworkPolicy) -> Option<&SecretHost> {
+        let reached = |host: &SecretHost| match policy.mode {
+            NetworkMode::None | NetworkMode::Open => false,
+            NetworkMode::Allowlist => policy.entries().any(|entry| match entry.kind() {
+                EntryKind::Rule(rule) => {
+                    rule.allows_name(&host.name) && rule.covers_port(host.port)
+                }
+                EntryKind::Preset(_) => false,
+            }),
+        };
+        self.hosts.iter().find(|host| !reached(host))
+    }
+}
+
+impl SecretGrant {
+    pub fn check(&self) -> Result<(), SpecError> {
+        check_secret_name(&self.name)?;
+        if self.env.is_none() && self.file.is_none() {
+            return Err(refused(
+                "secrets",
+                format!("'{}' must have env, file or both", self.name),
+            ));
+        }
+        if let Some(env) = &self.env {
+            let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if env.is_empty() || env.len() > SECRET_PLACE_MAX || !env.bytes().all(word) {
+                return Err(refused(
+                    "secrets.env",
+                    format!("must have 1 to {SECRET_PLACE_MAX} letters, digits or underscores"),
+                ));
+            }
+        }
+        match &self.file {
+            Some(file) => check_absolute("secrets.file", file),
+            None => Ok(()),
+        }
+    }
+}
+
+pub fn check_grants(grants: &[SecretGrant]) -> Result<(), SpecError> {
+    if grants.len() > SECRETS_PER_SANDBOX_MAX {
+        return Err(refused(
+            "secrets",
+            format!("at most {SECRETS_PER_SANDBOX_MAX} in one sandbox"),
+        ));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for grant in grants {
+        grant.check()?;
+        if !seen.insert(&grant.name) {
+            return Err(refused(
+                "secrets",
+                format!("'{}' is there twice", grant.name),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The start of every placeholder, and how many characters of `a-z2-7` follow.
+pub const PLACEHOLDER_PREFIX: &str = "cove-secret-";
+pub const PLACEHOLDER_RANDOM: usize = 32;
+const PLACEHOLDER_ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// A new one that nobody can guess: 160 random bits.
+pub fn placeholder() -> String {
+    let bits: [u8; PLACEHOLDER_RANDOM] = rand::random();
+    let letters = bits.map(|byte| char::from(PLACEHOLDER_ALPHABET[usize::from(byte & 31)]));
+    PLACEHOLDER_PREFIX.chars().chain(letters).collect()
+}
+
+/// Names become parts of URLs and of audit records.
+pub fn check_secret_name(name: &str) -> Result<(), SpecError> {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let first = name
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_alphanumeric());
+    if first && name.len() <= SECRET_NAME_MAX && name.bytes().all(inner) {
+        return Ok(());
+    }
+    Err(refused(
+        "name",
+        format!(
+            "must be 1 to {SECRET_NAME_MAX} letters, digits, dashes, underscores or dots, and start with a letter or digit"
+        ),
+    ))
+}
+
+/// What can be put into a header: no line ends, and long enough that scrubbing answers of it spares other text.
+pub fn check_secret_value(value: &str) -> Result<(), SpecError> {
+    if !(SECRET_VALUE_MIN..=SECRET_VALUE_MAX).contains(&value.len()) {
+        return Err(refused(
+            "value",
+            format!("must have {SECRET_VALUE_MIN} to {SECRET_VALUE_MAX} bytes"),
+        ));
+    }
+    if !value.bytes().all(|b| (b' '..=b'~').contains(&b)) || value != value.trim() {
+        return Err(refused(
+            "value",
+            "must be printable ASCII without spaces around it".into(),
+        ));
+    }
+    if value.contains(PLACEHOLDER_PREFIX) {
+        return Err(refused("value", "is a placeholder, not a secret".into()));
+    }
+    Ok(())
+}
+
+fn refused(field: &'static str, problem: String) -> SpecError {
+    SpecError::Field { field, problem }
+}
+
+impl fmt::Display for SecretHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            HTTPS => write!(f, "{}", self.name),
+            port => write!(f, "{}:{port}", self.name),
+        }
+    }
+}
+
+impl FromStr for SecretHost {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let shown: String = text.chars().take(80).collect();
+        let problem = |what: &str| refused("hosts", format!("'{}': {what}", shown.escape_debug()));
+        let (name, port) = match text.split_once(':') {
+            Some((name, port)) => {
+                let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+                let port = port.parse().ok().filter(|port| digits && *port != 0);
+                let what = "a port is a number from 1 to 65535; write the host alone, without a scheme or a path";
+                (name, port.ok_or_else(|| problem(what))?)
+            }
+            None => (text, HTTPS),
+        };
+        if text.parse::<std::net::IpAddr>().is_ok() || name.parse::<std::net::IpAddr>().is_ok() {
+            return Err(problem("a secret is bound to names, not to addresses"));
+        }
+        let name = Name::from_text(name).map_err(|error| problem(&error.to_string()))?;
+        Ok(Self { name, port })
+    }
+}
+
+impl fmt::Display for SecretUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer => f.write_str("bearer"),
+            Self::Basic => f.write_str("basic"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+        }
+    }
+}
+
+/// Headers that say where a request goes or how long it is; a value there would change what the request is.
+const RESERVED_HEADERS: [&str; 11] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "expect",
+    "host",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl FromStr for SecretUse {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let named = |name: &str, word: fn(u8) -> bool| -> Result<String, SpecError> {
+            match (1..=SECRET_PLACE_MAX).contains(&name.len()) && name.bytes().all(word) {
+                true => Ok(name.to_owned()),
+                false => Err(refused(
+                    "use",
+                    format!(
+                        "a name has 1 to {SECRET_PLACE_MAX} letters, digits, dashes or underscores"
+                    ),
+                )),
+            }
+        };
+        match text.split_once(':') {
+            None if text == "bearer" => Ok(Self::Bearer),
+            None if text == "basic" => Ok(Self::Basic),
+            Some(("header", name)) => {
+                let name = named(name, |b| {
+                    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+                })?;
+                let name = name.to_ascii_lowercase();
+                match RESERVED_HEADERS.contains(&name.as_str()) {
+                    true => Err(refused(
+                        "use",
+                        format!(
+                            "the header {name} cannot hold a secret; for Authorization use bearer or basic"
+                        ),
+                    )),
+                    false => Ok(Self::Header(name)),
+                }
+            }
+            Some(("query", name)) => {
+                let word =
+                    |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
+                named(name, word).map(Self::Query)
+            }
+            _ => Err(refused(
+                "use",
+                "must be bearer, basic, header:NAME or query:NAME".into(),
+            )),
+        }
+    }
+}
+
+macro_rules! text_form {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = SpecError;
+            fn try_from(text: String) -> Result<Self, SpecError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+text_form!(SecretHost);
+text_form!(SecretUse);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_with_ports() {
+        for (text, shown) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example.com:443", "api.example.com"),
+            ("git.example.com:8443", "git.example.com:8443"),
+        ] {
+            assert_eq!(text.parse::<SecretHost>().unwrap().to_string(), shown);
+        }
+        for bad in [
+            "",
+            "https://api.example.com",
+            "api.example.com/v1",
+            "api.example.com:0",
+            "api.example.com:+1",
+            "api.example.com:65536",
+            "*.example.com",
+            "10.0.0.1",
+            "::1",
+            "a\0.example",
+            "api.example.com:443:1",
+        ] {
+            assert!(bad.parse::<SecretHost>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn uses_are_written_as_text() {
+        for text in ["bearer", "basic", "header:x-api-key", "query:key"] {
+            assert_eq!(text.parse::<SecretUse>().unwrap().to_string(), text);
+        }
+        for bad in [
+            "",
+            "Bearer",
+            "header:",
+            "header:host",
+            "header:Content-Length",
+            "header:a b",
+            "header:authorization",
+            "query:",
+            "query:a&b",
+            "form:x",
+            "header:a\r\nb",
+        ] {
+            assert!(bad.parse::<SecretUse>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_binding_opens_nothing() {
+        let binding = SecretBinding {
+            hosts: vec![
+                "api.example".parse().unwrap(),
+                "git.example:8443".parse().unwrap(),
+            ],
+            usage: SecretUse::Bearer,
+        };
+        let policy = |mode, allow: &[&str]| NetworkPolicy {
+            mode,
+            allow: Some(allow.iter().map(|text| text.parse().unwrap()).collect()),
+            ..NetworkPolicy::default()
+        };
+        let missing =
+            |policy: &NetworkPolicy| binding.unreachable_in(policy).map(ToString::to_string);
+        let listed = policy(
+            NetworkMode::Allowlist,
+            &["*.example:443", "git.example:8443"],
+        );
+        assert_eq!(missing(&listed), None);
+        let short = policy(NetworkMode::Allowlist, &["api.example", "git.example"]);
+        assert_eq!(missing(&short).as_deref(), Some("git.example:8443"));
+        assert!(missing(&NetworkPolicy::default()).is_some());
+        assert!(missing(&policy(NetworkMode::Allowlist, &["0.0.0.0/0"])).is_some());
+    }
+
+    #[test]
+    fn values_that_a_header_cannot_carry_are_refused() {
+        check_secret_value("sk-0123456789").unwrap();
+        let long = "x".repeat(SECRET_VALUE_MAX + 1);
+        for bad in [
+            "",
+            "short",
+            "line\nend00000",
+            " space-around",
+            "h\u{e9}llo-world",
+            &long,
+            &placeholder(),
+        ] {
+            assert!(check_secret_value(bad).is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!(
+            placeholder().len(),
+            PLACEHOLDER_PREFIX.len() + PLACEHOLDER_RANDOM
+        );
+        assert_ne!(placeholder(), placeholder());
+    }
+}

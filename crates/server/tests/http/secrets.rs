@@ -1,0 +1,73 @@
+//! Secrets, as the API takes them in and shows them.
+
+use cove_api::PageQuery;
+use cove_api::secret::SetSecret;
+
+use super::harness::{Server, refused};
+
+const CANARY: &str = "sk-canary-0123456789";
+
+fn set(name: &str, value: &str, hosts: &[&str], usage: &str) -> SetSecret {
+    SetSecret {
+        name: name.into(),
+        value: value.into(),
+        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        usage: usage.into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_has_a_value() {
+    let server = Server::bare().await;
+    let client = &server.client;
+    let first = set(
+        "github",
+        CANARY,
+        &["API.example:443", "git.example:8443"],
+        "bearer",
+    );
+    let kept = client.set_secret(&first).await.unwrap();
+    assert_eq!(kept.hosts, ["api.example", "git.example:8443"]);
+    assert_eq!((kept.version, kept.uses, kept.last_used_at), (1, 0, None));
+    let again = client.set_secret(&first).await.unwrap();
+    assert_eq!((again.version, &again.id), (2, &kept.id));
+    let listed = client.secrets(&PageQuery::default()).await.unwrap();
+    assert_eq!(listed.items, std::slice::from_ref(&again));
+    let shown = serde_json::to_string(&(kept, listed)).unwrap();
+    assert!(!shown.contains(CANARY), "{shown}");
+    client.remove_secret("github").await.unwrap();
+    let (status, _) = refused(client.remove_secret("github").await);
+    assert_eq!(status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_enforced_is_refused_and_changes_nothing() {
+    let server = Server::bare().await;
+    let client = &server.client;
+    let long = "x".repeat(cove_limits::SECRET_VALUE_MAX + 1);
+    let many: Vec<String> = (0..17).map(|number| format!("h{number}.example")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let hosts = ["api.example"].as_slice();
+    for bad in [
+        set("", CANARY, hosts, "bearer"),
+        set("a/b", CANARY, hosts, "bearer"),
+        set("a", "short", hosts, "bearer"),
+        set("a", "line\r\nend-0123", hosts, "bearer"),
+        set("a", &long, hosts, "bearer"),
+        set("a", CANARY, &[], "bearer"),
+        set("a", CANARY, &many, "bearer"),
+        set("a", CANARY, &["api.example", "API.example"], "bearer"),
+        set("a", CANARY, &["*.example"], "bearer"),
+        set("a", CANARY, &["10.0.0.1"], "bearer"),
+        set("a", CANARY, &["https://api.example"], "bearer"),
+        set("a", CANARY, hosts, "cookie"),
+        set("a", CANARY, hosts, "header:host"),
+        set("a", CANARY, hosts, "header:x\r\ny"),
+    ] {
+        let (status, error) = refused(client.set_secret(&bad).await);
+        assert_eq!(status, 422, "{bad:?}: {error:?}");
+        assert!(!format!("{error:?}").contains(CANARY), "{error:?}");
+    }
+    let listed = client.secrets(&PageQuery::default()).await.unwrap();
+    assert!(listed.items.is_empty());
+}
