@@ -79,6 +79,7 @@ impl Stage {
         let directory = tempfile::tempdir()?;
         let (range, prefix) = addresses.range();
         let config = GatewayConfig {
+            terminations: Default::default(),
             owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),

@@ -1,4 +1,4 @@
-//! Builds the static programs (fetcher, gateway, guest, parser, spawner, unpack) with a nested cargo and hands their paths to
+//! Builds the static programs (fetcher, gateway, guest, parser, spawner, terminator, unpack) with a nested cargo and hands their paths to
 //! `lib.rs`. A nested build is needed because they want another profile and `crt-static`, which one
 //! cargo invocation cannot give to some packages only.
 
@@ -6,7 +6,15 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 6] = ["fetcher", "gateway", "guest", "parser", "spawner", "unpack"];
+const PROGRAMS: [&str; 7] = [
+    "fetcher",
+    "gateway",
+    "guest",
+    "parser",
+    "spawner",
+    "terminator",
+    "unpack",
+];
 
 fn main() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
@@ -18,6 +26,7 @@ fn main() {
         "model",
         "runner-api",
         "confine",
+        "vault",
         "wire",
     ]) {
         watch(&crates.join(name));

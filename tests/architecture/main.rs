@@ -38,8 +38,11 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("gateway", &["confine", "model", "wire"]),
-    ("fetcher", &["confine", "gateway", "model", "wire"]),
+    ("gateway", &["confine", "model", "terminator", "wire"]),
+    (
+        "fetcher",
+        &["confine", "gateway", "model", "terminator", "wire"],
+    ),
     (
         "image",
         &[
@@ -82,6 +85,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "runner-api",
             "confine",
             "unpack",
+            "terminator",
             "vault",
             "wire",
         ],
@@ -95,6 +99,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("identity", &[]),
     // Who can open what; control seals with it, the runner wraps keys, and neither opens a secret.
     ("vault", &["model"]),
+    ("terminator", &["confine", "model", "vault", "wire"]),
     ("code", &["model", "protocol", "wire"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner-api`.
     (

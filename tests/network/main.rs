@@ -2,7 +2,7 @@
 //!
 //! Everything happens in network namespaces made here: a *host* in which the engine's network lives, an
 //! *internet* behind it with servers of its own, and sandboxes. `reach`, `attacks`, `identity` and
-//! `changes` take the network alone (see `bare`); `policy`, `names`, `forks` and `left` go through the
+//! `changes` take the network alone (see `bare`); `policy`, `names`, `forks`, `secrets` and `left` go through the
 //! engine (see `stage`), with root inside a sandbox. `packages` alone leaves the machine, for the
 //! registries that this host itself uses.
 
@@ -17,5 +17,6 @@ mod packages;
 mod packets;
 mod policy;
 mod reach;
+mod secrets;
 mod stage;
 mod world;

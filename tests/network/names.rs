@@ -13,19 +13,19 @@ use cove_tests::engine_host::{exec, output};
 use crate::stage::*;
 use crate::world::*;
 
-const RESOLVER: Ipv4Addr = OTHER_PUBLIC;
-const DNS: u16 = 53;
+pub const RESOLVER: Ipv4Addr = OTHER_PUBLIC;
+pub const DNS: u16 = 53;
 const WEB: u16 = 80;
 
 /// The internet's resolver: knows a few names and remembers what it was asked.
-struct Resolver {
+pub struct Resolver {
     asked: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Resolver {
-    fn serve(internet: &Namespace) -> Self {
+    pub fn serve(internet: &Namespace) -> Self {
         let socket = internet.enter(|| UdpSocket::bind((RESOLVER, DNS)).expect("the port is free"));
         socket
             .set_read_timeout(Some(SILENCE))

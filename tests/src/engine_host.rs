@@ -92,6 +92,8 @@ impl Setup {
         if let Some(file) = &self.boot_id_file {
             config.boot_id_file.clone_from(file);
         }
+        let roots = self.dir.join("roots.pem");
+        config.secret_roots = roots.exists().then_some(roots);
         config.network_resolvers = self.resolver.into_iter().collect();
         if let Some(memory) = self.memory_overcommit {
             config.overcommit = Overcommit {

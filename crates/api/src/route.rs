@@ -297,6 +297,7 @@ operations! {
     SetSecret = "secret.set",
     RotateSecretKeys = "secret.rotate",
     RemoveSecret = "secret.remove",
+    SecretUses = "secret.uses",
     ListImages = "image.list",
     AddImage = "image.add",
     GetImage = "image.get",

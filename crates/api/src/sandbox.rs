@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cove_model::network::Entry;
+pub use cove_model::secret::SecretGrant;
 use cove_model::spec::SpecError;
 pub use cove_model::{Grant, IdentitySpec, NetworkMode, State};
 use cove_model::{NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
@@ -59,6 +60,11 @@ pub struct CreateSandbox {
     /// Lets the sandbox ask who it is, at `http://cove.internal:16910/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<cove_model::IdentitySpec>,
+    /// Secrets that it may use: inside are placeholders, values are put into requests outside. Their hosts must be
+    /// in `network.allow`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = cove_limits::SECRETS_PER_SANDBOX_MAX))]
+    pub secrets: Vec<SecretGrant>,
     /// Forbid gaining privileges through setuid programs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
@@ -221,6 +227,9 @@ pub struct Sandbox {
     /// What it may know and do about itself; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<cove_model::IdentitySpec>,
+    /// Secrets that it may use by placeholders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -284,6 +293,7 @@ impl CreateSandbox {
             workdir: self.workdir.or(base.workdir),
             no_new_privs: self.no_new_privs || base.no_new_privs,
             identity: self.identity,
+            secrets: self.secrets,
         })
     }
 }

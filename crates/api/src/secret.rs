@@ -54,6 +54,15 @@ pub struct Secret {
     pub uses: u64,
 }
 
+/// A sandbox that used a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretUser {
+    pub sandbox: String,
+    /// Requests that the secret was put into.
+    pub uses: u64,
+    pub last_used_at: Timestamp,
+}
+
 /// Answer of `POST /v1/secret-keys/rotate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RotatedSecretKeys {

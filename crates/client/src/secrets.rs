@@ -1,6 +1,6 @@
 //! Secrets.
 
-use cove_api::secret::{RotatedSecretKeys, Secret, SetSecret};
+use cove_api::secret::{RotatedSecretKeys, Secret, SecretUser, SetSecret};
 use cove_api::{Page, PageQuery};
 use http::Method;
 
@@ -19,6 +19,12 @@ impl Client {
     pub async fn remove_secret(&self, name: &str) -> Result<(), ClientError> {
         let path = format!("/v1/secrets/{}", segment(name));
         self.nothing(Method::DELETE, &path, Outgoing::empty()).await
+    }
+
+    /// Which sandboxes used it, the latest first.
+    pub async fn secret_uses(&self, name: &str) -> Result<Page<SecretUser>, ClientError> {
+        self.get(&format!("/v1/secrets/{}/uses", segment(name)))
+            .await
     }
 
     /// Wraps all organisations' keys with the newest host key; the operator's alone.

@@ -27,6 +27,8 @@ const AUDIT_EVERY: Duration = Duration::from_millis(200);
 /// How long changes under way may take after a shutdown was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How long a readiness check waits for the host; the database's answer is bounded by itself.
+/// How often hosts are asked what secrets were used.
+const SECRETS_EVERY: Duration = Duration::from_secs(2);
 const READY_WAIT: Duration = Duration::from_secs(1);
 /// Transactions of one sweep at most; the rest waits for the next.
 const SWEEPS_MAX: u32 = 1000;
@@ -142,6 +144,11 @@ impl Control {
         self.every(loops, "lifecycle", config.lifecycle_every, move |control| {
             let host = of(&one);
             async move { control.tick(&host).await }
+        });
+        let one = of(host);
+        self.every(loops, "secrets", SECRETS_EVERY, move |control| {
+            let host = of(&one);
+            async move { control.tend_secrets(&host).await }
         });
         let one = of(host);
         self.every(loops, "reconcile", config.reconcile_every, move |control| {

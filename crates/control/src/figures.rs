@@ -27,6 +27,7 @@ impl Control {
             ("idleness", of_hosts(|host| host.idleness.len())),
             ("wakes", inner.in_use.wakes.len()),
             ("checkpoints", of_hosts(|host| host.checkpoints.len())),
+            ("furnished", of_hosts(|host| host.furnished.len())),
             ("stale", of_hosts(|host| host.stale.len())),
             ("listeners", inner.listeners.len()),
             ("changes", inner.tasks.changes.len()),

@@ -25,6 +25,7 @@ use crate::budget::{Account, Charge};
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
 use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
+use crate::secrets::Inside;
 
 /// Bytes of standard input that travel with the command itself; more is written while it runs.
 const STDIN_AT_ONCE_MAX: usize = 512 * 1024;
@@ -215,6 +216,8 @@ pub struct GuestAccess {
     listener: Guest,
     sandbox: Sandbox,
     facts: HostFacts,
+    /// For the secrets that it holds.
+    inside: Option<Arc<Inside>>,
     control: Control,
     account: Account,
     _presence: Presence,
@@ -314,7 +317,7 @@ impl GuestAccess {
         }
     }
 
-    /// The guest's own request for this command: environment (guest's defaults < image < spec <
+    /// The guest's own request for this command: environment (guest's defaults < image < secrets < spec <
     /// request), user and directory filled in, with a fresh process id.
     pub fn command(&self, request: CommandRequest) -> Result<Start, ControlError> {
         request.check()?;
@@ -322,6 +325,15 @@ impl GuestAccess {
         let mut env: BTreeMap<&str, &str> = BTreeMap::new();
         let image_env = self.facts.image_env.iter();
         env.extend(image_env.map(|(key, value)| (key.as_str(), value.as_str())));
+        let inside = self.inside.as_ref();
+        let given = inside
+            .map(|inside| inside.variables(spec))
+            .unwrap_or_default();
+        env.extend(
+            given
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str())),
+        );
         for layer in [&spec.env, &request.env] {
             env.extend(
                 layer
@@ -522,6 +534,7 @@ impl Control {
         ) {
             self.checkpoint_before_command(&record).await?;
         }
+        let inside = self.furnish(&record).await?;
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());
         Ok(GuestAccess {
@@ -530,6 +543,7 @@ impl Control {
                 .paid_by(payer.clone()),
             listener: self.guest_of(&record).paid_by(payer),
             facts: record.facts.clone(),
+            inside,
             sandbox: record.into(),
             control: self.clone(),
             account,

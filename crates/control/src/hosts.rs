@@ -12,12 +12,14 @@ use cove_model::{HostId, SandboxId};
 use cove_runner_api::{RunnerApi, RunnerError};
 use cove_store::{SandboxRecord, SnapshotRecord, StoreError};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::lifecycle::Idleness;
 use crate::meter::Rounds;
 use crate::reconcile::Stale;
+use crate::secrets::Furnished;
 use crate::snapshots::Checkpoints;
 
 /// The hosts of an installation: one today.
@@ -55,6 +57,9 @@ pub(crate) struct Host {
     pub idleness: Idleness,
     pub checkpoints: Checkpoints,
     pub rounds: Rounds,
+    pub furnished: Furnished,
+    /// The start of the runner's process that knows all secrets.
+    pub secrets_life: Mutex<String>,
 }
 
 impl Host {
@@ -68,6 +73,8 @@ impl Host {
             idleness: Idleness::default(),
             checkpoints: Checkpoints::default(),
             rounds: Rounds::default(),
+            furnished: Furnished::default(),
+            secrets_life: Mutex::default(),
         })
     }
 
@@ -100,6 +107,7 @@ impl Host {
     pub fn forget(&self, id: &SandboxId) {
         self.idleness.forget(id);
         self.checkpoints.forget(id);
+        self.furnished.forget(id);
     }
 }
 

@@ -139,6 +139,7 @@ fn facts(view: &SandboxView, wanted: &Resources) -> HostFacts {
         image_user: view.image_user.clone(),
         image_workdir: view.image_workdir.clone(),
         limits: (view.limits != *wanted).then(|| view.limits.clone()),
+        placeholders: view.placeholders.clone(),
     }
 }
 

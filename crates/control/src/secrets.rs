@@ -17,6 +17,10 @@ use crate::principal::Principal;
 /// How often a secret is sealed again because another version came between.
 const TRIES_MAX: u32 = 4;
 
+mod given;
+
+pub(crate) use given::{Furnished, Inside};
+
 /// A secret to be kept. Its value is not shown, not even when this is printed.
 #[derive(Clone)]
 pub struct SetSecret {
@@ -52,6 +56,9 @@ impl Control {
                 .collect();
             operation.detail = Some(format!("{} at {}", request.binding.usage, hosts.join(" ")));
             let outcome = control.try_set_secret(&principal, &request).await;
+            if outcome.is_ok() {
+                control.spread_secrets(&principal.org).await;
+            }
             control.conclude(&principal, operation, outcome).await
         })
         .await
@@ -139,7 +146,7 @@ impl Control {
         }
     }
 
-    /// Needs `admin`.
+    /// Needs `admin`. No placeholder is swapped for it any more, and connections that used it are cut.
     pub async fn remove_secret(
         &self,
         principal: &Principal,
@@ -152,8 +159,10 @@ impl Control {
                 let removed = control.store().remove_secret(&principal.org, &name).await;
                 removed.map_err(|error| match error {
                     StoreError::NotFound { .. } => ControlError::not_found("secret", &name),
-                    other => other.into(),
-                })
+                    other => ControlError::from(other),
+                })?;
+                control.spread_secrets(&principal.org).await;
+                Ok(())
             }
             .await;
             let operation = Operation::new("secret.remove", name.as_str());

@@ -1,6 +1,6 @@
 //! The static programs that travel inside the one binary: PID 1 of every sandbox, the spawner that
 //! makes sandboxes, the confined fetcher and unpacker of image layers, the confined
-//! parser of snapshots and captured memory, and the resolver and egress gateway.
+//! parser of snapshots and captured memory, the resolver and egress gateway, and the terminators.
 #![forbid(unsafe_code)]
 
 /// PID 1 inside a sandbox.
@@ -15,3 +15,5 @@ pub static UNPACK: &[u8] = include_bytes!(env!("COVE_UNPACK"));
 pub static PARSER: &[u8] = include_bytes!(env!("COVE_PARSER"));
 /// The unprivileged resolver and egress gateway.
 pub static GATEWAY: &[u8] = include_bytes!(env!("COVE_GATEWAY"));
+/// The confined process that terminates TLS for one organisation's secrets.
+pub static TERMINATOR: &[u8] = include_bytes!(env!("COVE_TERMINATOR"));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::secret::OrgKeys;
+use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
-    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
 };
 use tokio::task::spawn_blocking;
 
@@ -259,6 +259,14 @@ impl RunnerApi for Engine {
 
     async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
         self.rewrapped_secret_keys(keys).await
+    }
+
+    async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
+        self.set_org_secrets(secrets).await
+    }
+
+    async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
+        self.taken_secret_uses().await
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

@@ -83,6 +83,7 @@ impl SetAside {
             image_workdir: None,
             created_at: self.since,
             started_at: None,
+            placeholders: Default::default(),
             set_aside: true,
         }
     }
@@ -292,6 +293,8 @@ impl Inner {
             snapshotted: None,
             memory: None,
             restoring: None,
+            placeholders: crate::secrets::fresh_placeholders(&request.spec),
+            secret_hosts: Vec::new(),
             spec: request.spec,
         })
     }

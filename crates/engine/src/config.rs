@@ -48,6 +48,8 @@ pub struct EngineConfig {
     pub secret_key_file: Option<PathBuf>,
     /// A program with its arguments that prints that key instead; empty: none.
     pub secret_key_command: Vec<String>,
+    /// Certificates, PEM, that servers of bound hosts may be signed by besides those that this host trusts.
+    pub secret_roots: Option<PathBuf>,
     /// Ed25519 keys of other hosts whose exported memory is restored here; this host's own always is.
     pub trusted_keys: Vec<[u8; 32]>,
 }
@@ -93,6 +95,7 @@ impl EngineConfig {
             import_dirs: Vec::new(),
             secret_key_file: None,
             secret_key_command: Vec::new(),
+            secret_roots: None,
             trusted_keys: Vec::new(),
         }
     }

@@ -19,6 +19,7 @@ use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record};
 use crate::sandbox::Sandbox;
+use crate::secrets::org_of;
 use crate::visitors::Door;
 
 impl Engine {
@@ -46,6 +47,8 @@ impl Engine {
             false => Audience::Tenants,
         };
         self.inner.check_presets(&spec.network, audience).await?;
+        let owner_id = owner.as_deref();
+        let placeholders = self.inner.grant_secrets(owner_id, &spec).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();
         let inherited_bytes = match &origin.snapshot {
@@ -63,7 +66,7 @@ impl Engine {
         if let (Some(owner), Some(keeper)) = (&owner, self.inner.gatekeeper.get()) {
             keeper.owners().note(&id, owner, audience);
         }
-        let record = Record {
+        let mut record = Record {
             id: id.clone(),
             owner,
             home,
@@ -93,10 +96,17 @@ impl Engine {
             snapshotted: None,
             memory: None,
             restoring: None,
+            placeholders,
+            secret_hosts: Vec::new(),
             past_network_sent_bytes: 0,
             past_network_received_bytes: 0,
             spec,
         };
+        if let Some(org) = org_of(record.owner.as_deref())
+            && !record.placeholders.is_empty()
+        {
+            record.secret_hosts = self.inner.bound_hosts(&org, &record).await;
+        }
         let sandbox = Arc::new(Sandbox::new(
             record.clone(),
             Arc::clone(&self.inner.events),
@@ -235,6 +245,7 @@ impl Inner {
     ) -> Result<Box<dyn Machine>, RunnerError> {
         let (volume, record) = (sandbox.volume(), sandbox.record());
         let tier = self.tier_of(&record)?;
+        self.place_secrets(&record).await?;
         let boot = self.plan_boot(&record, image, volume, from.disk, from.grown_mb);
         match from.memory {
             None => tier.boot(boot).await,

@@ -116,6 +116,7 @@ impl Inner {
         .await
         .map_err(internal)??;
         self.sandboxes.write().remove(&sandbox.id);
+        self.forget_secrets(&sandbox.record()).await;
         if let Some(keeper) = self.gatekeeper.get() {
             keeper.owners().forget(&sandbox.id);
         }

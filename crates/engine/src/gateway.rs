@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cove_gateway::host::{
-    Audience, Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets,
+    Audience, Gateway, GatewayConfig, GatewayError, Owners, PackageHosts, Presets, Terminations,
 };
 use cove_isolation::accounts;
 use cove_isolation::finding::warning;
@@ -87,6 +87,7 @@ impl Gatekeeper {
         };
         let config = GatewayConfig {
             owners: Default::default(),
+            terminations: Default::default(),
             program: cove_embedded::GATEWAY,
             directory,
             instance: instance.to_owned(),
@@ -200,6 +201,16 @@ impl Gatekeeper {
         &self.config.owners
     }
 
+    /// Which of them hold secrets.
+    pub fn terminations(&self) -> &Terminations {
+        &self.config.terminations
+    }
+
+    /// Who the gateway process is.
+    pub fn uid(&self) -> u32 {
+        self.config.uid
+    }
+
     pub fn running(&self) -> Option<&Gateway> {
         self.running.get()
     }
@@ -282,6 +293,12 @@ impl Engine {
                 gatekeeper
                     .owners()
                     .note(&record.id, owner, record.audience());
+            }
+        }
+        for record in records {
+            // Bound names are refused until control has said what the secrets are.
+            if let Err(error) = self.inner.place_secrets(record).await {
+                tracing::warn!(%error, sandbox = %record.id, "its secrets cannot be used");
             }
         }
         let placed: Vec<_> = records

@@ -6,11 +6,13 @@
 //! anyway. So after a reboot a record that still says `creating` may have been acknowledged, and is
 //! kept as stopped; in the same boot of the host it was half made, and is swept.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use cove_gateway::host::Audience;
 use cove_isolation::{MachineRecord, Needs};
+use cove_model::secret::SecretHost;
 use cove_model::{ImageId, Resources, SandboxId, SandboxSpec, SnapshotId, State};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -76,6 +78,12 @@ pub struct Record {
     /// The memory in its volume, while it is paused.
     #[serde(default)]
     pub memory: Option<MemoryRecord>,
+    /// What stands for each secret inside, by the secrets' names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub placeholders: BTreeMap<String, String>,
+    /// The hosts that they are bound to, or were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_hosts: Vec<SecretHost>,
     /// A rollback that must be finished.
     #[serde(default)]
     pub restoring: Option<Restoring>,

@@ -25,6 +25,7 @@ use crate::inherited::room;
 use crate::origin::Starting;
 use crate::record::{Durability, Record, Restoring};
 use crate::sandbox::Sandbox;
+use crate::secrets::fresh_placeholders;
 use crate::snapshots::take::Taking;
 use crate::snapshots::{Claim, Snapshot, SnapshotHold, staging};
 use crate::volumes::Draft;
@@ -227,6 +228,8 @@ impl Inner {
         let inherited_bytes = target.weight();
         sandbox.update(Durability::Written, |record| {
             record.inherited_bytes = inherited_bytes;
+            // What the snapshot remembers of them is worthless from here on.
+            record.placeholders = fresh_placeholders(&record.spec);
             record.accounts.clone_from(&target.record.accounts);
         })?;
         let arrived = |record: &mut Record| {

@@ -266,6 +266,7 @@ impl Sandbox {
             image_workdir: record.image_workdir.clone(),
             created_at: record.created_at,
             started_at: record.started_at,
+            placeholders: record.placeholders.clone(),
             set_aside: false,
         }
     }

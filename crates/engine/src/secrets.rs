@@ -1,14 +1,20 @@
-//! The host's key, and the keys of organisations that it wraps.
+//! The host's key, the keys of organisations that it wraps, and the placeholders that sandboxes have of secrets.
 
-use cove_model::OrgId;
-use cove_model::secret::OrgKeys;
-use cove_runner_api::RunnerError;
+use cove_gateway::host::Termination;
+use cove_model::secret::{OrgKeys, OrgSecrets, SecretHost, placeholder};
+use cove_model::{OrgId, SandboxSpec};
+use cove_runner_api::{RunnerError, SecretUses};
 use cove_vault::{HostKeys, VaultError};
 use tokio::task::spawn_blocking;
 
+pub mod terminators;
+
+pub use terminators::{Placeholders, Terminators};
+
 use crate::config::EngineConfig;
-use crate::engine::Engine;
-use crate::error::{chain, internal};
+use crate::engine::{Engine, Inner};
+use crate::error::{chain, from_isolation, internal};
+use crate::record::{Durability, Record};
 
 /// Where the host's key comes from. It is read when it is needed and not held in between.
 #[derive(Debug, Clone)]
@@ -30,7 +36,7 @@ impl HostKeySource {
         }
     }
 
-    fn read(&self) -> Result<HostKeys, VaultError> {
+    pub(crate) fn read(&self) -> Result<HostKeys, VaultError> {
         match self {
             Self::File(path) => HostKeys::load_or_make(path),
             Self::Command(command) => HostKeys::from_command(command),
@@ -62,4 +68,144 @@ impl Engine {
         done.map_err(internal)?
             .map_err(|error| internal(chain(&error)))
     }
+}
+
+impl Engine {
+    pub(crate) async fn set_org_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
+        let uid = self.inner.gateway_uid()?;
+        let org = secrets.keys.org.clone();
+        let set = self.inner.terminators.set(secrets, uid).await;
+        set.map_err(|error| internal(format!("cannot tell the terminator: {}", chain(&error))))?;
+        for sandbox in self.inner.all() {
+            let record = sandbox.record();
+            if record.placeholders.is_empty() || record.owner.as_deref() != Some(org.as_str()) {
+                continue;
+            }
+            let hosts = self.inner.bound_hosts(&org, &record).await;
+            if hosts.len() == record.secret_hosts.len() {
+                continue;
+            }
+            // A secret is bound to another host now: connections there are terminated from here on.
+            let _operation = sandbox.operation.lock().await;
+            sandbox.update(Durability::Written, |record| record.secret_hosts = hosts)?;
+            self.inner.place_secrets(&sandbox.record()).await?;
+            if let Some(machine) = sandbox.machine() {
+                let network = sandbox.record().spec.network;
+                machine
+                    .set_network(&network)
+                    .await
+                    .map_err(from_isolation)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn taken_secret_uses(&self) -> Result<SecretUses, RunnerError> {
+        let terminators = &self.inner.terminators;
+        let uses = match self.inner.gateway_uid() {
+            Ok(uid) => terminators.take_uses(uid).await,
+            // Without a network nobody uses any.
+            Err(_) => Vec::new(),
+        };
+        let life = terminators.life.clone();
+        Ok(SecretUses { life, uses })
+    }
+}
+
+impl Inner {
+    fn gateway_uid(&self) -> Result<u32, RunnerError> {
+        let keeper = self.gatekeeper.get();
+        let keeper = keeper.ok_or_else(|| RunnerError::Unsupported {
+            message: "this host has no network, which secrets need".into(),
+        })?;
+        Ok(keeper.uid())
+    }
+
+    /// New placeholders for a sandbox; refused when a secret is not known or its hosts are not reached.
+    pub(crate) async fn grant_secrets(
+        &self,
+        owner: Option<&str>,
+        spec: &SandboxSpec,
+    ) -> Result<Placeholders, RunnerError> {
+        if spec.secrets.is_empty() {
+            return Ok(Placeholders::new());
+        }
+        let invalid = |message: String| RunnerError::Invalid { message };
+        let org =
+            org_of(owner).ok_or_else(|| invalid("secrets belong to an organisation".into()))?;
+        self.gateway_uid()?;
+        let known = self.terminators.known(&org).await;
+        let known = known.map(|known| known.secrets).unwrap_or_default();
+        for grant in &spec.secrets {
+            let secret = known.iter().find(|secret| secret.name == grant.name);
+            let secret =
+                secret.ok_or_else(|| invalid(format!("there is no secret '{}'", grant.name)))?;
+            if let Some(host) = secret.binding.unreachable_in(&spec.network) {
+                return Err(invalid(format!(
+                    "secret '{}' is bound to {host}, which the network policy does not list",
+                    grant.name
+                )));
+            }
+        }
+        Ok(fresh_placeholders(spec))
+    }
+
+    /// Before a sandbox runs: its terminator knows its placeholders, and the gateway which hosts are bound.
+    pub(crate) async fn place_secrets(&self, record: &Record) -> Result<(), RunnerError> {
+        if record.placeholders.is_empty() {
+            return Ok(());
+        }
+        let uid = self.gateway_uid()?;
+        let Some(org) = org_of(record.owner.as_deref()) else {
+            return Err(internal("a sandbox with secrets has no organisation"));
+        };
+        let placed = self
+            .terminators
+            .place(&org, &record.id, &record.placeholders, uid)
+            .await;
+        let socket = placed
+            .map_err(|error| internal(format!("cannot start the terminator: {}", chain(&error))))?;
+        let termination = Termination {
+            socket,
+            hosts: self.bound_hosts(&org, record).await,
+        };
+        if let Some(keeper) = self.gatekeeper.get() {
+            keeper.terminations().note(&record.id, termination);
+        }
+        Ok(())
+    }
+
+    /// Every host that a secret of the sandbox is or was bound to: placeholders of one that was removed are refused
+    /// there, not passed on.
+    pub(crate) async fn bound_hosts(&self, org: &OrgId, record: &Record) -> Vec<SecretHost> {
+        let mut hosts = record.secret_hosts.clone();
+        for host in self.terminators.hosts(org, &record.placeholders).await {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts
+    }
+
+    pub(crate) async fn forget_secrets(&self, record: &Record) {
+        if record.placeholders.is_empty() {
+            return;
+        }
+        if let Some(keeper) = self.gatekeeper.get() {
+            keeper.terminations().forget(&record.id);
+        }
+        self.terminators.remove(&record.id).await;
+    }
+}
+
+/// Nobody has had them before: what a copy remembers is worthless to it.
+pub fn fresh_placeholders(spec: &SandboxSpec) -> Placeholders {
+    let grants = spec.secrets.iter();
+    grants
+        .map(|grant| (grant.name.clone(), placeholder()))
+        .collect()
+}
+
+pub fn org_of(owner: Option<&str>) -> Option<OrgId> {
+    owner?.parse().ok()
 }

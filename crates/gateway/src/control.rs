@@ -17,6 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use cove_model::SandboxId;
 use cove_model::egress::{EgressEntry, EgressQuery};
 use cove_model::network::Cidr;
+use cove_model::secret::SecretHost;
 use cove_wire::frame::{GATEWAY_CALL, GATEWAY_REPLY};
 use cove_wire::{Layout, blocking, stream};
 use serde::de::DeserializeOwned;
@@ -72,6 +73,17 @@ pub struct Placed {
     #[serde(default)]
     pub owner: String,
     pub policy: Policy,
+    /// Absent: it holds no secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination: Option<Termination>,
+}
+
+/// Connections that the terminator of the sandbox's organisation gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Termination {
+    /// The terminator's socket, a name of the abstract kind.
+    pub socket: String,
+    pub hosts: Vec<SecretHost>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

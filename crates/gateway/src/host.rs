@@ -27,6 +27,7 @@ use cove_model::{NetworkPolicy, SandboxId};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+pub use crate::control::Termination;
 use crate::control::{self, Call, Hello, Placed, Reply, Request};
 use crate::limits::Limits;
 use crate::policy::Policy;
@@ -75,6 +76,25 @@ pub struct GatewayConfig {
     pub reserved: Vec<Cidr>,
     pub limits: Limits,
     pub owners: Owners,
+    pub terminations: Terminations,
+}
+
+/// Which sandboxes hold secrets. The engine notes it before it places a sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct Terminations(Arc<Mutex<BTreeMap<SandboxId, Termination>>>);
+
+impl Terminations {
+    pub fn note(&self, sandbox: &SandboxId, termination: Termination) {
+        self.0.lock().insert(sandbox.clone(), termination);
+    }
+
+    pub fn forget(&self, sandbox: &SandboxId) {
+        self.0.lock().remove(sandbox);
+    }
+
+    fn of(&self, sandbox: &SandboxId) -> Option<Termination> {
+        self.0.lock().get(sandbox).cloned()
+    }
 }
 
 /// Whose each sandbox is. The engine notes it before it places a sandbox.
@@ -166,6 +186,7 @@ impl Gateway {
             let placed = Placed {
                 address,
                 owner,
+                termination: config.terminations.of(&sandbox),
                 sandbox,
                 policy,
             };
@@ -195,6 +216,7 @@ impl Gateway {
         let placed = Placed {
             address,
             owner,
+            termination: self.0.config.terminations.of(sandbox),
             sandbox: sandbox.clone(),
             policy,
         };
@@ -220,6 +242,7 @@ impl Gateway {
         let placed = Placed {
             address,
             owner,
+            termination: self.0.config.terminations.of(sandbox),
             sandbox: sandbox.clone(),
             policy: self.0.config.presets.expand(policy, audience)?,
         };

@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use cove_model::egress::{EgressProtocol, EgressVerdict};
 use cove_model::network::Name;
+use cove_model::secret::SecretHost;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use crate::control::Termination;
 use crate::dns::resolve::{Resolver, addresses};
 use crate::dns::wire;
 use crate::log::Draft;
@@ -33,6 +35,7 @@ use crate::{http, tls};
 mod buffer;
 pub mod dial;
 pub mod relay;
+mod terminate;
 mod web;
 
 use buffer::Buffer;
@@ -166,8 +169,14 @@ impl Proxy {
         let listed = policy
             .address_and_port(*target.ip(), target.port())
             .is_some();
+        let bound = sandbox.termination().is_some_and(|termination| {
+            let mut hosts = termination.hosts.iter();
+            hosts.any(|host| host.port == target.port())
+        });
         match target.port() {
-            HTTPS if !listed => self.carry_tls(client, target, sandbox, half).await,
+            // The name decides, also where an entry lists the address.
+            _ if bound => self.carry_tls(client, target, sandbox, half, listed).await,
+            HTTPS if !listed => self.carry_tls(client, target, sandbox, half, false).await,
             HTTP if !listed => web::carry(self, client, target, sandbox, half).await,
             _ => {
                 self.carry_plain(client, target, sandbox, half, listed)
@@ -186,15 +195,7 @@ impl Proxy {
         listed: bool,
     ) {
         let route = if listed {
-            let grounds = Grounds::Address(*target.ip(), target.port());
-            sandbox
-                .admit(grounds)
-                .map(|ticket| Route {
-                    ticket,
-                    name: None,
-                    addresses: vec![*target.ip()],
-                })
-                .map_err(Refusal::Policy)
+            by_address(target, sandbox)
         } else {
             self.by_answer(target, sandbox).await
         };
@@ -263,10 +264,20 @@ impl Proxy {
         target: SocketAddrV4,
         sandbox: &Arc<Sandbox>,
         half: HalfOpen,
+        listed: bool,
     ) {
         let mut buffer = Buffer::default();
         let hello = timeout(self.world.limits.hello(), read_hello(&client, &mut buffer)).await;
-        let (name, routed) = match hello.unwrap_or(Err(Refusal::Slow)) {
+        let hello = hello.unwrap_or(Err(Refusal::Slow));
+        let termination = match &hello {
+            Ok(name) => terminated(sandbox, name, target.port()),
+            Err(_) => None,
+        };
+        let (name, routed) = match hello {
+            // Nobody's bound name: to the address that the list has.
+            Ok(_) | Err(Refusal::Tls(_) | Refusal::Slow) if listed && termination.is_none() => {
+                (None, by_address(target, sandbox))
+            }
             Ok(name) => {
                 let routed = self.by_name(&name, target, sandbox).await;
                 (Some(name), routed)
@@ -275,6 +286,12 @@ impl Proxy {
         };
         let dialled = match routed {
             Ok(route) => match self.dial(route, target.port(), sandbox).await {
+                Ok(dialled) if let Some(termination) = &termination => {
+                    drop(half);
+                    let hello = buffer.take();
+                    terminate::hand_over(client, dialled, sandbox, termination, &hello).await;
+                    return;
+                }
                 Ok(dialled) => relay::write_all(&dialled.stream, &buffer.take())
                     .await
                     .map(|sent| {
@@ -363,6 +380,24 @@ fn finish(sandbox: &Sandbox, sequence: u64, ticket: &Ticket) {
     let sent = ticket.sent.load(Ordering::Relaxed);
     let received = ticket.received.load(Ordering::Relaxed);
     sandbox.log.finish(sequence, sent, received);
+}
+
+/// To an address that an entry lists by itself.
+fn by_address(target: SocketAddrV4, sandbox: &Arc<Sandbox>) -> Result<Route, Refusal> {
+    let ticket = sandbox.admit(Grounds::Address(*target.ip(), target.port()))?;
+    Ok(Route {
+        ticket,
+        name: None,
+        addresses: vec![*target.ip()],
+    })
+}
+
+/// Who terminates a connection to this name, if a secret of the sandbox is bound to it.
+fn terminated(sandbox: &Sandbox, name: &Name, port: u16) -> Option<Arc<Termination>> {
+    let termination = sandbox.termination()?;
+    let bound = |host: &SecretHost| host.name == *name && host.port == port;
+    let is_bound = termination.hosts.iter().any(bound);
+    is_bound.then_some(termination)
 }
 
 async fn read_hello(client: &TcpStream, buffer: &mut Buffer) -> Result<Name, Refusal> {

@@ -303,6 +303,7 @@ mod tests {
 
     fn placed(owner: &str) -> control::Placed {
         control::Placed {
+            termination: None,
             address: std::net::Ipv4Addr::new(10, 9, 0, 1),
             sandbox: cove_model::SandboxId::random(),
             owner: owner.to_owned(),

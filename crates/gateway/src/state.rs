@@ -17,7 +17,7 @@ use cove_model::egress::EgressEntry;
 use cove_model::network::{Cidr, Name};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::control::Placed;
+use crate::control::{Placed, Termination};
 use crate::journal::{Journal, Kept, Scribe};
 use crate::limits::{Bucket, Limits, bucket};
 use crate::log::Log;
@@ -71,6 +71,7 @@ pub struct Sandbox {
     chosen_names: Mutex<Bucket>,
     answered: Mutex<Answered>,
     rules: Mutex<Rules>,
+    termination: Mutex<Option<Arc<Termination>>>,
 }
 
 #[derive(Debug)]
@@ -219,6 +220,7 @@ impl World {
         let mut placed = self.placed.write();
         if let Some(sandbox) = placed.get(&new.address) {
             if sandbox.id == new.sandbox {
+                *sandbox.termination.lock() = new.termination.map(Arc::new);
                 sandbox.change(new.policy);
                 return;
             }
@@ -342,6 +344,7 @@ impl Sandbox {
             now,
         );
         Self {
+            termination: Mutex::new(placed.termination.map(Arc::new)),
             id: placed.sandbox,
             owner,
             address: placed.address,
@@ -364,6 +367,10 @@ impl Sandbox {
 
     pub fn policy(&self) -> Arc<Policy> {
         self.rules.lock().policy.clone()
+    }
+
+    pub fn termination(&self) -> Option<Arc<Termination>> {
+        self.termination.lock().clone()
     }
 
     pub fn may_ask(&self) -> bool {
@@ -532,6 +539,7 @@ mod tests {
 
     fn place(world: &World, id: &SandboxId, rules: &[&str]) {
         world.place(Placed {
+            termination: None,
             address: HOME,
             owner: String::new(),
             sandbox: id.clone(),
@@ -621,6 +629,7 @@ mod tests {
         place(&world, &id, &[]);
         let log = world.log(&id).unwrap();
         world.place(Placed {
+            termination: None,
             owner: String::new(),
             address: Ipv4Addr::new(10, 9, 0, 2),
             sandbox: id.clone(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::IdentitySpec;
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
+use crate::secret::{SecretGrant, check_grants};
 
 pub use cove_limits::{
     AUTO_SNAPSHOT_EVERY_MIN_S, AUTO_SNAPSHOTS_DEFAULT, AUTO_SNAPSHOTS_MAX, ENV_BYTES_MAX,
@@ -123,6 +124,9 @@ pub struct SandboxSpec {
     /// Absent: it cannot ask who it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<IdentitySpec>,
+    /// Secrets of its organisation that it may use by placeholders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
 }
 
 impl Default for SandboxSpec {
@@ -140,6 +144,7 @@ impl Default for SandboxSpec {
             workdir: None,
             no_new_privs: false,
             identity: None,
+            secrets: Vec::new(),
         }
     }
 }
@@ -169,6 +174,7 @@ impl SandboxSpec {
         if let Some(identity) = &self.identity {
             identity.check()?;
         }
+        check_grants(&self.secrets)?;
         self.lifecycle.check()
     }
 }

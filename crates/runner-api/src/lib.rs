@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use async_trait::async_trait;
-use cove_model::secret::OrgKeys;
+use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 
 pub mod clock;
@@ -107,6 +107,12 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn make_secret_keys(&self, org: &OrgId) -> Result<OrgKeys, RunnerError>;
     /// The same keys, wrapped by the newest key of the host.
     async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError>;
+
+    /// All secrets of an organisation as they are now. In force when this returns: connections that used others
+    /// are being cut. A host forgets them when its runner ends.
+    async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError>;
+    /// What was used since the last time.
+    async fn secret_uses(&self) -> Result<SecretUses, RunnerError>;
 
     /// Which host this is, from its data directory. A caller that draws conclusions from what a host does not
     /// have asks this first.

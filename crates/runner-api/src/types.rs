@@ -1,5 +1,7 @@
 //! The nouns of the runner's interface.
 
+use std::collections::BTreeMap;
+
 pub use cove_model::egress::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict,
 };
@@ -127,9 +129,32 @@ pub struct SandboxView {
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
+    /// What stands for each secret inside, by the secrets' names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub placeholders: BTreeMap<String, String>,
     /// It cannot be used and is only kept, for the reason given; all but the id may be a guess then.
     #[serde(default)]
     pub set_aside: bool,
+}
+
+/// What came of secrets on a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretUses {
+    /// Which start of the runner's process this is from; another one knows no secrets yet.
+    pub life: String,
+    pub uses: Vec<SecretUseReport>,
+}
+
+/// How often a sandbox used a secret since that was last asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretUseReport {
+    pub org: OrgId,
+    /// The secret's name.
+    pub secret: String,
+    pub sandbox: SandboxId,
+    pub count: u64,
+    /// Milliseconds since 1970.
+    pub last_used_ms: u64,
 }
 
 /// What a sandbox that was set aside is to be, where its own record does not say.

@@ -9,7 +9,7 @@
 //! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
 //! away cancels questions, never changes: those run to their end.
 
-use cove_model::secret::OrgKeys;
+use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
@@ -137,6 +137,10 @@ enum Request {
     RewrapSecretKeys {
         keys: OrgKeys,
     },
+    SetSecrets {
+        secrets: OrgSecrets,
+    },
+    SecretUses,
     Identity,
     Check,
     Host,
@@ -161,6 +165,8 @@ impl Request {
             | Self::ImportSnapshot { .. }
             | Self::ImageFromSnapshot { .. }
             | Self::SetNetwork { .. }
+            | Self::SetSecrets { .. }
+            | Self::SecretUses
             | Self::AddImage { .. }
             | Self::RemoveImage { .. } => true,
             Self::Hello

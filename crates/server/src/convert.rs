@@ -46,6 +46,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         workdir: spec.workdir,
         no_new_privs: spec.no_new_privs,
         identity: spec.identity,
+        secrets: spec.secrets,
         created_at: sandbox.created_at.into(),
         updated_at: sandbox.updated_at.into(),
         started_at: sandbox.started_at.map(Timestamp),

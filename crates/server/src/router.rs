@@ -122,6 +122,7 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::SetSecret => on(verb, secrets::set),
         Op::RotateSecretKeys => on(verb, secrets::rotate),
         Op::RemoveSecret => on(verb, secrets::remove),
+        Op::SecretUses => on(verb, secrets::uses),
         Op::CreateCodeContext => on(verb, code::create),
         Op::ListCodeContexts => on(verb, code::list),
         Op::RemoveCodeContext => on(verb, code::remove),

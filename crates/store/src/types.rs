@@ -151,6 +151,9 @@ pub struct HostFacts {
     pub image_workdir: Option<String>,
     /// Limits in force, where they differ from the spec's.
     pub limits: Option<Resources>,
+    /// What stands for each secret inside, by the secrets' names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub placeholders: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

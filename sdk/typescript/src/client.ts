@@ -6,7 +6,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
-import type { Event, Image, Key, Scope, Secret, SshKey, Usage } from "./types.js";
+import type { Event, Image, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -182,7 +182,12 @@ export class Client {
     return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
   }
 
-  /** Removes a secret. */
+  /** Which sandboxes used a secret, the latest first. */
+  async secretUses(name: string, options: Cancel = {}): Promise<SecretUser[]> {
+    return this.#all<SecretUser>({ method: "GET", path: `/v1/secrets/${encodeURIComponent(name)}/uses`, ...options });
+  }
+
+  /** Removes a secret. Connections that used it are cut. */
   async removeSecret(name: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/secrets/${encodeURIComponent(name)}`, ...options });
   }

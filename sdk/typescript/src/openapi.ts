@@ -301,6 +301,11 @@ export interface components {
             no_new_privs?: boolean;
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /**
+             * @description Secrets that it may use: inside are placeholders, values are put into requests outside. Their hosts must be
+             *     in `network.allow`.
+             */
+            secrets?: components["schemas"]["SecretGrant"][];
+            /**
              * @description Name or id of a snapshot to begin from, in place of an image. Limits, user and directory that are
              *     not given are then those it was taken with, and `env` is put over its variables.
              */
@@ -931,26 +936,31 @@ export interface components {
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page11: {
-            items: components["schemas"]["Org"][];
+            items: components["schemas"]["SecretUser"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page12: {
-            items: components["schemas"]["AuditRecord"][];
+            items: components["schemas"]["Org"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page13: {
-            items: components["schemas"]["AuditChain"][];
+            items: components["schemas"]["AuditRecord"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page14: {
-            items: components["schemas"]["Runner"][];
+            items: components["schemas"]["AuditChain"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page15: {
+            items: components["schemas"]["Runner"][];
+            next_cursor?: string | null;
+        };
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        Page16: {
             items: components["schemas"]["Quarantined"][];
             next_cursor?: string | null;
         };
@@ -1303,6 +1313,8 @@ export interface components {
             /** @description Why it is in this state, when that is not plain. */
             reason?: string | null;
             resources: components["schemas"]["ResourcesView"];
+            /** @description Secrets that it may use by placeholders. */
+            secrets?: components["schemas"]["SecretGrant"][];
             started_at?: components["schemas"]["Timestamp"] | null;
             state: components["schemas"]["SandboxState"];
             /** @description Absent unless it is stopped or has failed. */
@@ -1353,6 +1365,25 @@ export interface components {
              * @description Raised by one whenever it is set.
              */
             version: number;
+        };
+        /** @description A secret in a sandbox: where inside its placeholder is. */
+        SecretGrant: {
+            /** @description The variable that holds the placeholder. */
+            env?: string | null;
+            /** @description The file that holds the placeholder, an absolute path. */
+            file?: string | null;
+            /** @description The secret's name. */
+            name: string;
+        };
+        /** @description A sandbox that used a secret. */
+        SecretUser: {
+            last_used_at: components["schemas"]["Timestamp"];
+            sandbox: string;
+            /**
+             * Format: uint64
+             * @description Requests that the secret was put into.
+             */
+            uses: number;
         };
         /** @description Body of `POST /v1/secrets`: the first version of a secret, or its next one. */
         SetSecret: {

@@ -22,6 +22,7 @@ import type {
   ProcessInfo,
   ResourcesRequest,
   SandboxInfo,
+  SecretGrant,
   Share,
   SnapshotInfo,
   SshAccess,
@@ -97,6 +98,8 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions {
   isolation?: string | undefined;
   /** Lets it ask who it is, and have identity tokens, at `http://cove.internal:16910/`. `{}` grants nothing else. */
   identity?: Identity | undefined;
+  /** Secrets of the organisation that it uses by placeholders. `network` must list their hosts. */
+  secrets?: readonly SecretGrant[] | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
   /** Whether `await using` leaves it alone. Find it again with {@link Sandbox.get}. */
@@ -181,6 +184,7 @@ function createBody(options: SandboxOptions): unknown {
     name,
     isolation,
     identity: options.identity && snake(options.identity),
+    secrets: options.secrets,
     resources: unlessEmpty({ ...(snake(options.resources ?? {}) as object), ...given(limits) }),
     env,
     labels,

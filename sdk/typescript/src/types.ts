@@ -56,7 +56,10 @@ export interface IdentityToken extends Camel<Schemas["IdentityToken"]> {}
 export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
 /** A public key that can log in to all sandboxes of the organisation. */
 export interface SshKey extends Camel<Schemas["SshKey"]> {}
-
+/** A secret in a sandbox: the variable or the file that stands for it. */
+export interface SecretGrant extends Camel<Schemas["SecretGrant"]> {}
+/** A sandbox that used a secret. */
+export interface SecretUser extends Camel<Schemas["SecretUser"]> {}
 /** A secret of the organisation, without its value. */
 export interface Secret extends Camel<Schemas["Secret"]> {}
 /** What a key allows. */

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
     CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, PatchSandbox, ResourcesChange,
-    ResourcesRequest, State,
+    ResourcesRequest, SecretGrant, State,
 };
 
 use super::lifecycle::LifecycleArgs;
@@ -101,6 +101,45 @@ pub struct CreateOptions {
     pub no_new_privs: bool,
     #[command(flatten)]
     pub identity: IdentityOptions,
+    /// A secret that it may use, and the variable inside that stands for it
+    #[arg(long, value_parser = secret, value_name = "SECRET=VARIABLE")]
+    pub secret: Vec<SecretGrant>,
+    /// A secret that it may use, and the file inside that stands for it
+    #[arg(long, value_parser = secret_file, value_name = "SECRET=PATH")]
+    pub secret_file: Vec<SecretGrant>,
+}
+
+fn secret(text: &str) -> Result<SecretGrant, String> {
+    let (name, env) = text.split_once('=').ok_or("must be SECRET=VARIABLE")?;
+    Ok(SecretGrant {
+        name: name.into(),
+        env: Some(env.into()),
+        file: None,
+    })
+}
+
+fn secret_file(text: &str) -> Result<SecretGrant, String> {
+    let (name, file) = text.split_once('=').ok_or("must be SECRET=PATH")?;
+    Ok(SecretGrant {
+        name: name.into(),
+        env: None,
+        file: Some(file.into()),
+    })
+}
+
+/// A secret may have a variable and a file.
+fn grants(variables: &[SecretGrant], files: &[SecretGrant]) -> Vec<SecretGrant> {
+    let mut grants = variables.to_vec();
+    for file in files {
+        match grants
+            .iter_mut()
+            .find(|grant| grant.name == file.name && grant.file.is_none())
+        {
+            Some(grant) => grant.file.clone_from(&file.file),
+            None => grants.push(file.clone()),
+        }
+    }
+    grants
 }
 
 #[derive(Debug, Clone, Args)]
@@ -221,6 +260,7 @@ impl CreateOptions {
             workdir: self.workdir.clone(),
             no_new_privs: self.no_new_privs,
             identity: self.identity.request(),
+            secrets: grants(&self.secret, &self.secret_file),
         }
     }
 }

@@ -22,7 +22,9 @@ pub enum SecretCommand {
     /// List secrets, without values
     #[command(visible_alias = "list")]
     Ls,
-    /// Remove secrets
+    /// Show which sandboxes used a secret
+    Uses { name: String },
+    /// Remove secrets; connections that used them are cut
     Rm {
         #[arg(required = true)]
         names: Vec<String>,

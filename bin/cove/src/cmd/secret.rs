@@ -38,6 +38,21 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
             }
         }
         SecretCommand::Ls => list(client, json).await,
+        SecretCommand::Uses { name } => {
+            let uses = client.secret_uses(&name).await?.items;
+            if json {
+                return output::json(&uses);
+            }
+            let mut table = Table::new(&["SANDBOX", "USES", "LAST"]);
+            for used in uses {
+                table.row([
+                    used.sandbox,
+                    used.uses.to_string(),
+                    units::ago(used.last_used_at),
+                ]);
+            }
+            table.print()
+        }
         SecretCommand::Rm { names } => {
             for name in names {
                 client.remove_secret(&name).await?;

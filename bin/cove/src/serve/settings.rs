@@ -95,6 +95,7 @@ pub struct Settings {
     pub criu: Option<PathBuf>,
     pub secret_key_file: Option<PathBuf>,
     pub secret_key_command: Vec<String>,
+    pub secret_roots: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -160,6 +161,7 @@ impl Default for Settings {
             criu: None,
             secret_key_file: None,
             secret_key_command: Vec::new(),
+            secret_roots: None,
         }
     }
 }
@@ -242,6 +244,7 @@ settings! {
     criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
     secret_key_file "FILE" "The host key that wraps the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, made when it is missing";
     secret_key_command "COMMAND" "A program and its arguments, run by root, that prints the host key instead, from a key management service for example";
+    secret_roots "FILE" "Certificates, PEM, that servers of bound hosts may be signed by besides those that this host trusts";
 }
 
 impl Setting {
@@ -658,6 +661,7 @@ impl Settings {
             sandboxes_max: usize::try_from(self.sandboxes_max).unwrap_or(usize::MAX),
             secret_key_file: self.secret_key_file.clone(),
             secret_key_command: self.secret_key_command.clone(),
+            secret_roots: self.secret_roots.clone(),
             ..EngineConfig::new(self.engine_dir())
         }
     }

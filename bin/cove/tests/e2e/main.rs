@@ -35,6 +35,7 @@ mod python;
 mod quarantine;
 mod reloading;
 mod restarts;
+mod secrets;
 mod signals;
 mod ssh;
 mod terminal;

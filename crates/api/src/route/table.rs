@@ -596,8 +596,15 @@ pub const ROUTES: &[Route] = &[
         Op::RemoveSecret,
         "/v1/secrets/{secret}",
         Admin,
-        "Remove a secret",
+        "Remove a secret; connections that used it are cut",
     ),
+    get(
+        Op::SecretUses,
+        "/v1/secrets/{secret}/uses",
+        Manage,
+        "Which sandboxes used a secret, the latest first",
+    )
+    .reply::<Page<secret::SecretUser>>(200),
     get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Org>>(200),

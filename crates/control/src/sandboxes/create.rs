@@ -92,6 +92,8 @@ impl Control {
         request.spec.check()?;
         self.check_reach(principal, &request.spec.network)?;
         check_identity(principal, &request.spec)?;
+        let at = self.host_of(&host)?;
+        self.give_secrets(&principal.org, &request.spec, at).await?;
         let idempotency = request
             .idempotency_key
             .map(|key| match &request.from {

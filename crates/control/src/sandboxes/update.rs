@@ -198,6 +198,7 @@ impl Control {
         new.check()?;
         if new.network != record.spec.network {
             self.check_reach(principal, &new.network)?;
+            self.check_secrets(&record.org, &new).await?;
         }
         let change = SandboxChange {
             expected_generation: patch.expected_generation,

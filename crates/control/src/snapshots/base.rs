@@ -79,6 +79,7 @@ impl Control {
             lifecycle: base.lifecycle,
             labels: base.labels,
             identity: base.identity,
+            secrets: base.secrets,
             ..row.spec.clone()
         }
     }

@@ -45,6 +45,10 @@ pub(super) struct One {
 
 #[derive(Default)]
 pub(super) struct World {
+    /// What control told of each organisation's secrets.
+    pub secrets: BTreeMap<cove_model::OrgId, cove_model::secret::OrgSecrets>,
+    /// What is told to whoever asks next.
+    pub secret_uses: Vec<cove_runner_api::SecretUseReport>,
     pub sandboxes: BTreeMap<SandboxId, One>,
     pub snapshots: BTreeMap<SnapshotId, SnapshotView>,
     /// Those under way for somebody.
@@ -382,6 +386,11 @@ impl MemoryRunner {
             state: State::Running,
             reason: None,
             limits: spec.resources.clone(),
+            placeholders: spec
+                .secrets
+                .iter()
+                .map(|grant| (grant.name.clone(), cove_model::secret::placeholder()))
+                .collect(),
             spec,
             image,
             image_env: vec![

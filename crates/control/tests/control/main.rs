@@ -8,6 +8,7 @@ mod crash;
 mod creating;
 mod events;
 mod flat;
+mod given;
 mod hosts;
 mod idle;
 mod images;

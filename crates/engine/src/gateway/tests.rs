@@ -40,6 +40,7 @@ impl Blocked {
         let free = std::net::UdpSocket::bind((address, 0)).unwrap();
         let here = |port| SocketAddrV4::new(address, port);
         let config = GatewayConfig {
+            terminations: Default::default(),
             owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),

@@ -18,10 +18,13 @@ pub const LIMITS: Feature = Feature::new("limits");
 /// Addresses that are never dialled.
 pub const RESERVED: Feature = Feature::new("reserved-addresses");
 
+/// Connections to bound hosts are handed to a terminator.
+pub const TERMINATION: Feature = Feature::new("termination");
+
 /// What processes of version 2 can do, although they do not say so.
 pub const BASELINE: &[Feature] = &[POLICY, OWNER_SHARES, LIMITS, RESERVED];
 /// What the process of this build can do.
-pub const FEATURES: &[Feature] = BASELINE;
+pub const FEATURES: &[Feature] = &[POLICY, OWNER_SHARES, LIMITS, RESERVED, TERMINATION];
 
 pub const SIDE: Side = Side {
     wire: "gateway",
@@ -123,10 +126,14 @@ fn placed(placed: &Placed, needs: &mut Needs) {
     let Placed {
         owner,
         policy: Policy { mode: _, allowed },
+        termination,
         address: _,
         sandbox: _,
     } = placed;
-    needs.add(POLICY).add_if(!owner.is_empty(), OWNER_SHARES);
+    needs
+        .add(POLICY)
+        .add_if(!owner.is_empty(), OWNER_SHARES)
+        .add_if(termination.is_some(), TERMINATION);
     for allowed in allowed {
         needs.add(entry(allowed));
     }

@@ -44,6 +44,7 @@ fn policy() -> Policy {
 
 pub fn placed() -> Placed {
     Placed {
+        termination: None,
         address: Ipv4Addr::new(10, 9, 0, 1),
         sandbox: sandbox(),
         owner: "org_abcdefghijklmnopqrst".into(),

@@ -157,6 +157,7 @@ mod tests {
         let place = |last: u8| {
             let address = Ipv4Addr::new(10, 9, 0, last);
             world.place(Placed {
+                termination: None,
                 address,
                 owner: String::new(),
                 sandbox: SandboxId::random(),
@@ -200,6 +201,7 @@ mod tests {
         let place = |last: u8, owner: &str| {
             let address = Ipv4Addr::new(10, 9, 0, last);
             world.place(Placed {
+                termination: None,
                 address,
                 owner: owner.into(),
                 sandbox: SandboxId::random(),
@@ -244,6 +246,7 @@ mod tests {
         let world = World::new(limits, Vec::new());
         let address = Ipv4Addr::new(10, 9, 0, 1);
         world.place(Placed {
+            termination: None,
             address,
             owner: String::new(),
             sandbox: SandboxId::random(),

@@ -27,6 +27,7 @@ fn gateway(directory: PathBuf) -> Gateway {
     let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     Gateway(Arc::new(Inner {
         config: GatewayConfig {
+            terminations: Default::default(),
             owners: Default::default(),
             program: b"",
             directory,
@@ -73,6 +74,7 @@ fn answer(stream: &mut UnixStream, reply: &Reply) {
 
 fn placed(sandbox: &SandboxId, mode: NetworkMode) -> Placed {
     Placed {
+        termination: None,
         address: HOME,
         owner: String::new(),
         sandbox: sandbox.clone(),

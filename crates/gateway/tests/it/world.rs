@@ -146,6 +146,7 @@ impl World {
                 .unwrap()
         };
         let config = GatewayConfig {
+            terminations: Default::default(),
             owners: Default::default(),
             program: cove_embedded::GATEWAY,
             directory: directory.path().join("gateway"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::secret::OrgKeys;
+use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
 use cove_wire::frame::RUNNER;
 use cove_wire::{Hello, stream};
@@ -19,7 +19,7 @@ use super::{Request, SIDE};
 use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
-    RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
+    RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
 };
 
 /// How long the socket may take to accept.
@@ -373,6 +373,14 @@ impl RunnerApi for Client {
 
     async fn rewrap_secret_keys(&self, keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
         self.question(Request::RewrapSecretKeys { keys }).await
+    }
+
+    async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
+        self.change(Request::SetSecrets { secrets }).await
+    }
+
+    async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
+        self.question(Request::SecretUses).await
     }
 
     async fn identity(&self) -> Result<HostIdentity, RunnerError> {

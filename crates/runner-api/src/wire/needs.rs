@@ -32,6 +32,9 @@ pub const REGISTRY_SECRET: Feature = Feature::new("registry-secret");
 /// What answers for a sandbox inside it, at an address that no other reaches.
 pub const METADATA: Feature = Feature::new("metadata");
 
+/// Placeholders inside, values outside, and only where each secret is bound to.
+pub const SECRETS: Feature = Feature::new("secrets");
+
 /// What a runner of this build enforces.
 pub const FEATURES: &[Feature] = &[
     LIMITS,
@@ -44,6 +47,7 @@ pub const FEATURES: &[Feature] = &[
     IMAGE_OWNER,
     REGISTRY_SECRET,
     METADATA,
+    SECRETS,
 ];
 
 /// Version 0 had no hello. Control and runner of one host are of one build, but a runner understands requests of
@@ -92,6 +96,9 @@ impl Request {
                 needs
                     .add(LIMITS)
                     .add_if(memory_max_mb.is_some(), MEMORY_GROWTH);
+            }
+            Self::SetSecrets { secrets: _ } => {
+                needs.add(SECRETS);
             }
             Self::SetNetwork { policy, id: _ } => network(policy, &mut needs),
             Self::AddImage { source, owner } => {
@@ -144,6 +151,7 @@ impl Request {
             // A runner that cannot make keys does not know the call.
             | Self::MakeSecretKeys { .. }
             | Self::RewrapSecretKeys { .. }
+            | Self::SecretUses
             | Self::Identity
             | Self::Check
             | Self::Host => {}
@@ -168,6 +176,7 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         network: policy,
         no_new_privs,
         identity,
+        secrets,
         image: _,
         name: _,
         isolation: _,
@@ -185,7 +194,8 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         .add_if(memory_max_mb.is_some(), MEMORY_GROWTH)
         .add_if(io, IO_LIMITS)
         .add_if(*no_new_privs, NO_NEW_PRIVS)
-        .add_if(identity.is_some(), METADATA);
+        .add_if(identity.is_some(), METADATA)
+        .add_if(!secrets.is_empty(), SECRETS);
     network(policy, needs);
 }
 

@@ -260,6 +260,7 @@ fn view() -> SandboxView {
         image_workdir: Some("/home".into()),
         created_at: at(),
         started_at: Some(at()),
+        placeholders: Default::default(),
         set_aside: true,
     }
 }

@@ -400,6 +400,8 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::RemoveImage { id } => whole(&api.remove_image(&id).await?),
         Request::MakeSecretKeys { org } => whole(&api.make_secret_keys(&org).await?),
         Request::RewrapSecretKeys { keys } => whole(&api.rewrap_secret_keys(keys).await?),
+        Request::SetSecrets { secrets } => whole(&api.set_secrets(secrets).await?),
+        Request::SecretUses => whole(&api.secret_uses().await?),
         Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
         Request::Host => whole(&api.host().await?),

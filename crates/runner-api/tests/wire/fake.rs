@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::secret::{OrgKeys, WrappedKeys};
+use cove_model::secret::{OrgKeys, OrgSecrets, WrappedKeys};
 use cove_model::{
     Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, SandboxId, SandboxSpec,
     SnapshotId, State,
@@ -52,6 +52,7 @@ pub fn view(id: SandboxId, spec: SandboxSpec) -> SandboxView {
         image_workdir: Some("/srv".into()),
         created_at: OffsetDateTime::UNIX_EPOCH,
         started_at: Some(OffsetDateTime::UNIX_EPOCH),
+        placeholders: Default::default(),
         set_aside: false,
     }
 }
@@ -406,6 +407,12 @@ impl RunnerApi for Fake {
     async fn rewrap_secret_keys(&self, mut keys: OrgKeys) -> Result<OrgKeys, RunnerError> {
         keys.wrapped.host_key = "second".into();
         Ok(keys)
+    }
+    async fn set_secrets(&self, _: OrgSecrets) -> Result<(), RunnerError> {
+        Ok(())
+    }
+    async fn secret_uses(&self) -> Result<cove_runner_api::SecretUses, RunnerError> {
+        Ok(Default::default())
     }
     async fn host(&self) -> Result<HostReport, RunnerError> {
         Ok(HostReport {

@@ -49,6 +49,11 @@ fn full_spec() -> SandboxSpec {
         network: policy(),
         no_new_privs: true,
         identity: Some(cove_model::IdentitySpec::default()),
+        secrets: vec![cove_model::secret::SecretGrant {
+            name: "token".into(),
+            env: Some("TOKEN".into()),
+            file: None,
+        }],
         ..SandboxSpec::default()
     }
 }

@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use cove_api::secret::{RotatedSecretKeys, Secret, SetSecret};
-use cove_api::{NoQuery, PageQuery, Timestamp};
+use cove_api::secret::{RotatedSecretKeys, Secret, SecretUser, SetSecret};
+use cove_api::{NoQuery, Page, PageQuery, Timestamp};
 use cove_control::Zeroizing;
 use cove_model::secret::{SecretBinding, SecretHost};
 
@@ -53,6 +53,24 @@ pub async fn remove(
 ) -> Answer {
     app.control.remove_secret(&caller.principal, &name).await?;
     nothing()
+}
+
+pub async fn uses(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(name): Names<String>,
+) -> Answer {
+    let uses = app.control.secret_uses(&caller.principal, &name).await?;
+    let user = |used: cove_control::SecretUsage| SecretUser {
+        sandbox: used.sandbox.to_string(),
+        uses: used.count,
+        last_used_at: used.last_used_at.into(),
+    };
+    ok(Page {
+        items: uses.into_iter().map(user).collect(),
+        next_cursor: None,
+    })
 }
 
 pub async fn rotate(

@@ -366,6 +366,7 @@ def create_body(
     network: Union[str, Sequence[str], Mapping[str, Any], None],
     isolation: Optional[str],
     identity: Optional[Mapping[str, Any]],
+    secrets: Optional[Sequence[Mapping[str, str]]],
     lifecycle: Mapping[str, Optional[float]],
     resources: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -379,6 +380,7 @@ def create_body(
         name=name,
         isolation=isolation,
         identity=None if identity is None else dict(identity),
+        secrets=[dict(one) for one in secrets] if secrets else None,
         resources=limits or None,
         env=dict(env) if env else None,
         labels=dict(labels) if labels else None,

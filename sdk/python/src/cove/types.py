@@ -5,7 +5,7 @@ All are frozen dataclasses. Fields a newer server adds are left out, so that old
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
@@ -116,6 +116,8 @@ class SandboxInfo:
     no_new_privs: bool = False
     #: What it may know and do about itself: ``grants``, ``task``, ``on_behalf_of``.
     identity: Optional[Mapping[str, Any]] = None
+    #: Secrets that it may use by placeholders: ``name``, ``env``, ``file``.
+    secrets: Sequence[Mapping[str, str]] = ()
     started_at: Optional[datetime] = None
     stopped_at: Optional[datetime] = None
 
@@ -449,6 +451,15 @@ class Secret:
     updated_at: datetime
     uses: int
     last_used_at: Optional[datetime] = None
+
+
+@dataclass(frozen=True)
+class SecretUser:
+    """A sandbox that used a secret."""
+
+    sandbox: str
+    uses: int
+    last_used_at: datetime
 
 
 #: What a key allows.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_model::secret::OrgKeys;
+use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
 use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
-    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SnapshotRequest, SnapshotView,
-    TierReport,
+    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport, SecretUses,
+    SnapshotRequest, SnapshotView, TierReport,
 };
 
 use super::{GuestKind, MemoryRunner, answer, missing};
@@ -22,6 +22,22 @@ fn unusable(error: cove_vault::VaultError) -> RunnerError {
 }
 
 impl MemoryRunner {
+    /// What it was told of an organisation's secrets last.
+    pub fn known_secrets(&self, org: &OrgId) -> Vec<SealedSecret> {
+        let world = self.world();
+        let known = world.secrets.get(org);
+        known.map(|known| known.secrets.clone()).unwrap_or_default()
+    }
+
+    pub fn forget_secrets(&self) {
+        self.world().secrets.clear();
+    }
+
+    /// Told to whoever asks next.
+    pub fn report_use(&self, used: SecretUseReport) {
+        self.world().secret_uses.push(used);
+    }
+
     /// Two keys; the first one wraps.
     pub fn host_keys(&self) -> Result<cove_vault::HostKeys, cove_vault::VaultError> {
         let lines = format!(
@@ -393,6 +409,21 @@ impl RunnerApi for MemoryRunner {
             .host_keys()
             .and_then(|host| cove_vault::rewrap_keys(&keys, &host));
         made.map_err(unusable)
+    }
+
+    async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
+        self.reached()?;
+        let org = secrets.keys.org.clone();
+        self.world().secrets.insert(org, secrets);
+        Ok(())
+    }
+
+    async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
+        self.reached()?;
+        Ok(SecretUses {
+            life: "memory".into(),
+            uses: std::mem::take(&mut self.world().secret_uses),
+        })
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

@@ -24,7 +24,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, Key, Scope, Secret, SshKey, decode
+from ..types import Event, Image, Key, Scope, Secret, SecretUser, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -191,8 +191,13 @@ class AsyncClient:
         body = {"name": name, "value": value, "hosts": list(hosts), "use": use}
         return decode(Secret, await self._json(Call("POST", "/v1/secrets", json=body)))
 
+    async def secret_uses(self, name: str) -> list[SecretUser]:
+        """Which sandboxes used a secret, the latest first."""
+        path = f"/v1/secrets/{segment(name)}/uses"
+        return [decode(SecretUser, item) async for item in self._pages(Call("GET", path))]
+
     async def remove_secret(self, name: str) -> None:
-        """Removes a secret."""
+        """Removes a secret. Connections that used it are cut."""
         await self._done(Call("DELETE", f"/v1/secrets/{segment(name)}"))
 
     # What follows is for the other modules of this package.

@@ -73,6 +73,9 @@ class AsyncSandbox:
     ``pause_after``, ``stop_after`` and ``delete_after`` say after how many idle seconds it is frozen in
     memory, put on disk, stopped or deleted; at the age of ``max_lifetime`` it is deleted in any case.
 
+    ``secrets`` lets it use secrets of the organisation by placeholders, whose hosts ``network`` must list:
+    ``[{"name": "openai", "env": "OPENAI_API_KEY"}]``, or with ``file`` in place of ``env``.
+
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
 
@@ -104,6 +107,7 @@ class AsyncSandbox:
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
         identity: Optional[Mapping[str, Any]] = None,
+        secrets: Optional[Sequence[Mapping[str, str]]] = None,
         freeze_after: Optional[float] = None,
         pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
@@ -128,6 +132,7 @@ class AsyncSandbox:
             network=network,
             isolation=isolation,
             identity=identity,
+            secrets=secrets,
             lifecycle={
                 "freeze_after_s": freeze_after,
                 "pause_after_s": pause_after,

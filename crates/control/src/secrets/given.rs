@@ -1,0 +1,352 @@
+//! Secrets in sandboxes: which may be held, what hosts are told of them, and what stands for them inside.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
+use cove_model::{OrgId, SandboxId, SandboxSpec};
+use cove_protocol::client::{Guest, GuestError};
+use cove_protocol::message::{ErrorCode as GuestCode, ReadFile, WriteFile};
+use cove_runner_api::SecretUseReport;
+use cove_store::{PageRequest, SandboxRecord, SecretUsage};
+use parking_lot::Mutex;
+use time::OffsetDateTime;
+
+use crate::Control;
+use crate::audit::Operation;
+use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
+
+/// How long a host that does not answer is asked again to take a secret back.
+const RETRY: Duration = Duration::from_millis(200);
+/// The bundles of certificates that programs look at: Debian's and Alpine's, Fedora's.
+const BUNDLES: [&str; 2] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+];
+/// Where `update-ca-certificates` and `update-ca-trust` find the organisation's authority when they write those anew.
+const ANCHORS: [&str; 2] = [
+    "/usr/local/share/ca-certificates/cove-secrets.crt",
+    "/etc/pki/ca-trust/source/anchors/cove-secrets.crt",
+];
+/// The authority alone.
+pub(crate) const AUTHORITY_FILE: &str = "/etc/cove/secrets-ca.pem";
+/// A bundle above this is not one.
+const BUNDLE_BYTES_MAX: usize = 4 << 20;
+/// Variables that make programs with roots of their own look at a bundle.
+const BUNDLE_VARIABLES: [&str; 7] = [
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+];
+const NODE_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
+const ROOT: &str = "root";
+
+/// What this process has put into which sandboxes, and where.
+#[derive(Debug, Default)]
+pub(crate) struct Furnished(Mutex<HashMap<SandboxId, Arc<Inside>>>);
+
+/// What is inside for the placeholders that a sandbox has.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    placeholders: BTreeMap<String, String>,
+    bundle: &'static str,
+}
+
+impl Furnished {
+    fn of(&self, record: &SandboxRecord) -> Option<Arc<Inside>> {
+        let found = self.0.lock().get(&record.id).cloned();
+        found.filter(|inside| inside.placeholders == record.facts.placeholders)
+    }
+
+    pub fn forget(&self, id: &SandboxId) {
+        self.0.lock().remove(id);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+impl Inside {
+    /// Variables of every command, under what the sandbox's owner or the caller says.
+    pub fn variables(&self, spec: &SandboxSpec) -> Vec<(String, String)> {
+        let trust = BUNDLE_VARIABLES.map(|name| (name.to_owned(), self.bundle.to_owned()));
+        let node = (NODE_VARIABLE.to_owned(), AUTHORITY_FILE.to_owned());
+        let grants = spec.secrets.iter().filter_map(|grant| {
+            let placeholder = self.placeholders.get(&grant.name)?;
+            Some((grant.env.clone()?, placeholder.clone()))
+        });
+        trust.into_iter().chain([node]).chain(grants).collect()
+    }
+}
+
+impl Control {
+    /// Refuses secrets that the organisation does not have, and hosts that the policy does not list. Afterwards the
+    /// host knows them.
+    pub(crate) async fn give_secrets(
+        &self,
+        org: &OrgId,
+        spec: &SandboxSpec,
+        host: &Host,
+    ) -> Result<(), ControlError> {
+        if spec.secrets.is_empty() {
+            return Ok(());
+        }
+        self.check_secrets(org, spec).await?;
+        self.tell_secrets(org, host).await
+    }
+
+    pub(crate) async fn check_secrets(
+        &self,
+        org: &OrgId,
+        spec: &SandboxSpec,
+    ) -> Result<(), ControlError> {
+        for grant in &spec.secrets {
+            let found = self.store().secret(org, &grant.name).await?;
+            let found = found.ok_or_else(|| {
+                ControlError::invalid(format!("secrets: there is no secret '{}'", grant.name))
+                    .hint("`cove secret ls` lists them, `cove secret set` makes one")
+            })?;
+            if let Some(host) = found.binding.unreachable_in(&spec.network) {
+                return Err(ControlError::invalid(format!(
+                    "secrets: '{}' is bound to {host}, which the network policy does not list",
+                    grant.name
+                ))
+                .hint(format!(
+                    "use network mode allowlist and add {host} to network.allow; a secret opens nothing by itself"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a host all secrets of an organisation as they are now, one such call after another.
+    async fn tell_secrets(&self, org: &OrgId, host: &Host) -> Result<(), ControlError> {
+        let _turn = self.0.secrets.lock().await;
+        let Some(keys) = self.store().secret_keys(org).await? else {
+            return Ok(());
+        };
+        self.tell_secrets_of(keys, host).await
+    }
+
+    async fn tell_secrets_of(&self, keys: OrgKeys, host: &Host) -> Result<(), ControlError> {
+        let mut secrets = Vec::new();
+        let mut page = PageRequest::default();
+        loop {
+            let found = self.store().secrets(&keys.org, &page).await?;
+            secrets.extend(found.items.into_iter().map(|secret| SealedSecret {
+                id: secret.id,
+                name: secret.name,
+                version: secret.version,
+                binding: secret.binding,
+                sealed: secret.sealed,
+            }));
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => break,
+            }
+        }
+        let runner = host.runner().await?;
+        Ok(runner.set_secrets(OrgSecrets { keys, secrets }).await?)
+    }
+
+    /// Every host hears of a change before its caller does. One that does not answer is told until it has heard, or
+    /// until it is another process, which asks for everything.
+    pub(super) async fn spread_secrets(&self, org: &OrgId) {
+        for host in self.hosts() {
+            let Err(error) = self.tell_secrets(org, host).await else {
+                continue;
+            };
+            tracing::warn!(%error, host = %host.id, "a host did not hear of a change of secrets; telling it again");
+            let (control, org, host) = (self.clone(), org.clone(), Arc::clone(host));
+            self.0.tasks.changes.spawn(async move {
+                let closing = control.0.tasks.closing.clone();
+                loop {
+                    tokio::select! {
+                        () = closing.cancelled() => return,
+                        () = tokio::time::sleep(RETRY) => {}
+                    }
+                    if control.tell_secrets(&org, &host).await.is_ok() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Collects what was used on a host, and tells a runner that has just begun about all secrets.
+    pub(crate) async fn tend_secrets(&self, host: &Host) -> Result<(), ControlError> {
+        let told = host.runner().await?.secret_uses().await?;
+        if *host.secrets_life.lock() != told.life {
+            for keys in self.store().all_secret_keys().await? {
+                let _turn = self.0.secrets.lock().await;
+                self.tell_secrets_of(keys, host).await?;
+            }
+            host.secrets_life.lock().clone_from(&told.life);
+        }
+        self.note_uses(told.uses).await
+    }
+
+    async fn note_uses(&self, uses: Vec<SecretUseReport>) -> Result<(), ControlError> {
+        let mut by_org: BTreeMap<OrgId, Vec<SecretUsage>> = BTreeMap::new();
+        for report in uses {
+            let nanos = i128::from(report.last_used_ms) * 1_000_000;
+            let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);
+            by_org.entry(report.org).or_default().push(SecretUsage {
+                secret: report.secret,
+                sandbox: report.sandbox,
+                count: report.count,
+                last_used_at: at.unwrap_or_else(|_| self.now()),
+            });
+        }
+        for (org, uses) in by_org {
+            self.store().note_secret_uses(&org, &uses).await?;
+            for used in uses {
+                let mut operation = Operation::new("secret.use", used.secret.as_str());
+                operation.detail = Some(format!("{} times by {}", used.count, used.sandbox));
+                self.record_own(&org, operation, "ok").await;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is inside a sandbox for its secrets, put there first where this process has not seen to it: the
+    /// authority beside the image's own roots, and the files that its owner asked for.
+    pub(crate) async fn furnish(
+        &self,
+        record: &SandboxRecord,
+    ) -> Result<Option<Arc<Inside>>, ControlError> {
+        if record.spec.secrets.is_empty() {
+            return Ok(None);
+        }
+        let host = self.host_of(&record.host)?;
+        if let Some(inside) = host.furnished.of(record) {
+            return Ok(Some(inside));
+        }
+        let keys = self.store().secret_keys(&record.org).await?;
+        let keys = keys.ok_or_else(|| {
+            ControlError::new(
+                ErrorCode::Internal,
+                "the organisation has no keys for secrets",
+            )
+        })?;
+        let guest = self.guest_of(record);
+        let placeholders = record.facts.placeholders.clone();
+        let bundle = trust(&guest, &keys.authority).await?;
+        for grant in &record.spec.secrets {
+            if let (Some(path), Some(text)) = (&grant.file, placeholders.get(&grant.name)) {
+                let owner = record.spec.user.clone().unwrap_or_else(|| ROOT.into());
+                write(&guest, path, text.clone().into(), Some(0o600), owner).await?;
+            }
+        }
+        let inside = Arc::new(Inside {
+            placeholders,
+            bundle,
+        });
+        let mut all = host.furnished.0.lock();
+        all.insert(record.id.clone(), Arc::clone(&inside));
+        Ok(Some(inside))
+    }
+}
+
+/// Adds the authority to the image's bundles; the one that programs are pointed to.
+async fn trust(guest: &Guest, authority: &str) -> Result<&'static str, ControlError> {
+    let ours = Bytes::copy_from_slice(authority.as_bytes());
+    write(
+        guest,
+        AUTHORITY_FILE,
+        ours.clone(),
+        Some(0o644),
+        ROOT.into(),
+    )
+    .await?;
+    let mut found = None;
+    for (bundle, anchor) in BUNDLES.iter().zip(ANCHORS) {
+        let Some(mut text) = read(guest, bundle).await? else {
+            continue;
+        };
+        found = found.or(Some(*bundle));
+        if !contains(&text, authority.trim().as_bytes()) {
+            if !text.ends_with(b"\n") {
+                text.push(b'\n');
+            }
+            text.extend_from_slice(authority.as_bytes());
+            write(guest, bundle, text.into(), Some(0o644), ROOT.into()).await?;
+        }
+        write(guest, anchor, ours.clone(), Some(0o644), ROOT.into()).await?;
+    }
+    match found {
+        Some(bundle) => Ok(bundle),
+        // An image without roots trusts nobody; now it trusts the bound hosts.
+        None => {
+            write(guest, BUNDLES[0], ours, Some(0o644), ROOT.into()).await?;
+            Ok(BUNDLES[0])
+        }
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+async fn read(guest: &Guest, path: &str) -> Result<Option<Vec<u8>>, ControlError> {
+    let wanted = ReadFile {
+        path: path.to_owned(),
+        user: ROOT.into(),
+        ..ReadFile::default()
+    };
+    let mut reader = match guest.read_file(wanted).await {
+        Ok(reader) => reader,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut text = Vec::new();
+    loop {
+        match reader.next().await {
+            Ok(Some(piece)) if text.len() + piece.len() <= BUNDLE_BYTES_MAX => {
+                text.extend_from_slice(&piece);
+            }
+            Ok(Some(_)) => {
+                return Err(ControlError::conflict(format!(
+                    "{path} in the sandbox is too large for a bundle of certificates"
+                )));
+            }
+            Ok(None) => return Ok(Some(text)),
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn is_absent(error: &GuestError) -> bool {
+    let absent = [GuestCode::NotFound, GuestCode::NotADirectory];
+    error.code().is_some_and(|code| absent.contains(&code))
+}
+
+async fn write(
+    guest: &Guest,
+    path: &str,
+    bytes: Bytes,
+    mode: Option<u32>,
+    owner: String,
+) -> Result<(), ControlError> {
+    let wanted = WriteFile {
+        path: path.to_owned(),
+        user: ROOT.into(),
+        mode,
+        owner,
+        parents: true,
+        ..WriteFile::default()
+    };
+    let mut upload = guest.write_file(wanted).await?;
+    upload.write(bytes).await?;
+    upload.finish().await?;
+    Ok(())
+}

@@ -1,0 +1,455 @@
+//! One connection: TLS on both sides, requests from one to the other, checked and rewritten on the way.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cove_model::network::Name;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderValue, RANGE, UPGRADE,
+};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
+
+use super::certificates::Certificates;
+use super::refusal::Refusal;
+use super::scrub::{Scrubber, Stream};
+use super::swap::swap;
+use super::table::Connection;
+
+/// How long either side may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const H2: &[u8] = b"h2";
+
+type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
+
+/// Where a connection leads.
+pub struct Route {
+    pub host: Name,
+    pub port: u16,
+}
+
+/// Bytes that went to the server and came from it.
+#[derive(Default)]
+pub struct Counts {
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
+}
+
+/// A socket with what was read of it before in front, which counts.
+pub struct Counted {
+    first: Bytes,
+    stream: TcpStream,
+    counts: Option<Arc<Counts>>,
+}
+
+impl Counted {
+    pub fn client(hello: Vec<u8>, stream: TcpStream) -> Self {
+        Self {
+            first: hello.into(),
+            stream,
+            counts: None,
+        }
+    }
+
+    pub fn server(stream: TcpStream, counts: Arc<Counts>) -> Self {
+        Self {
+            first: Bytes::new(),
+            stream,
+            counts: Some(counts),
+        }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let count = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Some(counts) = &self.counts {
+            let read = buffer.filled().len() - before;
+            counts.received.fetch_add(read as u64, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        if let (Some(counts), Ok(written)) = (&self.counts, &written) {
+            counts.sent.fetch_add(*written as u64, Ordering::Relaxed);
+        }
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+enum Sender {
+    One(Mutex<hyper::client::conn::http1::SendRequest<Incoming>>),
+    Many(hyper::client::conn::http2::SendRequest<Incoming>),
+}
+
+impl Sender {
+    async fn send(&self, request: Request<Incoming>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::One(sender) => {
+                let mut sender = sender.lock().await;
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Many(sender) => {
+                let mut sender = sender.clone();
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
+/// Until either side ends it, or it is cut.
+pub async fn carry(
+    certificates: &Certificates,
+    connection: Connection,
+    route: Route,
+    client: Counted,
+    server: Counted,
+) -> io::Result<()> {
+    let connection = Arc::new(connection);
+    let cut = connection.cut.clone();
+    tokio::select! {
+        done = terminate(certificates, connection, route, client, server) => done,
+        () = cut.notified() => Err(io::ErrorKind::ConnectionAborted.into()),
+    }
+}
+
+async fn terminate(
+    certificates: &Certificates,
+    connection: Arc<Connection>,
+    route: Route,
+    client: Counted,
+    server: Counted,
+) -> io::Result<()> {
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let acceptor = LazyConfigAcceptor::new(Default::default(), client);
+    let start = timeout(HANDSHAKE, acceptor).await.map_err(late)??;
+    let hello = start.client_hello();
+    if hello.server_name() != Some(route.host.as_str()) {
+        return Err(io::Error::other("the hello names another host"));
+    }
+    let offered: Vec<Vec<u8>> = hello
+        .alpn()
+        .map(|names| names.map(<[u8]>::to_vec).collect())
+        .unwrap_or_default();
+    let config = certificates.client(offered.iter().map(Vec::as_slice));
+    let name = ServerName::try_from(route.host.to_string()).map_err(io::Error::other)?;
+    // The server first: what it chooses is what the client is offered.
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name, server);
+    let server = timeout(HANDSHAKE, connecting).await.map_err(late)??;
+    let protocol = server.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    let config = certificates.server(route.host.as_str(), protocol.as_deref())?;
+    let client = timeout(HANDSHAKE, start.into_stream(config))
+        .await
+        .map_err(late)??;
+    let both_h2 = protocol.as_deref() == Some(H2);
+    let (sender, driver) = open(TokioIo::new(server), both_h2).await?;
+    // Both end with this future, also when it is dropped because the connection is cut.
+    let mut driving = JoinSet::new();
+    driving.spawn(driver);
+    let tunnels = Arc::new(Mutex::new(JoinSet::new()));
+    let exchange = Arc::new(Exchange {
+        connection,
+        route,
+        sender,
+        tunnels: tunnels.clone(),
+    });
+    let service = service_fn(move |request| {
+        let exchange = exchange.clone();
+        async move { Ok::<_, std::convert::Infallible>(exchange.answer(request).await) }
+    });
+    let client = TokioIo::new(client);
+    let serving = async {
+        match both_h2 {
+            true => {
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                builder.serve_connection(client, service).await
+            }
+            false => {
+                let mut builder = hyper::server::conn::http1::Builder::new();
+                let builder = builder.half_close(false).preserve_header_case(true);
+                builder
+                    .serve_connection(client, service)
+                    .with_upgrades()
+                    .await
+            }
+        }
+    };
+    let served = serving.await;
+    // An upgraded connection goes on after the requests on it have ended.
+    while tunnels.lock().await.join_next().await.is_some() {}
+    served.map_err(io::Error::other)
+}
+
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+async fn open<T>(server: TokioIo<T>, many: bool) -> io::Result<(Sender, Driver)>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match many {
+        true => {
+            let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), server).await;
+            let (sender, connection) = shaken.map_err(io::Error::other)?;
+            let driver = Box::pin(async move {
+                let _ = connection.await;
+            });
+            Ok((Sender::Many(sender), driver))
+        }
+        false => {
+            let mut builder = hyper::client::conn::http1::Builder::new();
+            let shaken = builder.preserve_header_case(true).handshake(server).await;
+            let (sender, connection) = shaken.map_err(io::Error::other)?;
+            let driver = Box::pin(async move {
+                let _ = connection.with_upgrades().await;
+            });
+            Ok((Sender::One(Mutex::new(sender)), driver))
+        }
+    }
+}
+
+struct Exchange {
+    connection: Arc<Connection>,
+    route: Route,
+    sender: Sender,
+    tunnels: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Exchange {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match self.pass(request).await {
+            Ok(answer) => answer,
+            Err(refusal) => refusal
+                .response()
+                .map(|body: Full<Bytes>| body.map_err(|never| match never {}).boxed_unsync()),
+        }
+    }
+
+    async fn pass(&self, mut request: Request<Incoming>) -> Result<Answer, Refusal> {
+        if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
+            return Err(Refusal::Method);
+        }
+        self.check_host(&request)?;
+        let client = request
+            .headers()
+            .contains_key(UPGRADE)
+            .then(|| hyper::upgrade::on(&mut request));
+        let (mut parts, body) = request.into_parts();
+        let usable = self.connection.usable(&self.route.host, self.route.port);
+        let used = swap(&mut parts, &usable)?;
+        // What is not compressed can be scrubbed, and so can what is whole.
+        parts
+            .headers
+            .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        parts.headers.remove(RANGE);
+        if parts.version != Version::HTTP_2 {
+            // In the form that servers expect; the host is in its header.
+            parts.uri = origin_form(&parts.uri)?;
+        }
+        if !used.is_empty() && !self.connection.use_now(&used) {
+            return Err(Refusal::Unknown);
+        }
+        let scrubber = self.connection.scrubber(&usable);
+        drop(used);
+        drop(usable);
+        let head = parts.method == Method::HEAD;
+        let sent = self.sender.send(Request::from_parts(parts, body)).await;
+        let mut answer = sent.map_err(|_| Refusal::Server)?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let client = client.ok_or(Refusal::Server)?;
+            let server = hyper::upgrade::on(&mut answer);
+            self.tunnels.lock().await.spawn(tunnel(client, server));
+        }
+        scrubbed(answer, scrubber, head)
+    }
+
+    /// The connection is for one host, and so is every request on it.
+    fn check_host(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let names = |text: &str| {
+            let (name, port) = match text.rsplit_once(':') {
+                Some((name, port)) => (name, port.parse().ok()),
+                None => (text, Some(443)),
+            };
+            let name = Name::from_text(name).ok();
+            name.as_ref() == Some(&self.route.host) && port == Some(self.route.port)
+        };
+        let authority = request.uri().authority().map(|it| it.as_str());
+        let mut hosts = request.headers().get_all(HOST).iter();
+        let host = hosts.next().map(|it| it.to_str().unwrap_or_default());
+        let one = hosts.next().is_none() && (authority.is_some() || host.is_some());
+        match one && authority.into_iter().chain(host).all(names) {
+            true => Ok(()),
+            false => Err(Refusal::OtherHost),
+        }
+    }
+}
+
+fn origin_form(uri: &hyper::Uri) -> Result<hyper::Uri, Refusal> {
+    let path = uri.path_and_query().map_or("/", |it| it.as_str());
+    path.parse().map_err(|_| Refusal::Unwritable)
+}
+
+/// Frames of an upgraded connection pass as they are.
+async fn tunnel(client: hyper::upgrade::OnUpgrade, server: hyper::upgrade::OnUpgrade) {
+    let (Ok(client), Ok(server)) = (client.await, server.await) else {
+        return;
+    };
+    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+    // Either side may end it at any moment.
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+}
+
+fn scrubbed(
+    answer: Response<Incoming>,
+    scrubber: Arc<Scrubber>,
+    head: bool,
+) -> Result<Answer, Refusal> {
+    let (mut parts, body) = answer.into_parts();
+    scrub_headers(&mut parts.headers, &scrubber);
+    let bodiless = head
+        || parts.status.is_informational()
+        || matches!(
+            parts.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+    if bodiless {
+        return Ok(Response::from_parts(parts, body.boxed_unsync()));
+    }
+    let encodings = parts.headers.get_all(CONTENT_ENCODING).iter();
+    let mut encodings = encodings.map(|it| it.to_str().unwrap_or("?").trim());
+    if encodings.any(|it| !it.eq_ignore_ascii_case("identity")) {
+        return Err(Refusal::Encoded);
+    }
+    // A placeholder is as long as it is.
+    parts.headers.remove(CONTENT_LENGTH);
+    let body = Scrubbed {
+        body,
+        scrubber,
+        stream: Stream::default(),
+        waiting: None,
+        ended: false,
+    };
+    Ok(Response::from_parts(parts, body.boxed_unsync()))
+}
+
+fn scrub_headers(headers: &mut HeaderMap, scrubber: &Scrubber) {
+    for value in headers.values_mut() {
+        if let Some(changed) = scrubber.whole(value.as_bytes()) {
+            *value =
+                HeaderValue::from_bytes(&changed).unwrap_or(HeaderValue::from_static("removed"));
+        }
+    }
+}
+
+/// A body without values of secrets.
+struct Scrubbed {
+    body: Incoming,
+    scrubber: Arc<Scrubber>,
+    stream: Stream,
+    /// Trailers that come after what was held back.
+    waiting: Option<Frame<Bytes>>,
+    ended: bool,
+}
+
+impl Body for Scrubbed {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            if let Some(frame) = self.waiting.take() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let this = &mut *self;
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    this.ended = true;
+                    let rest = this.stream.finish(&this.scrubber);
+                    match rest.is_empty() {
+                        true => return Poll::Ready(None),
+                        false => return Poll::Ready(Some(Ok(Frame::data(rest)))),
+                    }
+                }
+            };
+            match frame.into_data() {
+                Ok(piece) => {
+                    let piece = this.stream.push(&this.scrubber, piece);
+                    if !piece.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(piece))));
+                    }
+                }
+                Err(frame) => {
+                    this.ended = true;
+                    let Ok(mut trailers) = frame.into_trailers() else {
+                        continue;
+                    };
+                    scrub_headers(&mut trailers, &this.scrubber);
+                    this.waiting = Some(Frame::trailers(trailers));
+                    let rest = this.stream.finish(&this.scrubber);
+                    if !rest.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended && self.waiting.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

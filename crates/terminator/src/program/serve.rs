@@ -1,0 +1,130 @@
+//! The process's life after it is confined.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use cove_model::network::Name;
+use cove_vault::OpenedKeys;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::carry::{Counted, Counts, Route, carry};
+use super::certificates::Certificates;
+use super::table::Table;
+use crate::call::{self, Call, Reply, Start};
+use crate::handover;
+
+/// Connections at once; the gateway's own limits of a sandbox and an organisation come first.
+const CONNECTIONS_MAX: usize = 16_384;
+/// How long the gateway may take to say what it hands over.
+const HANDOVER: Duration = Duration::from_secs(5);
+/// How long to rest when descriptors or memory run out.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Config {
+    gateway_uid: u32,
+    table: Arc<Table>,
+    certificates: Arc<Certificates>,
+}
+
+impl Config {
+    /// Takes the keys out of the message; what is left of it in memory is overwritten with the process's end.
+    pub fn new(start: &Start) -> io::Result<Self> {
+        let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
+        let keys = OpenedKeys::from_parts(bytes(&start.opening)?, bytes(&start.authority)?);
+        let certificates = Certificates::new(start.org.as_str(), &keys, &start.roots)?;
+        Ok(Self {
+            gateway_uid: start.gateway_uid,
+            table: Arc::new(Table::new(start.org.clone(), keys)),
+            certificates: Arc::new(certificates),
+        })
+    }
+}
+
+/// Until the engine that started it is gone.
+pub async fn serve(
+    config: Config,
+    listener: UnixListener,
+    mut engine: UnixStream,
+) -> io::Result<()> {
+    let (table, certificates) = (config.table.clone(), config.certificates.clone());
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    tokio::spawn(async move {
+        loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else {
+                return;
+            };
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            // The name of the socket is no secret; who is on the other end is asked of the kernel.
+            let peer = stream.peer_cred().map(|peer| peer.uid());
+            if peer.ok() != Some(config.gateway_uid) {
+                continue;
+            }
+            let (table, certificates) = (table.clone(), certificates.clone());
+            tokio::spawn(async move {
+                let _permit = permit;
+                let _ = take_over(&table, &certificates, stream).await;
+            });
+        }
+    });
+    call::write_reply(&mut engine, &Reply::Done).await?;
+    loop {
+        let reply = match call::read(&mut engine).await {
+            Ok(Call::Secrets(secrets)) => match config.table.set_secrets(secrets) {
+                true => Reply::Done,
+                false => Reply::Refused,
+            },
+            Ok(Call::Place(placed)) => {
+                config.table.place(placed);
+                Reply::Done
+            }
+            Ok(Call::Remove(sandbox)) => {
+                config.table.remove(&sandbox);
+                Reply::Done
+            }
+            Ok(Call::Uses) => Reply::Uses(config.table.take_uses()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        call::write_reply(&mut engine, &reply).await?;
+    }
+}
+
+async fn take_over(
+    table: &Arc<Table>,
+    certificates: &Certificates,
+    mut gateway: UnixStream,
+) -> io::Result<()> {
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let taken = timeout(HANDOVER, handover::receive(&gateway)).await;
+    let (message, client, server) = taken.map_err(late)??;
+    let tcp = |socket: std::os::fd::OwnedFd| -> io::Result<TcpStream> {
+        let socket = std::net::TcpStream::from(socket);
+        socket.set_nonblocking(true)?;
+        TcpStream::from_std(socket)
+    };
+    let route = Route {
+        host: Name::from_text(&message.host).map_err(io::Error::other)?,
+        port: message.port,
+    };
+    let hello = message.hello()?;
+    let counts = Arc::new(Counts::default());
+    let client = Counted::client(hello, tcp(client)?);
+    let server = Counted::server(tcp(server)?, counts.clone());
+    let connection = table.connect(message.sandbox);
+    let carried = carry(certificates, connection, route, client, server).await;
+    let counted = [&counts.sent, &counts.received].map(|it| it.load(Ordering::Relaxed));
+    let told = counted.map(u64::to_le_bytes).concat();
+    // A gateway that has gone does not want to know.
+    let _ = gateway.write_all(&told).await;
+    carried
+}

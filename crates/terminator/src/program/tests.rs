@@ -1,0 +1,251 @@
+//! Whole connections over loopback: a client, the terminator's part, and a server, in each version of HTTP.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cove_model::secret::{SealedSecret, SecretBinding};
+use cove_model::{OrgId, SandboxId, SecretId};
+use cove_vault::{About, HostKeys, OpenedKeys};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
+
+use super::carry::{Counted, Counts, Route, carry};
+use super::certificates::Certificates;
+use super::table::Table;
+use crate::call::{Placed, PlacedGrant};
+
+const HOST: &str = "api.example";
+const PLACEHOLDER: &str = "cove-secret-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const VALUE: &str = "sk-canary-0123456789";
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
+
+/// A client's TLS connection through the terminator to a server that offers `protocol` and is served by `serve`.
+async fn connect<F>(
+    protocol: &[u8],
+    serve: impl FnOnce(tokio_rustls::server::TlsStream<TcpStream>) -> F,
+) -> TlsStream<TcpStream>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let folder = tempfile::tempdir().unwrap();
+    let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
+    let org = OrgId::random();
+    let keys = cove_vault::make_keys(&org, &host).unwrap();
+    let opened = || OpenedKeys::unwrap(&keys, &host).unwrap();
+    let binding = SecretBinding {
+        hosts: vec![HOST.parse().unwrap()],
+        usage: "bearer".parse().unwrap(),
+    };
+    let about = About {
+        org: &org,
+        name: "token",
+        version: 1,
+        binding: &binding,
+    };
+    let sealed = cove_vault::seal(&keys.public, &about, VALUE.as_bytes()).unwrap();
+    let table = Arc::new(Table::new(org.clone(), opened()));
+    assert!(table.set_secrets(vec![SealedSecret {
+        id: SecretId::random(),
+        name: "token".into(),
+        version: 1,
+        binding,
+        sealed,
+    }]));
+    let sandbox = SandboxId::random();
+    table.place(Placed {
+        sandbox: sandbox.clone(),
+        slot: 1,
+        grants: vec![PlacedGrant {
+            secret: "token".into(),
+            slot: 0,
+            placeholder: PLACEHOLDER.into(),
+        }],
+    });
+    let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
+    let certificates = Certificates::new(org.as_str(), &opened(), &made.cert.pem()).unwrap();
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let mut config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let (inside, client) = pair().await;
+    let (server, outside) = pair().await;
+    let accepting = TlsAcceptor::from(Arc::new(config)).accept(outside);
+    let route = Route {
+        host: cove_model::network::Name::from_text(HOST).unwrap(),
+        port: 443,
+    };
+    let connection = table.connect(sandbox);
+    tokio::spawn(async move {
+        let server = Counted::server(server, Arc::new(Counts::default()));
+        let client = Counted::client(Vec::new(), client);
+        let _ = carry(&certificates, connection, route, client, server).await;
+    });
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(keys.authority.as_bytes()).unwrap();
+    roots.add(authority).unwrap();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let name = ServerName::try_from(HOST).unwrap();
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name, inside);
+    let (accepted, connected) = tokio::join!(accepting, connecting);
+    tokio::spawn(serve(accepted.unwrap()));
+    connected.unwrap()
+}
+
+/// Says in its body and its trailers what it was authorised with.
+async fn tell(request: Request<Incoming>) -> Result<Response<Told>, hyper::Error> {
+    let seen = request.headers()["authorization"].clone();
+    let body = request.into_body().collect().await?.to_bytes();
+    let (first, second) = seen.as_bytes().split_at(12);
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-seen", seen.clone());
+    let frames = vec![
+        Ok(Frame::data(Bytes::copy_from_slice(first))),
+        Ok(Frame::data(Bytes::copy_from_slice(second))),
+        Ok(Frame::data(body)),
+        Ok(Frame::trailers(trailers)),
+    ];
+    let mut response = Response::new(StreamBody::new(futures_of(frames)));
+    // For the test alone: that the server had the value.
+    let right = (seen == format!("Bearer {VALUE}")).to_string();
+    response
+        .headers_mut()
+        .insert("x-right", right.parse().unwrap());
+    Ok(response)
+}
+
+type Frames = std::vec::IntoIter<Result<Frame<Bytes>, hyper::Error>>;
+type Told = StreamBody<Sequence>;
+
+struct Sequence(Frames);
+
+fn futures_of(frames: Vec<Result<Frame<Bytes>, hyper::Error>>) -> Sequence {
+    Sequence(frames.into_iter())
+}
+
+impl futures_core::Stream for Sequence {
+    type Item = Result<Frame<Bytes>, hyper::Error>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        std::task::Poll::Ready(self.0.next())
+    }
+}
+
+#[tokio::test]
+async fn http_2_is_carried_with_streamed_bodies_and_trailers() {
+    let client = connect(b"h2", |server| async move {
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = builder
+            .serve_connection(TokioIo::new(server), service_fn(tell))
+            .await;
+    })
+    .await;
+    assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client));
+    let (mut sender, connection) = shaken.await.unwrap();
+    tokio::spawn(connection);
+    let request = |authority: &str, token: &str| {
+        Request::post(format!("https://{authority}/v1"))
+            .version(Version::HTTP_2)
+            .header("authorization", format!("Bearer {token}"))
+            .body(Full::new(Bytes::from_static(b" and a body")))
+            .unwrap()
+    };
+    let answer = sender
+        .send_request(request(HOST, PLACEHOLDER))
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["x-right"], "true");
+    let answer = answer.into_body().collect().await.unwrap();
+    let trailer = answer.trailers().unwrap()["x-seen"].clone();
+    assert_eq!(trailer, format!("Bearer {PLACEHOLDER}"));
+    assert_eq!(
+        answer.to_bytes(),
+        format!("Bearer {PLACEHOLDER} and a body")
+    );
+    for (authority, token, status) in [
+        (
+            "other.example",
+            PLACEHOLDER,
+            StatusCode::MISDIRECTED_REQUEST,
+        ),
+        (
+            "api.example:8443",
+            PLACEHOLDER,
+            StatusCode::MISDIRECTED_REQUEST,
+        ),
+        (
+            HOST,
+            "cove-secret-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+            StatusCode::FORBIDDEN,
+        ),
+    ] {
+        let answer = sender
+            .send_request(request(authority, token))
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status, "{authority} {token}");
+    }
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_carried_both_ways() {
+    let mut client = connect(b"http/1.1", |mut server| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(server.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(
+            head.contains(&format!("Authorization: Bearer {VALUE}\r\n")),
+            "{head}"
+        );
+        let answer =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        server.write_all(answer.as_bytes()).await.unwrap();
+        let mut piece = [0; 4];
+        while server.read_exact(&mut piece).await.is_ok() {
+            server.write_all(&piece).await.unwrap();
+        }
+    })
+    .await;
+    let head = format!(
+        "GET /socket HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {PLACEHOLDER}\r\n\
+         Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(client.read_u8().await.unwrap());
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101"), "{answer:?}");
+    for text in [b"ping", b"pong", b"last"] {
+        client.write_all(text).await.unwrap();
+        let mut echoed = [0; 4];
+        client.read_exact(&mut echoed).await.unwrap();
+        assert_eq!(&echoed, text);
+    }
+}

@@ -1,0 +1,523 @@
+//! Secrets against sandboxes and servers that try to get at them: an HTTPS server in the internet of the test that
+//! gives away what it is asked, and a client that speaks TLS from inside a sandbox's network namespace.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret, SecretBinding, SecretGrant};
+use cove_model::{OrgId, SandboxId, SandboxSpec, SecretId};
+use cove_runner_api::{
+    CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SandboxOwner, SandboxView,
+    SnapshotRequest,
+};
+use cove_tests::engine_host::{eventually, small_spec};
+use serde_json::{Value, json};
+
+use crate::names::{DNS, RESOLVER, Resolver};
+use crate::stage::*;
+use crate::world::*;
+
+const PORT: u16 = 8443;
+const BOUND: &str = "good.example";
+const UNBOUND: &str = "www.good.example";
+const BEARER: &str = "sk-canary-bearer/0123456789";
+const BASIC: &str = "canary-basic+0123456789";
+const HEADER: &str = "canary-header=0123456789";
+const QUERY: &str = "canary query&0123456789";
+
+/// The stage, a server in its internet, and an organisation with secrets.
+struct Scene {
+    stage: Stage,
+    _resolver: Resolver,
+    server: Child,
+    org: OrgId,
+    keys: OrgKeys,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn script(name: &str) -> String {
+    format!("{}/network/secrets/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let names = vec![BOUND.to_owned(), UNBOUND.to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let stage = Stage::with(|setup| {
+            setup.resolver = Some((RESOLVER, DNS).into());
+            std::fs::write(setup.dir.join("roots.pem"), made.cert.pem()).expect("written");
+        })
+        .await;
+        let dir = &stage.engine.setup.dir;
+        std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).expect("written");
+        let resolver = Resolver::serve(&stage.world.internet);
+        let mut server = Command::new("nsenter")
+            .arg(format!("--net={}", stage.world.internet.path()))
+            .args(["python3", &script("server.py"), &PUBLIC.to_string()])
+            .args([
+                PORT.to_string(),
+                path(dir, "roots.pem"),
+                path(dir, "key.pem"),
+            ])
+            .arg(path(dir, "server.log"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is installed");
+        let mut line = String::new();
+        let said = server.stdout.take().expect("it is piped");
+        BufReader::new(said).read_line(&mut line).expect("it says");
+        assert_eq!(line.trim(), "ready");
+        let org = OrgId::random();
+        let made = stage.engine.client().make_secret_keys(&org).await;
+        let keys = made.expect("keys");
+        let authority = dir.join("authority.pem");
+        std::fs::write(authority, &keys.authority).expect("written");
+        let scene = Self {
+            stage,
+            _resolver: resolver,
+            server,
+            org,
+            keys,
+        };
+        scene.set(&scene.secrets()).await;
+        scene
+    }
+
+    fn dir(&self) -> &Path {
+        &self.stage.engine.setup.dir
+    }
+
+    fn secret(&self, name: &str, value: &str, usage: &str) -> SealedSecret {
+        let binding = SecretBinding {
+            hosts: vec![format!("{BOUND}:{PORT}").parse().expect("a host")],
+            usage: usage.parse().expect("a use"),
+        };
+        let about = cove_vault::About {
+            org: &self.org,
+            name,
+            version: 1,
+            binding: &binding,
+        };
+        let sealed = cove_vault::seal(&self.keys.public, &about, value.as_bytes());
+        SealedSecret {
+            id: SecretId::random(),
+            name: name.into(),
+            version: 1,
+            sealed: sealed.expect("sealed"),
+            binding,
+        }
+    }
+
+    fn secrets(&self) -> Vec<SealedSecret> {
+        vec![
+            self.secret("bearer", BEARER, "bearer"),
+            self.secret("basic", BASIC, "basic"),
+            self.secret("header", HEADER, "header:x-api-key"),
+            self.secret("query", QUERY, "query:key"),
+        ]
+    }
+
+    async fn set(&self, secrets: &[SealedSecret]) {
+        let secrets = OrgSecrets {
+            keys: self.keys.clone(),
+            secrets: secrets.to_vec(),
+        };
+        let set = self.stage.engine.client().set_secrets(secrets).await;
+        set.expect("they are taken");
+    }
+
+    fn request(&self, allow: &[&str], from: Option<FromSnapshot>) -> CreateRequest {
+        let grant = |name: &str| SecretGrant {
+            name: name.into(),
+            env: Some(name.to_uppercase()),
+            file: None,
+        };
+        CreateRequest {
+            id: SandboxId::random(),
+            owner: Some(SandboxOwner {
+                org: self.org.to_string(),
+                home: true,
+            }),
+            spec: SandboxSpec {
+                network: listed(allow),
+                secrets: ["bearer", "basic", "header", "query"].map(grant).to_vec(),
+                ..small_spec()
+            },
+            from,
+        }
+    }
+
+    /// A sandbox with all secrets, and a process in its network.
+    async fn sandbox(&self, from: Option<FromSnapshot>) -> (SandboxView, i32) {
+        let before = self.inside();
+        let both = [BOUND, UNBOUND].map(|name| format!("{name}:{PORT}"));
+        let request = self.request(&[&both[0], &both[1]], from);
+        let made = self.stage.engine.client().create(request).await;
+        let made = made.expect("a sandbox");
+        let new: Vec<i32> = self.inside().difference(&before).copied().collect();
+        let pid = new.first().copied().expect("it has processes");
+        (made, pid)
+    }
+
+    /// Processes of sandboxes: not the gateway, not the terminators.
+    fn inside(&self) -> BTreeSet<i32> {
+        let all = self.stage.engine.traces().processes;
+        let guests = all.into_iter().filter(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            !name.is_ok_and(|name| name.starts_with("cove-"))
+        });
+        guests.collect()
+    }
+
+    /// The only terminator of this engine.
+    fn terminator(&self) -> u32 {
+        let engine = self.stage.engine.engine_pid();
+        let children = format!("/proc/{engine}/task");
+        let mut found = Vec::new();
+        for task in std::fs::read_dir(children)
+            .expect("the engine runs")
+            .flatten()
+        {
+            let children = std::fs::read_to_string(task.path().join("children"));
+            for pid in children.unwrap_or_default().split_whitespace() {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+                if name.is_ok_and(|name| name.trim() == "cove-terminator") {
+                    found.push(pid.parse().expect("a pid"));
+                }
+            }
+        }
+        assert_eq!(found.len(), 1, "one organisation has one terminator");
+        found[0]
+    }
+
+    /// A connection from inside the namespace of `pid`.
+    fn connect(&self, pid: i32, name: &str) -> Talk {
+        let ca = match name {
+            BOUND => "authority.pem",
+            _ => "roots.pem",
+        };
+        let mut child = Command::new("nsenter")
+            .arg(format!("--net=/proc/{pid}/ns/net"))
+            .args(["python3", &script("client.py"), &PUBLIC.to_string()])
+            .args([&PORT.to_string(), name, &path(self.dir(), ca)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is installed");
+        Talk {
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().expect("it is piped")),
+            child,
+        }
+    }
+
+    /// What the server was asked last.
+    fn seen(&self) -> Value {
+        let text = std::fs::read_to_string(self.dir().join("server.log")).unwrap_or_default();
+        let last = text.lines().last().unwrap_or("null").to_owned();
+        serde_json::from_str(&last).expect("a line of JSON")
+    }
+
+    fn count(&self) -> usize {
+        let text = std::fs::read_to_string(self.dir().join("server.log")).unwrap_or_default();
+        text.lines().count()
+    }
+}
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
+}
+
+struct Talk {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talk {
+    fn say(&mut self, line: &Value) {
+        let mut input = self.input.as_ref().expect("it is open");
+        // A connection that failed has ended already, and says so.
+        let _ = writeln!(input, "{line}");
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says");
+        serde_json::from_str(&line).expect("a line of JSON")
+    }
+
+    fn ask(&mut self, line: &str, headers: &[(&str, &str)], body: &str) -> Value {
+        let host = format!("{BOUND}:{PORT}");
+        let mut head = format!("{line} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head.push_str(&format!("Host: {host}\r\n"));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        self.say(&json!({"head": head, "body": body}));
+        self.hear()
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.input.take();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn basic(text: &str) -> String {
+    format!("Basic {}", STANDARD.encode(text))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_placeholder_becomes_the_value_in_its_place_alone_and_answers_are_scrubbed() {
+    let scene = Scene::new().await;
+    let (made, pid) = scene.sandbox(None).await;
+    let of = |name: &str| made.placeholders[name].clone();
+    let bearer = format!("Bearer {}", of("bearer"));
+    let real = format!("Bearer {BEARER}");
+    let mut talk = scene.connect(pid, BOUND);
+
+    let answer = talk.ask("GET /echo", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["status"], 200, "{answer}");
+    assert_eq!(scene.seen()["headers"]["authorization"], real.as_str());
+    let text = answer.to_string();
+    assert!(
+        !text.contains("canary") && text.contains(&of("bearer")),
+        "{text}"
+    );
+    // In base64 neither.
+    let told: Value = serde_json::from_str(answer["body"].as_str().expect("text")).expect("JSON");
+    let encoded = told["base64"].as_str().expect("text");
+    assert!(encoded.contains(&of("bearer")), "{encoded}");
+    let plain: Vec<u8> = encoded
+        .split(&of("bearer"))
+        .flat_map(|part| STANDARD_NO_PAD.decode(&part[..part.len() / 4 * 4]))
+        .flatten()
+        .collect();
+    assert!(!String::from_utf8_lossy(&plain).contains("canary"));
+
+    // Elsewhere a placeholder is text, on the same connection.
+    let token = of("bearer");
+    let answer = talk.ask(
+        "POST /echo",
+        &[("X-Other", &token)],
+        &format!("body {token}"),
+    );
+    assert_eq!(answer["status"], 200, "{answer}");
+    assert_eq!(scene.seen()["headers"]["x-other"], token.as_str());
+    assert_eq!(scene.seen()["body"], format!("body {token}"));
+
+    // The other ways of use.
+    let login = basic(&format!("user:{}", of("basic")));
+    talk.ask("GET /echo", &[("Authorization", &login)], "");
+    assert_eq!(
+        scene.seen()["headers"]["authorization"],
+        basic(&format!("user:{BASIC}")).as_str()
+    );
+    talk.ask("GET /echo", &[("X-API-Key", &of("header"))], "");
+    assert_eq!(scene.seen()["headers"]["x-api-key"], HEADER);
+    let answer = talk.ask(&format!("GET /echo?a=1&key={}&b=2", of("query")), &[], "");
+    assert_eq!(
+        scene.seen()["path"],
+        "/echo?a=1&key=canary%20query%260123456789&b=2"
+    );
+    assert!(!answer.to_string().contains("canary"), "{answer}");
+
+    // A secret in the place of another one is refused.
+    let before = scene.count();
+    let wrong = format!("Bearer {}", of("header"));
+    let answer = talk.ask("GET /echo", &[("Authorization", &wrong)], "");
+    assert_eq!(answer["status"], 403, "{answer}");
+    // So are other hosts, methods that echo, and answers that cannot be looked into.
+    for host in ["other.example", "www.good.example:8443", BOUND] {
+        let answer = talk.ask(
+            "GET /echo",
+            &[("Host", host), ("Authorization", &bearer)],
+            "",
+        );
+        assert_eq!(answer["status"], 421, "{host}: {answer}");
+    }
+    let answer = talk.ask("TRACE /echo", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["status"], 405, "{answer}");
+    assert_eq!(scene.count(), before, "nothing of it reached the server");
+    let answer = talk.ask("GET /split", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["body"], bearer.as_str());
+    let answer = talk.ask("GET /redirect", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["status"], 302, "{answer}");
+    assert!(!answer.to_string().contains("canary"), "{answer}");
+    let answer = talk.ask("GET /gzip", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["status"], 502, "{answer}");
+
+    // Where nothing is bound the connection is the server's own, and a placeholder worthless text.
+    let mut talk = scene.connect(pid, UNBOUND);
+    let unbound = format!("{UNBOUND}:{PORT}");
+    let answer = talk.ask(
+        "GET /echo",
+        &[("Host", &unbound), ("Authorization", &bearer)],
+        "",
+    );
+    assert_eq!(answer["status"], 200, "{answer}");
+    assert_eq!(scene.seen()["headers"]["authorization"], bearer.as_str());
+
+    // What was used is told, and told once.
+    let told = scene
+        .stage
+        .engine
+        .client()
+        .secret_uses()
+        .await
+        .expect("uses");
+    let of_bearer = told.uses.iter().find(|used| used.secret == "bearer");
+    let of_bearer = of_bearer.expect("it was used");
+    assert_eq!((&of_bearer.sandbox, &of_bearer.org), (&made.id, &scene.org));
+    assert!(of_bearer.count >= 4, "{told:?}");
+    let again = scene
+        .stage
+        .engine
+        .client()
+        .secret_uses()
+        .await
+        .expect("uses");
+    assert_eq!(again.uses, []);
+
+    // No value is on the host's disk.
+    let data = scene.stage.engine.setup.data_dir();
+    let found = Command::new("grep")
+        .args(["-rlF", "--exclude-dir=pool", "--exclude=*.img", "canary"])
+        .arg(&data)
+        .output()
+        .expect("grep is installed");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_and_neighbours_cannot_use_what_they_learn() {
+    let scene = Scene::new().await;
+    let client = scene.stage.engine.client();
+    let (first, _) = scene.sandbox(None).await;
+    let (second, pid) = scene.sandbox(None).await;
+    assert_ne!(first.placeholders, second.placeholders);
+    let status = |pid: i32, view: &SandboxView| {
+        let token = format!("Bearer {}", view.placeholders["bearer"]);
+        let mut talk = scene.connect(pid, BOUND);
+        talk.ask("GET /echo", &[("Authorization", &token)], "")["status"].clone()
+    };
+    assert_eq!(status(pid, &second), 200);
+    assert_eq!(status(pid, &first), 403);
+    // A copy has its own, and those of the original are worthless there.
+    let snapshot = cove_model::SnapshotId::random();
+    let take = SnapshotRequest {
+        id: snapshot.clone(),
+        sandbox: second.id.clone(),
+        memory: false,
+        unless_unchanged: false,
+    };
+    client.snapshot(take).await.expect("a snapshot");
+    let from = FromSnapshot {
+        snapshot: snapshot.clone(),
+        memory: false,
+    };
+    let (copy, copy_pid) = scene.sandbox(Some(from)).await;
+    assert_eq!(status(copy_pid, &second), 403);
+    assert_eq!(status(copy_pid, &copy), 200);
+    // So has the same sandbox after a rollback.
+    let before = scene.inside();
+    let back = RollbackRequest {
+        sandbox: second.id.clone(),
+        to: snapshot,
+        keep: cove_model::SnapshotId::random(),
+        memory: false,
+    };
+    let rolled = client.rollback(back).await.expect("rolled back").sandbox;
+    let new: Vec<i32> = scene.inside().difference(&before).copied().collect();
+    let pid = *new.first().expect("it runs again");
+    assert_ne!(rolled.placeholders, second.placeholders);
+    assert_eq!(status(pid, &second), 403);
+    assert_eq!(status(pid, &rolled), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revoking_a_secret_cuts_what_used_it_and_a_dead_terminator_is_replaced() {
+    let scene = Scene::new().await;
+    let client = scene.stage.engine.client();
+    let (made, pid) = scene.sandbox(None).await;
+    let token = format!("Bearer {}", made.placeholders["bearer"]);
+    let mut stream = scene.connect(pid, BOUND);
+    let host = format!("{BOUND}:{PORT}");
+    let head = format!("GET /slow HTTP/1.1\r\nHost: {host}\r\nAuthorization: {token}\r\n\r\n");
+    stream.say(&json!({"head": head, "stream": true}));
+    assert_eq!(stream.hear()["body"], "tick\n");
+    let mut secrets = scene.secrets();
+    secrets.remove(0);
+    scene.set(&secrets).await;
+    let ended = stream.hear();
+    assert!(
+        ended["ended"] == true || !ended["failed"].is_null(),
+        "{ended}"
+    );
+    let mut talk = scene.connect(pid, BOUND);
+    let answer = talk.ask("GET /echo", &[("Authorization", &token)], "");
+    assert_eq!(answer["status"], 403, "{answer}");
+
+    // Killed, it refuses; looked after, it serves again.
+    let terminator = scene.terminator();
+    cove_tests::engine_host::signal(terminator, rustix::process::Signal::KILL);
+    eventually("a terminator serves again", || async {
+        client.secret_uses().await.expect("uses");
+        let mut talk = scene.connect(pid, BOUND);
+        let answer = talk.ask(
+            "GET /echo",
+            &[("X-API-Key", &made.placeholders["header"])],
+            "",
+        );
+        (answer["status"] == 200).then_some(())
+    })
+    .await;
+    assert_eq!(scene.seen()["headers"]["x-api-key"], HEADER);
+    client.delete(&made.id).await.expect("deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binding_opens_nothing_and_an_unknown_secret_is_refused() {
+    let scene = Scene::new().await;
+    let client = scene.stage.engine.client();
+    for allow in [&["good.example"][..], &["1.2.3.4"], &[]] {
+        let refused = client.create(scene.request(allow, None)).await;
+        let refused = refused.expect_err("nothing was opened").to_string();
+        assert!(refused.contains("good.example:8443"), "{refused}");
+    }
+    let mut request = scene.request(&["good.example:8443"], None);
+    request.spec.secrets[0].name = "unknown".into();
+    let refused = client.create(request).await.expect_err("there is none");
+    assert!(refused.to_string().contains("'unknown'"), "{refused}");
+    // Keys of another organisation do not open these.
+    let other = OrgId::random();
+    let mut request = scene.request(&["good.example:8443"], None);
+    request.owner = Some(SandboxOwner {
+        org: other.to_string(),
+        home: true,
+    });
+    let refused = client.create(request).await.expect_err("it has none");
+    assert!(
+        refused.to_string().contains("there is no secret"),
+        "{refused}"
+    );
+    let left = client.list().await.expect("a list");
+    assert_eq!(left, []);
+}
