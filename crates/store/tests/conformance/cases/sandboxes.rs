@@ -270,6 +270,7 @@ pub async fn changes_are_complete_and_only_what_was_asked(store: Arc<dyn Store>)
         image_user: Some("node".into()),
         image_workdir: None,
         limits: Some(small()),
+        placeholders: [("token".into(), "cove-secret-x".into())].into(),
     };
     let change = SandboxChange {
         state: Some(State::Running),
