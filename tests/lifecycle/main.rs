@@ -25,6 +25,8 @@ mod stalled;
 mod stopping;
 mod storage;
 mod tiers;
+mod volumes;
+mod volumes_at_rest;
 
 /// What the registry borrowed from the image store's tests needs.
 mod world {

@@ -12,6 +12,7 @@ pub mod sandbox;
 pub mod secret;
 pub mod snapshot;
 pub mod ssh;
+pub mod volume;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
@@ -21,6 +22,7 @@ pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use secret::SecretCommand;
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use ssh::{SshArgs, SshKeyCommand};
+pub use volume::VolumeCommand;
 pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
 
 use crate::serve::ServeArgs;
@@ -182,6 +184,9 @@ pub enum Command {
     Image(ImageCommand),
     /// List images
     Images,
+    /// Volumes: directories that outlive sandboxes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),

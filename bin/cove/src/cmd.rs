@@ -31,6 +31,7 @@ pub mod snapshots;
 pub mod ssh;
 pub mod stdin;
 pub mod timeline;
+pub mod volumes;
 
 pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
     if let Command::Doctor { sweep, repair_pool } = command {
@@ -79,6 +80,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             done(sandboxes::rename(&client, &sandbox, &name, json).await)
         }
         Command::Inspect { sandboxes } => done(sandboxes::inspect(&client, &sandboxes).await),
+        Command::Volume(command) => done(volumes::run(&client, command, json).await),
         Command::Images => done(images::list(&client, json).await),
         Command::Version => done(meta::version(&client, json).await),
         Command::Update(args) => done(sandboxes::update(&client, &args, json).await),

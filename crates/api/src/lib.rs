@@ -25,6 +25,7 @@ pub mod snapshot;
 pub mod ssh;
 pub mod tenancy;
 pub mod timestamp;
+pub mod volume;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What a host keeps and nobody can use: sandboxes and snapshots that the database does not know, and those
+//! What a host keeps and nobody can use: sandboxes, snapshots and volumes that the database does not know, and those
 //! whose record on the host is damaged.
 
 use schemars::JsonSchema;
@@ -11,9 +11,10 @@ use crate::Timestamp;
 pub enum QuarantinedKind {
     Sandbox,
     Snapshot,
+    Volume,
 }
 
-/// One sandbox or snapshot in quarantine.
+/// One sandbox, snapshot or volume in quarantine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Quarantined {
     pub id: String,

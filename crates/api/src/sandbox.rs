@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::lifecycle::Lifecycle;
+use crate::volume::Mount;
 
 /// Body of `POST /v1/sandboxes`. Everything has a default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -68,6 +69,11 @@ pub struct CreateSandbox {
     /// Forbid gaining privileges through setuid programs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
+    /// Volumes to mount. They are no part of its disk, nor of its snapshots. Absent with `snapshot`: those that the
+    /// snapshot's sandbox had; `[]`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = cove_limits::VOLUME_MOUNTS_MAX))]
+    pub volumes: Option<Vec<Mount>>,
 }
 
 /// Limits asked for; what is absent has its default.
@@ -230,6 +236,9 @@ pub struct Sandbox {
     /// Secrets that it may use by placeholders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
+    /// Mounted volumes; no part of its disk, nor of its snapshots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Mount>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,7 +286,8 @@ pub struct StopSandbox {
 impl CreateSandbox {
     /// The spec this asks for over the defaults, or over what a snapshot was taken with. What it may
     /// reach, when it is put away and what it is called comes from the request alone. The allow list is
-    /// parsed here; the rest is not yet checked.
+    /// parsed here; the rest is not yet checked. Volumes are the base's: whoever has found those that the request
+    /// names puts them there.
     pub fn into_spec_over(self, mut base: SandboxSpec) -> Result<SandboxSpec, SpecError> {
         base.add_env(self.env);
         Ok(SandboxSpec {
@@ -294,6 +304,7 @@ impl CreateSandbox {
             no_new_privs: self.no_new_privs || base.no_new_privs,
             identity: self.identity,
             secrets: self.secrets,
+            volumes: base.volumes,
         })
     }
 }

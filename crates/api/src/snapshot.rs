@@ -105,6 +105,9 @@ pub struct Snapshot {
     /// In timelines only: it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
+    /// Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes_not_included: Vec<crate::volume::Mount>,
 }
 
 /// The tree a sandbox is part of.

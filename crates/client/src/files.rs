@@ -117,7 +117,12 @@ impl Client {
     }
 
     /// Uploads take as long as they take; only the answer is one document.
-    async fn upload(&self, path: &str, kind: &str, body: Outgoing) -> Result<Written, ClientError> {
+    pub(crate) async fn upload(
+        &self,
+        path: &str,
+        kind: &str,
+        body: Outgoing,
+    ) -> Result<Written, ClientError> {
         let headers = [(header::CONTENT_TYPE, kind)];
         let response = self.call(Method::PUT, path, &headers, body).await?;
         serde_json::from_slice(&document(response).await?).map_err(ClientError::Answer)

@@ -21,6 +21,7 @@ mod ssh;
 mod stream;
 mod tenancy;
 mod tls;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;

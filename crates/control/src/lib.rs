@@ -54,6 +54,7 @@ pub mod snapshots;
 pub mod ssh;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod volumes;
 
 pub use access::PORT_VISITS;
 pub use admission::Admission;
@@ -73,7 +74,8 @@ pub use cove_runner_api::{
 pub use cove_store::{
     AuditHead, AuditRecord, ChainBreak, Holding, Key, Operations, Organisation, Page, PageRequest,
     Period, Quota, SandboxFilter, SandboxUsage, Scope, SecretRecord, SecretUsage, SnapshotFacts,
-    SnapshotKind, SnapshotRecord, SnapshotState, SshKey, StoredEvent, Usage,
+    SnapshotKind, SnapshotRecord, SnapshotState, SshKey, StoredEvent, Usage, VolumeRecord,
+    VolumeUser,
 };
 pub use cove_vault::Zeroizing;
 pub use error::{ControlError, ErrorCode};
@@ -97,6 +99,7 @@ pub use snapshots::{
     TimelineFork,
 };
 pub use ssh::{AddSshKey, SshEntry, SshLogin, SshToken, SshTokenRequest};
+pub use volumes::{CreateVolume, CreatedVolume, MountRequest, VolumeAccess};
 
 /// The organisation that runs the installation.
 pub const HOME_ORGANISATION: &str = "default";

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, SnapshotId, State};
+use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, SnapshotId, State, VolumeId};
 use cove_runner_api::{Finding, Level, RunnerError, SandboxView, SnapshotView};
 use cove_store::{PAGE_MAX, PageRequest, SandboxRecord, SnapshotRecord};
 use time::OffsetDateTime;
@@ -46,6 +46,7 @@ pub struct Quarantined {
 pub enum QuarantinedId {
     Sandbox(SandboxId),
     Snapshot(SnapshotId),
+    Volume(VolumeId),
 }
 
 impl QuarantinedId {
@@ -53,6 +54,7 @@ impl QuarantinedId {
         match self {
             Self::Sandbox(id) => id.as_str(),
             Self::Snapshot(id) => id.as_str(),
+            Self::Volume(id) => id.as_str(),
         }
     }
 
@@ -60,6 +62,7 @@ impl QuarantinedId {
         let sandbox = text.parse().map(Self::Sandbox).ok();
         sandbox
             .or_else(|| text.parse().map(Self::Snapshot).ok())
+            .or_else(|| text.parse().map(Self::Volume).ok())
             .ok_or_else(|| not_here(text))
     }
 }
@@ -68,7 +71,7 @@ const UNKNOWN: &str = "the database does not know it";
 const ELSEWHERE: &str = "the database has it on another host";
 
 fn not_here(which: &str) -> ControlError {
-    ControlError::not_found("quarantined sandbox or snapshot", which)
+    ControlError::not_found("quarantined sandbox, snapshot or volume", which)
         .hint("see `cove quarantine ls`")
 }
 
@@ -154,6 +157,24 @@ impl Control {
                 continue;
             }
             found.push(snapshot_entry(view, row, is_elsewhere));
+        }
+        for (id, view) in self.volumes_on_host(host).await? {
+            let row = self.store().any_volume(&id).await?;
+            if row.as_ref().is_some_and(|row| row.host == host.id) {
+                continue;
+            }
+            found.push(Quarantined {
+                id: QuarantinedId::Volume(id),
+                org: None,
+                state: None,
+                of: None,
+                name: None,
+                reason: match row {
+                    Some(_) => ELSEWHERE.to_owned(),
+                    None => UNKNOWN.to_owned(),
+                },
+                created_at: view.created_at,
+            });
         }
         Ok(found)
     }
@@ -265,6 +286,10 @@ impl Control {
                     None => return Err(not_here(which)),
                 }
             }
+            QuarantinedId::Volume(id) => {
+                let host = self.host_of_stray_volume(&id).await?;
+                host.runner().await?.delete_volume(&id).await?;
+            }
             QuarantinedId::Snapshot(id) => {
                 let id = &id;
                 let row = self.store().any_snapshot(id).await?;
@@ -283,6 +308,23 @@ impl Control {
             }
         }
         Ok(())
+    }
+}
+
+impl Control {
+    /// A host that has a volume which the database does not know there.
+    async fn host_of_stray_volume(&self, id: &VolumeId) -> Result<Arc<Host>, ControlError> {
+        let row = self.store().any_volume(id).await?;
+        for host in self.hosts() {
+            let is_its = row.as_ref().is_some_and(|row| row.host == host.id);
+            if !is_its && self.volumes_on_host(host).await?.contains_key(id) {
+                return Ok(Arc::clone(host));
+            }
+        }
+        match row.is_some_and(|row| row.deleted_at.is_none()) {
+            true => Err(is_known(id.as_str()).hint("delete it with `cove volume rm`")),
+            false => Err(not_here(id.as_str())),
+        }
     }
 }
 

@@ -495,6 +495,7 @@ impl Control {
             views.insert(view.id.clone(), view);
         }
         let snapshots = self.snapshots_on_host(host).await?;
+        let volumes = self.volumes_on_host(host).await?;
         let mut seen = HashSet::new();
         let mut suspect = HashMap::new();
         let mut page = PageRequest {
@@ -519,7 +520,8 @@ impl Control {
         suspect.extend(unknown.map(|id| (id, None)));
         let failed = self.settle_each(host, suspect).await;
         let tended = self.tend_snapshots(host, &snapshots).await;
+        let kept = self.tend_volumes(host, &volumes).await;
         let images = self.note_images(host).await;
-        failed.map_or(tended.and(images), Err)
+        failed.map_or(tended.and(kept).and(images), Err)
     }
 }

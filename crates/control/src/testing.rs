@@ -108,6 +108,9 @@ pub enum Call {
     Rollback,
     Export,
     Import,
+    CreateVolume,
+    Volumes,
+    DeleteVolume,
 }
 
 /// What goes wrong with one call.

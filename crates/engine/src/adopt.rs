@@ -218,6 +218,8 @@ impl Engine {
                     .is_ok_and(|id: SnapshotId| inner.snapshots.keeps_volume(&id)),
                 // Images have records of their own and are swept by them.
                 Kind::Image => true,
+                // What an organisation keeps is never deleted for want of a record.
+                Kind::Volume => true,
                 // What an interrupted resume put aside may be the only copy of somebody's memory.
                 Kind::Staging => id
                     .name()

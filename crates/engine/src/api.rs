@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State};
+use cove_model::{
+    ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId,
+};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
     RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
+    VolumeRequest, VolumeView,
 };
 use tokio::task::spawn_blocking;
 
@@ -174,6 +177,26 @@ impl RunnerApi for Engine {
         owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         self.make_template(id, name, owner).await
+    }
+
+    async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {
+        self.make_volume(request).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError> {
+        self.list_volumes().await
+    }
+
+    async fn adopt_volume(&self, id: &VolumeId, owner: &str) -> Result<VolumeView, RunnerError> {
+        self.adopt_into(id, owner.to_owned()).await
+    }
+
+    async fn delete_volume(&self, id: &VolumeId) -> Result<(), RunnerError> {
+        self.remove_volume(id).await
+    }
+
+    async fn connect_volume(&self, id: &VolumeId) -> Result<GuestStream, RunnerError> {
+        self.reach_volume(id).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

@@ -114,7 +114,16 @@ impl Engine {
         ));
         *sandbox.disk_promise.lock() = Some(disk);
         *sandbox.run_promise.lock() = Some(run);
-        if !self.inner.admit(&sandbox)? {
+        let admitted = match record.spec.volumes.is_empty() {
+            true => self.inner.admit(&sandbox)?,
+            false => {
+                let busy = self.inner.data_volumes.turn();
+                let owner = record.owner.as_deref().unwrap_or_default();
+                self.inner.data_volumes.check(&record.spec, owner, &busy)?;
+                self.inner.admit(&sandbox)?
+            }
+        };
+        if !admitted {
             return Err(RunnerError::AlreadyExists {
                 what: "sandbox".into(),
                 id: id.to_string(),
@@ -288,6 +297,7 @@ impl Inner {
                 limits,
                 no_new_privs: record.spec.no_new_privs,
                 network: record.spec.network.clone(),
+                volumes: self.mounts_of(&record.spec),
             },
             root: Box::new(root),
         }

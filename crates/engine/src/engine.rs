@@ -25,6 +25,7 @@ use crate::archive::key::Keys;
 use crate::aside::Aside;
 use crate::commitments::{Capacity, Commitments, total_memory};
 use crate::config::EngineConfig;
+use crate::data_volumes::DataVolumes;
 use crate::error::{EngineError, from_isolation, from_pool, internal};
 use crate::events::Events;
 use crate::gateway::{self, Gatekeeper};
@@ -35,6 +36,7 @@ use crate::record::{Record, Records};
 use crate::sandbox::Sandbox;
 use crate::snapshots::Snapshots;
 use crate::tiers::Tiers;
+use crate::volume_files::VolumeFiles;
 use crate::{instance, monitor};
 
 /// One host's sandboxes. Cheap to clone.
@@ -72,6 +74,8 @@ pub(crate) struct Inner {
     pub guard: Guard,
     pub counter: Counter,
     pub sandboxes: RwLock<HashMap<SandboxId, Arc<Sandbox>>>,
+    pub data_volumes: DataVolumes,
+    pub volume_files: VolumeFiles,
     pub aside: Aside<SandboxId>,
     /// Held by whoever changes what is set aside.
     pub aside_turn: tokio::sync::Mutex<()>,
@@ -114,6 +118,7 @@ impl Engine {
     pub async fn close(&self) {
         self.inner.guard.stop().await;
         self.inner.counter.stop().await;
+        self.inner.volume_files.end_all().await;
         for sandbox in self.inner.all() {
             sandbox.stop_watching().await;
         }
@@ -133,7 +138,7 @@ impl Engine {
         .await;
     }
 
-    /// Deletes every sandbox and snapshot, then detaches the pool: for tests and for removing an installation.
+    /// Deletes every sandbox, snapshot and volume, then detaches the pool: for tests and for removing an installation.
     pub async fn destroy(self) -> Result<(), EngineError> {
         let aside = self.inner.aside.all().into_iter().map(|(id, _)| id);
         let sandboxes = self
@@ -159,6 +164,19 @@ impl Engine {
                 .map_err(|error| EngineError::Io {
                     action: "delete",
                     path: id.as_str().into(),
+                    source: std::io::Error::other(error),
+                })?;
+        }
+        for volume in self.list_volumes().await.map_err(|error| EngineError::Io {
+            action: "list",
+            path: "volumes".into(),
+            source: std::io::Error::other(error),
+        })? {
+            self.remove_volume(&volume.id)
+                .await
+                .map_err(|error| EngineError::Io {
+                    action: "delete",
+                    path: volume.id.as_str().into(),
                     source: std::io::Error::other(error),
                 })?;
         }
@@ -343,13 +361,19 @@ impl Inner {
         let there = |volume: &VolumeId| !matches!(pool.exists(volume), Ok(false));
         let snapshots =
             Snapshots::open(snapshots_dir.clone(), there).map_err(at("open", &snapshots_dir))?;
+        let commitments = Commitments::new(capacity, config.overcommit);
+        let volumes_dir = data_dir.join("volumes");
+        let data_volumes = DataVolumes::open(volumes_dir.clone(), &pool, disk_limits, &commitments)
+            .map_err(at("open", &volumes_dir))?;
         Ok(Self {
+            data_volumes,
+            volume_files: VolumeFiles::default(),
             keys: Keys::open(data_dir, &config.trusted_keys)
                 .map_err(at("open the signing key in", data_dir))?,
             snapshots: Arc::new(snapshots),
             records: Records::open(records_dir.clone()).map_err(at("open", &records_dir))?,
             host_boot: host_boot.clone(),
-            commitments: Commitments::new(capacity, config.overcommit),
+            commitments,
             events: Arc::new(
                 Events::open(&data_dir.join("events"), host_boot.clone())
                     .map_err(at("number events in", data_dir))?,

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use cove_model::{EventKind, SandboxId};
+use cove_model::{EventKind, SandboxId, VolumeId};
 use cove_pool::{Headroom, PoolError};
 use tokio::task::spawn_blocking;
 
+use crate::data_volumes::{VolumeRecord, pool_id};
 use crate::engine::Inner;
 use crate::reserve;
 use crate::sandbox::Sandbox;
@@ -152,6 +153,8 @@ fn cpu_time() -> Duration {
 struct Watch {
     /// Sandboxes held, with the limit each was given.
     held: HashMap<SandboxId, u64>,
+    /// Volumes held, likewise.
+    held_volumes: HashMap<VolumeId, u64>,
     holding: bool,
     trimmed: Option<Instant>,
     secured: Option<Instant>,
@@ -228,7 +231,17 @@ impl Watch {
         let sandboxes = inner.all();
         self.held
             .retain(|id, _| sandboxes.iter().any(|sandbox| sandbox.id == *id));
-        let share = room.bytes / SLACK_DIVISOR / (sandboxes.len() as u64).max(1);
+        let volumes = inner.data_volumes.writable();
+        self.held_volumes
+            .retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
+        let writers = (sandboxes.len() + volumes.len()) as u64;
+        let share = room.bytes / SLACK_DIVISOR / writers.max(1);
+        for volume in volumes {
+            match self.hold_volume(inner, &volume, share.min(SLACK_MAX)) {
+                Ok(()) | Err(PoolError::NotFound { .. }) => {}
+                Err(error) => tracing::warn!(volume = %volume.id, %error, "it could not be held"),
+            }
+        }
         for sandbox in sandboxes {
             match self.hold(inner, &sandbox, share.min(SLACK_MAX)) {
                 Ok(()) | Err(PoolError::NotFound { .. }) => {}
@@ -262,11 +275,47 @@ impl Watch {
         Ok(())
     }
 
+    fn hold_volume(
+        &mut self,
+        inner: &Inner,
+        volume: &VolumeRecord,
+        slack: u64,
+    ) -> Result<(), PoolError> {
+        let id = pool_id(&volume.id);
+        let usage = inner.pool.usage(&id)?;
+        let held = self.held_volumes.get(&volume.id).copied();
+        if held.is_some() && usage.limit_bytes == held {
+            return Ok(());
+        }
+        let limit = usage.referenced_bytes.saturating_add(slack);
+        if limit >= volume.quota_bytes() {
+            self.held_volumes.remove(&volume.id);
+            return Ok(());
+        }
+        inner.pool.force_limit(&id, limit)?;
+        if self.held_volumes.insert(volume.id.clone(), limit).is_none() {
+            tracing::warn!(volume = %volume.id, limit, "a volume may not grow");
+        }
+        Ok(())
+    }
+
     fn release(&mut self, inner: &Inner) {
         tracing::info!(
             sandboxes = self.held.len(),
             "the host's disk has room again"
         );
+        for (id, limit) in std::mem::take(&mut self.held_volumes) {
+            let Some(volume) = inner.data_volumes.get(&id) else {
+                continue;
+            };
+            match inner.pool.force_limit(&pool_id(&id), volume.quota_bytes()) {
+                Ok(()) | Err(PoolError::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(volume = %id, %error, "a volume is still held");
+                    self.held_volumes.insert(id, limit);
+                }
+            }
+        }
         for (id, limit) in std::mem::take(&mut self.held) {
             let Ok(sandbox) = inner.find(&id) else {
                 continue;
@@ -285,7 +334,7 @@ impl Watch {
                 }
             }
         }
-        self.holding = !self.held.is_empty();
+        self.holding = !(self.held.is_empty() && self.held_volumes.is_empty());
         if !self.holding {
             *inner.guard.short.lock() = None;
         }

@@ -11,6 +11,7 @@
 //! <data-dir>/pool.img, pool/   volumes (see cove-pool); pool/base the layer with device nodes
 //! <data-dir>/records/          a record per sandbox (see `record`)
 //! <data-dir>/snapshots/        a record per snapshot (see `snapshots`)
+//! <data-dir>/volumes/          a record per volume of an organisation (see `data_volumes`)
 //! <data-dir>/signing.key       what exported snapshots are signed with
 //! <data-dir>/reserve           disk space for when there is none (see `reserve`)
 //! <data-dir>/runtime/          the guest program, by content
@@ -27,6 +28,7 @@ mod bounds;
 mod commitments;
 mod config;
 mod create;
+mod data_volumes;
 mod doctor;
 mod ending;
 mod engine;
@@ -55,6 +57,7 @@ mod snapshots;
 mod template;
 mod tiers;
 mod visitors;
+mod volume_files;
 mod volumes;
 
 pub use config::{EngineConfig, Overcommit};

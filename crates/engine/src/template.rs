@@ -26,6 +26,14 @@ impl Engine {
         owner: ImageOwner,
     ) -> Result<ImageJob, RunnerError> {
         let hold = self.inner.snapshots.hold(id).await?;
+        let record = &hold.snapshot.record;
+        if record.memory.is_some() && !record.spec.volumes.is_empty() {
+            return Err(RunnerError::Invalid {
+                message: format!(
+                    "snapshot {id} has memory of processes that had volumes, which no image has; take one without memory"
+                ),
+            });
+        }
         let inner = Arc::clone(&self.inner);
         let asked = Asked::Snapshot(id.clone(), name.to_owned());
         let wanted = name.to_owned();

@@ -125,6 +125,10 @@ fn able(tier: &dyn Isolation, spec: &SandboxSpec) -> Result<(), IsolationError> 
         let message = format!("the tier '{}' cannot enforce no_new_privs", tier.name());
         return Err(IsolationError::Unsupported(message));
     }
+    if !spec.volumes.is_empty() && !capabilities.volumes {
+        let message = format!("the tier '{}' cannot mount volumes", tier.name());
+        return Err(IsolationError::Unsupported(message));
+    }
     capabilities.check(&spec.resources)
 }
 
@@ -168,6 +172,7 @@ mod tests {
                 },
                 no_new_privs: self.1 > 2,
                 memory: false,
+                volumes: self.1 > 2,
             }
         }
 

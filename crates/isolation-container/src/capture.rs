@@ -19,6 +19,7 @@ use rustix::mount::{
 
 use crate::capturer::{Capturer, common_options};
 use crate::cgroup::Group;
+use crate::volumes::{self, Place};
 use crate::{external, guest_program};
 
 /// Memory up to this size is written to memory first and copied once the sandbox goes on: four times
@@ -47,6 +48,7 @@ pub struct Subject<'a> {
     pub group: &'a Group,
     /// The directory name of the guest it runs.
     pub guest: &'a str,
+    pub volumes: &'a [Place],
 }
 
 /// Blocking. The caller made sure that nobody outside holds a connection to the guest.
@@ -81,12 +83,18 @@ pub fn capture(
     let mut at_rest = Some(at_rest);
     let limit = DUMP_LIMIT + DUMP_LIMIT_PER_GB * u32::try_from(unreclaimable >> 30).unwrap_or(64);
     let mut began = Instant::now();
+    let mut locked = None;
     let dumped = dump(capturer, subject, images, limit, |moment| {
         if moment == Moment::PreDump {
             began = Instant::now();
         }
         if moment != Moment::PostDump {
             return Ok(());
+        }
+        let processes = subject.group.processes();
+        if let Some(holder) = volumes::lock_holder(subject.pid, &processes, subject.volumes)? {
+            locked = Some(holder);
+            return Err(io::Error::other("a file of a volume is locked"));
         }
         if afterwards == Afterwards::Hold {
             // Every task is stopped by CRIU now, and goes from its hands into the freezer's.
@@ -100,6 +108,16 @@ pub fn capture(
             subject.group.thaw()?;
         }
         done
+    });
+    let dumped = dumped.map_err(|error| match &locked {
+        Some(holder) => IsolationError::Uncapturable {
+            process: name_of(holder.pid, subject).unwrap_or_else(|| "a process".to_owned()),
+            reason: format!(
+                "it holds a lock on {}, a file of a volume, which a copy cannot have too",
+                holder.file
+            ),
+        },
+        None => error,
     });
     let finished = dumped.and_then(|()| {
         // Until CRIU was gone: what it did after it let the tasks go is a few milliseconds.
@@ -119,6 +137,8 @@ pub fn capture(
         .map_err(IsolationError::failed("copy the memory to the disk"))?;
         guest_program::keep(&capturer.runtime_dir, subject.guest, memory)
             .map_err(IsolationError::failed("keep the guest's program"))?;
+        volumes::keep(subject.volumes, memory)
+            .map_err(IsolationError::failed("keep what volumes it has"))?;
         Ok(Captured {
             stopped_us,
             memory_bytes,
@@ -205,7 +225,7 @@ fn dump(
         pid: Some(subject.pid),
         leave_running: Some(true),
         timeout: Some(STOP_LIMIT_SECONDS),
-        external: external::on_dump(subject.group),
+        external: external::on_dump(subject.group, subject.volumes),
         ..common_options()
     };
     let outcome = session.dump(options, limit, at);

@@ -22,6 +22,11 @@ pub fn replacements(
         hostname: plan.hostname.to_owned(),
         open_files: plan.open_files,
         segment_pages: shared::segment_pages(plan.shm_bytes),
+        volumes: plan
+            .places
+            .iter()
+            .map(|place| place.found.clone())
+            .collect(),
     };
     let edited = capturer
         .parser

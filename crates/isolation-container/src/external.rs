@@ -4,6 +4,7 @@
 use cove_spawner::message::{CgroupEntry, places};
 
 use crate::cgroup::Group;
+use crate::volumes::Place;
 
 const GUEST: &str = "guest";
 
@@ -27,18 +28,28 @@ fn cgroup_mounts(group: &Group) -> Vec<(String, String, String)> {
     }
 }
 
-pub fn on_dump(group: &Group) -> Vec<String> {
+fn volume(number: usize) -> String {
+    format!("volume-{number}")
+}
+
+pub fn on_dump(group: &Group, volumes: &[Place]) -> Vec<String> {
+    let volumes = volumes.iter().enumerate();
+    let volumes = volumes.map(|(number, place)| format!("mnt[{}]:{}", place.found, volume(number)));
     cgroup_mounts(group)
         .into_iter()
         .map(|(inside, name, _)| format!("mnt[{inside}]:{name}"))
         .chain([format!("mnt[/.cove/bin]:{GUEST}")])
+        .chain(volumes)
         .collect()
 }
 
-pub fn on_restore(group: &Group) -> Vec<String> {
+pub fn on_restore(group: &Group, volumes: usize) -> Vec<String> {
+    let volumes =
+        (0..volumes).map(|number| format!("mnt[{}]:{}/{number}", volume(number), places::VOLUMES));
     cgroup_mounts(group)
         .into_iter()
         .map(|(_, name, host)| format!("mnt[{name}]:{host}"))
         .chain([format!("mnt[{GUEST}]:{}", places::GUEST)])
+        .chain(volumes)
         .collect()
 }

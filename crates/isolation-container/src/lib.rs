@@ -26,6 +26,7 @@ mod shared_memory;
 mod shown;
 mod spawner;
 mod tier;
+mod volumes;
 mod watched;
 
 pub use oom::OomOrder;

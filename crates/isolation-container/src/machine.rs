@@ -233,6 +233,7 @@ impl Machine for Container {
                 uid_base: detail.uid_base,
                 group: body.group(),
                 guest,
+                volumes: &detail.volumes,
             };
             let captured = capture::capture(&capturer, &subject, &memory, at_rest, afterwards);
             // A held machine stays as it is; it hears the signal when it is let go.

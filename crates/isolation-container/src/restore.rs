@@ -11,6 +11,7 @@ use cove_criu::message::Options;
 use cove_criu::{Moment, Session, SessionError};
 use cove_isolation::IsolationError;
 use cove_model::identity::METADATA_ADDRESS;
+use cove_parser::{Finding, Reason};
 use cove_spawner::message::{Restorer, places};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -18,6 +19,7 @@ use crate::capture::wait_gone;
 use crate::capturer::{Capturer, common_options};
 use crate::cgroup::Group;
 use crate::changes::replacements;
+use crate::volumes::Place;
 use crate::{external, rootfs};
 
 /// How long a restore may take, and what each gigabyte of images adds to it.
@@ -39,6 +41,10 @@ pub struct RestorePlan<'a> {
     pub guest_dir: String,
     /// Ends the copy instead of letting it go on.
     pub only_prove: bool,
+    /// Detached mounts, in the order of the capture.
+    pub volumes: &'a [OwnedFd],
+    /// Where they are.
+    pub places: &'a [Place],
 }
 
 pub struct Restored {
@@ -65,16 +71,14 @@ pub fn restore(
         cgroup: plan.group.entry(),
         guest_dir: plan.guest_dir.clone(),
     };
-    let criu = capturer.run(
-        plan.uid_base,
-        Some(restorer),
-        &[
-            theirs.as_fd(),
-            root.as_fd(),
-            images.as_fd(),
-            replacements.as_fd(),
-        ],
-    )?;
+    let mut given = vec![
+        theirs.as_fd(),
+        root.as_fd(),
+        images.as_fd(),
+        replacements.as_fd(),
+    ];
+    given.extend(plan.volumes.iter().map(AsFd::as_fd));
+    let criu = capturer.run(plan.uid_base, Some(restorer), &given)?;
     drop((theirs, root, images, replacements));
 
     let options = Options {
@@ -83,7 +87,7 @@ pub fn restore(
         log_file: Some(LOG.into()),
         root: Some(places::ROOT.into()),
         rst_sibling: Some(true),
-        external: external::on_restore(plan.group),
+        external: external::on_restore(plan.group, plan.volumes.len()),
         ..common_options()
     };
     let mut first: Option<Restored> = None;
@@ -206,6 +210,27 @@ fn tempdir() -> Result<OwnedFd, IsolationError> {
         .map_err(IsolationError::failed("make a directory for criu's log"))
 }
 
+/// Bytes of a file's name that are shown.
+const NAME_MAX: usize = 200;
+
+/// A file that a captured process has open and that is not there any more: on a volume, whose files others remove.
+/// Its name is the sandbox's own, and was escaped where the log was read.
+fn missing_file(found: &Finding) -> Option<IsolationError> {
+    if found.reason != Reason::MissingFile {
+        return None;
+    }
+    let (_, rest) = found.quote.split_once("open file ")?;
+    let (name, _) = rest.split_once(" on restore")?;
+    let name = name.get(..name.len().min(NAME_MAX))?;
+    let process = match found.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "a process".to_owned(),
+    };
+    Some(IsolationError::Unfit(format!(
+        "{process} has the file {name} open, which is not there any more; stop the sandbox and start it to go on without its memory"
+    )))
+}
+
 fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> IsolationError {
     match error {
         SessionError::TimedOut(limit) => IsolationError::TimedOut {
@@ -214,6 +239,9 @@ fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> Isolatio
         },
         SessionError::Failed { .. } => {
             let found = crate::capture::finding(&capturer.parser, work, LOG);
+            if let Some(refused) = found.as_ref().and_then(missing_file) {
+                return refused;
+            }
             let reason = found.map_or("criu does not say why", |found| found.reason.text());
             IsolationError::failed("restore the memory")(io::Error::other(reason))
         }

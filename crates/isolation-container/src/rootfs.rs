@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use cove_isolation::{IsolationError, Root};
+use cove_isolation::{IsolationError, MountedVolume, Root};
 use cove_model::identity::{METADATA_ADDRESS, METADATA_NAME};
 use cove_pool::Disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -182,6 +182,10 @@ pub fn mount(
     .map_err(IsolationError::failed("mount the overlay"))
 }
 
+const RDONLY: u64 = 0x1;
+const NOSUID: u64 = 0x2;
+const NODEV: u64 = 0x4;
+const NOEXEC: u64 = 0x8;
 const IDMAP: u64 = 0x0010_0000;
 
 /// A detached copy of the tree at `path` whose ids are shifted into the namespace's range.
@@ -192,15 +196,37 @@ fn idmapped(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// A detached copy of the tree at `path` that nobody can change, and whose files, root's on the
 /// disk, are those of the namespace's root.
 pub fn read_only_copy(path: &Path, user_ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    const RDONLY_NOSUID_NODEV_NOEXEC: u64 = 0x1 | 0x2 | 0x4 | 0x8;
     detached(
         path,
-        IDMAP | RDONLY_NOSUID_NODEV_NOEXEC,
+        IDMAP | RDONLY | NOSUID | NODEV | NOEXEC,
         user_ns.as_raw_fd() as u64,
     )
 }
 
+/// A volume as its machine shows it: with the namespace's ids, programs that gain nothing by whose they are, and no
+/// devices. The pool forbids running programs; a volume allows it again.
+pub fn volume(volume: &MountedVolume, user_ns: BorrowedFd<'_>) -> Result<OwnedFd, IsolationError> {
+    let mut attributes = IDMAP | NOSUID | NODEV;
+    if volume.read_only {
+        attributes |= RDONLY;
+    }
+    let mounted = detached_without(&volume.dir, attributes, NOEXEC, user_ns.as_raw_fd() as u64);
+    mounted.map_err(|source| IsolationError::Failed {
+        step: format!("map ids of the volume for {}", volume.path),
+        source,
+    })
+}
+
 fn detached(path: &Path, attr_set: u64, userns_fd: u64) -> io::Result<OwnedFd> {
+    detached_without(path, attr_set, 0, userns_fd)
+}
+
+fn detached_without(
+    path: &Path,
+    attr_set: u64,
+    attr_clr: u64,
+    userns_fd: u64,
+) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct MountAttr {
         attr_set: u64,
@@ -216,7 +242,7 @@ fn detached(path: &Path, attr_set: u64, userns_fd: u64) -> io::Result<OwnedFd> {
     )?;
     let attributes = MountAttr {
         attr_set,
-        attr_clr: 0,
+        attr_clr,
         propagation: PRIVATE,
         userns_fd,
     };

@@ -11,7 +11,7 @@ use cove_isolation::IsolationError;
 use cove_isolation::slots::{Slot, Slots};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::Network;
-use cove_spawner::message::{ChildReply, Prepare, Start};
+use cove_spawner::message::{ChildReply, MountPoints, Prepare, Start};
 use cove_wire::packet;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -177,6 +177,15 @@ pub struct Taken {
     pub group: Group,
     pub pid: i32,
     pub pidfd: OwnedFd,
+    /// Where its volumes really are.
+    pub mounted: Vec<String>,
+}
+
+/// A machine's volumes as detached mounts, and where they go, in the same order.
+#[derive(Debug, Default)]
+pub struct Volumes {
+    pub trees: Vec<OwnedFd>,
+    pub paths: Vec<String>,
 }
 
 impl SeatMaker {
@@ -273,11 +282,22 @@ impl Seat {
     }
 
     /// Tells the child to become the guest in `root` and waits until its socket listens.
-    pub fn start(mut self, start: &Start, root: OwnedFd) -> Result<Taken, IsolationError> {
+    pub fn start(
+        mut self,
+        start: &Start,
+        root: OwnedFd,
+        volumes: Volumes,
+    ) -> Result<Taken, IsolationError> {
         self.wait_parked()?;
-        packet::send(&self.parts().child.socket, start, &[root.as_fd()])
-            .map_err(IsolationError::failed("tell the child to start"))?;
+        let mut given = vec![root.as_fd()];
+        given.extend(volumes.trees.iter().map(AsFd::as_fd));
+        let told = IsolationError::failed("tell the child to start");
+        packet::send(&self.parts().child.socket, start, &given).map_err(told)?;
         drop(root);
+        let mounted = match volumes.trees.is_empty() {
+            true => Vec::new(),
+            false => self.mount(volumes)?,
+        };
         self.expect("start the guest", |reply| {
             matches!(reply, ChildReply::Ready)
         })?;
@@ -294,7 +314,26 @@ impl Seat {
             group,
             pid: child.pid,
             pidfd: child.pidfd,
+            mounted,
         })
+    }
+
+    fn mount(&self, volumes: Volumes) -> Result<Vec<String>, IsolationError> {
+        let socket = &self.parts().child.socket;
+        let told = IsolationError::failed("tell the child where volumes go");
+        packet::send(socket, &MountPoints(volumes.paths), &[]).map_err(told)?;
+        drop(volumes.trees);
+        let step = "mount the volumes";
+        match spawner::receive::<ChildReply>(socket).map_err(IsolationError::failed(step))? {
+            (ChildReply::Mounted(paths), _) => Ok(paths),
+            (ChildReply::Failed(failure), _) => Err(IsolationError::Failed {
+                step: failure.step,
+                source: std::io::Error::from_raw_os_error(failure.errno),
+            }),
+            _ => Err(IsolationError::failed(step)(std::io::Error::other(
+                "the child answered out of turn",
+            ))),
+        }
     }
 
     /// The child's end of the socket closes when it becomes the guest; a failure to do so is reported.

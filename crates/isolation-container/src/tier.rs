@@ -215,6 +215,7 @@ impl Shared {
             },
             no_new_privs: true,
             memory: self.capturer.program().is_ok(),
+            volumes: true,
         }
     }
 }

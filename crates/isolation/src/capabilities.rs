@@ -105,6 +105,8 @@ pub struct Capabilities {
     pub no_new_privs: bool,
     /// Processes and their memory can be captured and brought back.
     pub memory: bool,
+    /// Volumes can be mounted in machines.
+    pub volumes: bool,
 }
 
 impl Capabilities {
@@ -215,6 +217,7 @@ mod tests {
             },
             no_new_privs: true,
             memory: false,
+            volumes: false,
         }
     }
 

@@ -17,6 +17,6 @@ pub use machine::{
     Afterwards, AtRest, Captured, Machine, MachineRecord, MemoryEvent, Needs, Usage,
 };
 pub use tier::{
-    Adopted, Boot, Isolation, MachineSpec, MakeRoot, OpenTier, Placed, Restore, Root, TierHost,
-    Warm,
+    Adopted, Boot, Isolation, MachineSpec, MakeRoot, MountedVolume, OpenTier, Placed, Restore,
+    Root, TierHost, Warm,
 };

@@ -61,6 +61,17 @@ pub struct MachineSpec {
     pub no_new_privs: bool,
     /// In force before the first instruction of the guest.
     pub network: NetworkPolicy,
+    pub volumes: Vec<MountedVolume>,
+}
+
+/// A directory of the host that a machine shows at a place of its own, with its own ids, without set-id
+/// programs and devices. It is no part of the machine's disk or of its captures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountedVolume {
+    pub dir: PathBuf,
+    /// Where in the machine; in the form of [`cove_model::volume::check_mount_path`].
+    pub path: String,
+    pub read_only: bool,
 }
 
 /// What to boot. The root is made by the tier, which prepares the rest at the same time.

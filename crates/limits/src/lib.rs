@@ -142,6 +142,18 @@ pub const BANDWIDTH_MAX_MBIT: u32 = 1_000_000;
 /// A domain name.
 pub const DOMAIN_NAME_MAX: usize = 253;
 
+// Volumes.
+
+/// Size of a volume in MiB.
+pub const VOLUME_MIN_MB: u64 = 16;
+pub const VOLUME_MAX_MB: u64 = 64 * 1024 * 1024;
+pub const VOLUME_DEFAULT_MB: u64 = 10 * 1024;
+/// Volumes of one organisation.
+pub const VOLUMES_MAX: u64 = 1000;
+/// Volumes that one sandbox mounts, and the length of a mount point.
+pub const VOLUME_MOUNTS_MAX: usize = 16;
+pub const VOLUME_PATH_MAX: usize = 512;
+
 // Snapshots.
 
 /// Automatic snapshots that are kept of a sandbox, and the shortest time between two.

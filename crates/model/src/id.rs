@@ -101,6 +101,10 @@ id!(
     SnapshotId, "snap"
 );
 id!(
+    /// One volume: a directory that outlives sandboxes.
+    VolumeId, "vol"
+);
+id!(
     /// One image on a host.
     ImageId, "img"
 );

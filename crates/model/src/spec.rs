@@ -8,6 +8,7 @@ use crate::identity::IdentitySpec;
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
 use crate::secret::{SecretGrant, check_grants};
+use crate::volume::{VolumeMount, check_mounts};
 
 pub use cove_limits::{
     AUTO_SNAPSHOT_EVERY_MIN_S, AUTO_SNAPSHOTS_DEFAULT, AUTO_SNAPSHOTS_MAX, ENV_BYTES_MAX,
@@ -127,6 +128,9 @@ pub struct SandboxSpec {
     /// Secrets of its organisation that it may use by placeholders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
+    /// Directories that outlive it. They are not part of its disk, nor of its snapshots.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 impl Default for SandboxSpec {
@@ -145,6 +149,7 @@ impl Default for SandboxSpec {
             no_new_privs: false,
             identity: None,
             secrets: Vec::new(),
+            volumes: Vec::new(),
         }
     }
 }
@@ -175,6 +180,7 @@ impl SandboxSpec {
             identity.check()?;
         }
         check_grants(&self.secrets)?;
+        check_mounts(&self.volumes)?;
         self.lifecycle.check()
     }
 }
@@ -323,7 +329,12 @@ pub(crate) fn identity_text(field: &'static str, value: &str) -> Result<(), Spec
     text(field, value, 1, cove_limits::IDENTITY_TEXT_MAX)
 }
 
-fn text(field: &'static str, value: &str, min: usize, max: usize) -> Result<(), SpecError> {
+pub(crate) fn text(
+    field: &'static str,
+    value: &str,
+    min: usize,
+    max: usize,
+) -> Result<(), SpecError> {
     if value.len() < min || value.len() > max {
         return Err(field_error(
             field,
@@ -339,7 +350,7 @@ fn text(field: &'static str, value: &str, min: usize, max: usize) -> Result<(), 
     Ok(())
 }
 
-fn field_error(field: &'static str, problem: String) -> SpecError {
+pub(crate) fn field_error(field: &'static str, problem: String) -> SpecError {
     SpecError::Field { field, problem }
 }
 

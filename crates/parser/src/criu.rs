@@ -51,7 +51,7 @@ pub fn edit_images(root: BorrowedFd<'_>, edits: &Edits) -> Result<Vec<u8>, Faile
         let changed = match kind {
             "userns" => Some(image::with_ids_from(&bytes, edits.uid_base)?),
             "utsns" => Some(image::with_hostname(&bytes, &edits.hostname)?),
-            "files.img" => files(&bytes)?,
+            "files.img" => files(&bytes, &edits.volumes)?,
             "core" => image::with_open_files(&bytes, before, edits.open_files)?,
             _ => image::with_segment_pages(&bytes, edits.segment_pages, segments)?,
         };
@@ -66,8 +66,8 @@ pub fn edit_images(root: BorrowedFd<'_>, edits: &Edits) -> Result<Vec<u8>, Faile
     Ok(frames)
 }
 
-fn files(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
-    let mut changed = None;
+fn files(bytes: &[u8], volumes: &[String]) -> Result<Option<Vec<u8>>, ImageError> {
+    let mut changed = image::without_sizes_below(bytes, volumes)?;
     for change in [
         image::with_terminals_by_name,
         image::with_running_timers,

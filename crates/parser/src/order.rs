@@ -64,6 +64,9 @@ pub struct Edits {
     pub open_files: u64,
     /// What its shared segments may take together.
     pub segment_pages: u64,
+    /// Mount points of volumes. What became of the files there meanwhile is their owners' affair.
+    #[serde(default)]
+    pub volumes: Vec<String>,
 }
 
 /// How the program ends; the exit status is all that is believed of a failure.

@@ -15,7 +15,7 @@
 //!   pool.backend         which backend this directory was made with
 //!   pool.img             the sparse file behind the loop device (loop-backed btrfs only)
 //!   pool/                the mount point, or the plain directory
-//!     images/ sandboxes/ snapshots/ staging/
+//!     images/ sandboxes/ snapshots/ volumes/ staging/
 //!     trash/             volumes being deleted (directory backend)
 //!     partial/           work in progress; whatever lies here when a pool opens is undone
 //! ```

@@ -15,18 +15,27 @@ pub enum Kind {
     Image,
     Sandbox,
     Snapshot,
+    /// A directory that outlives sandboxes, mounted in any number of them.
+    Volume,
     /// Being filled by the caller; [`Pool::sweep`](crate::Pool::sweep) always removes these.
     Staging,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Image, Kind::Sandbox, Kind::Snapshot, Kind::Staging];
+    pub const ALL: [Kind; 5] = [
+        Kind::Image,
+        Kind::Sandbox,
+        Kind::Snapshot,
+        Kind::Volume,
+        Kind::Staging,
+    ];
 
     pub fn folder(self) -> &'static str {
         match self {
             Kind::Image => "images",
             Kind::Sandbox => "sandboxes",
             Kind::Snapshot => "snapshots",
+            Kind::Volume => "volumes",
             Kind::Staging => "staging",
         }
     }

@@ -8,7 +8,7 @@
 
 use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
 
 pub mod clock;
 pub mod stream;
@@ -17,6 +17,9 @@ pub mod wire;
 
 pub use stream::{ByteStream, GuestStream};
 pub use types::*;
+
+/// Where a volume is for whoever reaches it by [`RunnerApi::connect_volume`].
+pub const VOLUME_FILES: &str = "/volume";
 
 #[async_trait]
 pub trait RunnerApi: Send + Sync + 'static {
@@ -90,6 +93,16 @@ pub trait RunnerApi: Send + Sync + 'static {
     ) -> Result<SandboxView, RunnerError>;
     /// What the network policy decided, in order.
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError>;
+
+    async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError>;
+    async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError>;
+    /// Gives one that no database knows to an organisation.
+    async fn adopt_volume(&self, id: &VolumeId, owner: &str) -> Result<VolumeView, RunnerError>;
+    /// Idempotent. `InUse`, with those who use it, while a sandbox of this host has it in its settings.
+    async fn delete_volume(&self, id: &VolumeId) -> Result<(), RunnerError>;
+    /// A connection to a guest that has nothing but this volume, at [`VOLUME_FILES`], and no programs: it answers
+    /// file calls only.
+    async fn connect_volume(&self, id: &VolumeId) -> Result<GuestStream, RunnerError>;
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError>;
     /// Starts the work if it is not under way; answers at once with the job's state. Callers poll

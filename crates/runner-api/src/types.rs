@@ -7,7 +7,7 @@ pub use cove_model::egress::{
 };
 use cove_model::{
     BootTime, ErrorCode, HostId, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec,
-    SnapshotId, State,
+    SnapshotId, State, VolumeId,
 };
 pub use cove_model::{JobState, Level};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,36 @@ pub struct RollbackRequest {
 pub struct RolledBack {
     pub sandbox: SandboxView,
     pub kept: SnapshotView,
+}
+
+/// A volume to make. Repeating the request with the same id finishes what was begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRequest {
+    pub id: VolumeId,
+    /// The organisation whose it is: sandboxes of others cannot mount it.
+    pub owner: String,
+    pub size_mb: u64,
+    /// Begin as a copy of this volume of the same organisation as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<VolumeId>,
+    /// Nobody writes to it, ever.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A volume as its host knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeView {
+    pub id: VolumeId,
+    /// Absent where its record was lost: nobody can mount it then.
+    pub owner: Option<String>,
+    pub size_mb: u64,
+    pub read_only: bool,
+    /// What it holds, what it has from the volume that it is a copy of included.
+    pub used_bytes: u64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
 }
 
 /// What came of an import.

@@ -10,12 +10,12 @@
 //! away cancels questions, never changes: those run to their end.
 
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     CreateRequest, EgressQuery, ImageOwner, ImageSource, Reinstate, RollbackRequest,
-    SnapshotRequest,
+    SnapshotRequest, VolumeRequest,
 };
 
 mod bounds;
@@ -120,6 +120,20 @@ enum Request {
     Egress {
         query: EgressQuery,
     },
+    CreateVolume {
+        request: VolumeRequest,
+    },
+    Volumes,
+    AdoptVolume {
+        id: VolumeId,
+        owner: String,
+    },
+    DeleteVolume {
+        id: VolumeId,
+    },
+    ConnectVolume {
+        id: VolumeId,
+    },
     Images,
     AddImage {
         source: ImageSource,
@@ -167,6 +181,9 @@ impl Request {
             | Self::SetNetwork { .. }
             | Self::SetSecrets { .. }
             | Self::SecretUses
+            | Self::CreateVolume { .. }
+            | Self::AdoptVolume { .. }
+            | Self::DeleteVolume { .. }
             | Self::AddImage { .. }
             | Self::RemoveImage { .. } => true,
             Self::Hello
@@ -182,6 +199,8 @@ impl Request {
             | Self::GetSnapshot { .. }
             | Self::ExportSnapshot { .. }
             | Self::Egress { .. }
+            | Self::Volumes
+            | Self::ConnectVolume { .. }
             | Self::Images
             | Self::ImageJob { .. }
             | Self::MakeSecretKeys { .. }

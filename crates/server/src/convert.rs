@@ -47,6 +47,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         no_new_privs: spec.no_new_privs,
         identity: spec.identity,
         secrets: spec.secrets,
+        volumes: spec.volumes.into_iter().map(Into::into).collect(),
         created_at: sandbox.created_at.into(),
         updated_at: sandbox.updated_at.into(),
         started_at: sandbox.started_at.map(Timestamp),
@@ -61,6 +62,19 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
 mod snapshot;
 
 pub use snapshot::{snapshot, timeline};
+
+pub fn volume(row: control::VolumeRecord) -> cove_api::volume::Volume {
+    cove_api::volume::Volume {
+        id: row.id.into(),
+        name: row.name,
+        size_mb: row.size_mb,
+        used_bytes: row.used_bytes,
+        read_only: row.read_only,
+        from: row.origin.map(Into::into),
+        created_at: row.created_at.into(),
+        used_by: None,
+    }
+}
 
 pub fn exit(exit: &guest::Exit) -> Exit {
     Exit {

@@ -18,6 +18,7 @@ pub mod files;
 pub mod host;
 pub mod identity;
 pub mod images;
+pub mod place;
 pub mod ports;
 pub mod processes;
 pub mod quarantine;
@@ -27,6 +28,7 @@ pub mod snapshots;
 pub mod ssh;
 pub mod tenancy;
 pub mod tree;
+pub mod volumes;
 
 /// What a handler answers.
 type Answer = Result<Response, Failure>;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
     attach, code, egress, events, exec, files, host, identity, images, ports, processes,
-    quarantine, sandboxes, secrets, snapshots, ssh, tenancy, tree,
+    quarantine, sandboxes, secrets, snapshots, ssh, tenancy, tree, volumes,
 };
 use crate::mcp;
 use crate::state::App;
@@ -81,6 +81,18 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::ForkSnapshot => on(verb, snapshots::fork_snapshot),
         Op::ExportSnapshot => on(verb, snapshots::export),
         Op::ImportSnapshot => on(verb, snapshots::import),
+        Op::CreateVolume => on(verb, volumes::create),
+        Op::ListVolumes => on(verb, volumes::list),
+        Op::GetVolume => on(verb, volumes::get),
+        Op::DeleteVolume => on(verb, volumes::delete),
+        Op::ReadVolumeFile => on(verb, volumes::read_file),
+        Op::WriteVolumeFile => on(verb, volumes::write_file),
+        Op::RemoveVolumeFile => on(verb, volumes::remove_file),
+        Op::ListVolumeFiles => on(verb, volumes::list_files),
+        Op::StatVolumeFile => on(verb, volumes::stat_file),
+        Op::MakeVolumeDirectory => on(verb, volumes::make_directory),
+        Op::MoveVolumeFile => on(verb, volumes::move_file),
+        Op::ChangeVolumeMode => on(verb, volumes::change_mode),
         Op::SandboxMetrics => on(verb, sandboxes::metrics),
         Op::SandboxEvents => on(verb, events::of_sandbox),
         Op::SandboxEgress => on(verb, egress::of_sandbox),

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
-use cove_spawner::message::{ChildReply, Failure, Start, Step};
+use cove_spawner::message::{ChildReply, Failure, MountPoints, Start, Step};
 use cove_spawner::{boot_id, shared};
 use cove_wire::packet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
 use crate::kernel_files::KernelFiles;
-use crate::{lockdown, mounts};
+use crate::{lockdown, mounts, volumes};
 
 pub struct Inherited<'a> {
     pub socket: OwnedFd,
@@ -66,10 +66,12 @@ pub fn run(inherited: Inherited<'_>) -> ! {
             // The engine is gone or has no use for this one.
             std::process::exit(0);
         };
-        let root = fds
-            .pop()
-            .ok_or_else(|| Failure::new("receive the root", Errno::BADF))?;
-        become_guest(&inherited, &start, root, &parked)
+        if fds.is_empty() {
+            return Err(Failure::new("receive the root", Errno::BADF));
+        }
+        let volumes = fds.split_off(1);
+        let root = fds.remove(0);
+        become_guest(&inherited, &start, root, volumes, &parked)
     })();
     let Err(failure) = outcome;
     let _ = packet::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
@@ -160,6 +162,7 @@ fn become_guest(
     inherited: &Inherited<'_>,
     start: &Start,
     root: OwnedFd,
+    volumes: Vec<OwnedFd>,
     parked: &Parked,
 ) -> Result<Never, Failure> {
     let own = inherited.staging;
@@ -203,6 +206,11 @@ fn become_guest(
     )
     .step("open the root")?;
     let inside = root.as_fd();
+    if !volumes.is_empty() {
+        let mounted = attach_volumes(inherited, inside, place, volumes)?;
+        packet::send(&inherited.socket, &ChildReply::Mounted(mounted), &[])
+            .step("tell where volumes are")?;
+    }
     mounts::attach_inside(&pts, inside, "dev/pts").step("attach /dev/pts")?;
     mounts::bind_inside(&format!("{own}/shm"), inside, "dev/shm").step("attach /dev/shm")?;
     mounts::attach_inside(&parked.sys, inside, "sys").step("move /sys")?;
@@ -237,6 +245,28 @@ fn become_guest(
     lockdown::exec(&null, listener.as_fd())
         .step("run the guest")
         .map(|()| unreachable!("exec does not return"))
+}
+
+/// Before anything else is attached, so that a tree in which links lead into the host's places is refused and
+/// covers none of them.
+fn attach_volumes(
+    inherited: &Inherited<'_>,
+    inside: std::os::fd::BorrowedFd<'_>,
+    place: &str,
+    given: Vec<OwnedFd>,
+) -> Result<Vec<String>, Failure> {
+    let Some((MountPoints(paths), _)) =
+        packet::receive(&inherited.socket).step("wait for the mount points")?
+    else {
+        std::process::exit(0);
+    };
+    if paths.len() != given.len() {
+        return Err(Failure::new("receive the volumes", Errno::INVAL));
+    }
+    let pairs = paths.iter().zip(&given);
+    pairs
+        .map(|(path, volume)| volumes::attach(volume, inside, place, path))
+        .collect()
 }
 
 fn listen() -> std::io::Result<UnixListener> {

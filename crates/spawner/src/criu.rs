@@ -157,6 +157,10 @@ fn become_criu(request: &Criu, fds: Vec<OwnedFd>, gate: &OwnedFd) -> Result<Neve
                 ),
             ];
             trees.extend(shown(restore)?);
+            let volumes = fds.enumerate();
+            trees.extend(
+                volumes.map(|(number, volume)| (format!("{}/{number}", places::VOLUMES), volume)),
+            );
             furnish(request, trees)?;
             replace(replacements, request.owner)?;
         }

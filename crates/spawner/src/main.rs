@@ -14,6 +14,7 @@ mod kernel_files;
 mod lockdown;
 mod mounts;
 mod seccomp;
+mod volumes;
 
 const REQUESTS: i32 = 3;
 

@@ -41,7 +41,8 @@ pub struct Criu {
 }
 
 /// Three more descriptors come along: the root and the directory of images as detached mounts, and a
-/// memory file with the images that replace some of those, as packed [`Replacement`]s.
+/// memory file with the images that replace some of those, as packed [`Replacement`]s. Any further ones are
+/// the sandbox's volumes, as detached mounts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Restorer {
     /// Entered before CRIU starts, so that everything it makes is born inside.
@@ -60,6 +61,8 @@ pub mod places {
     pub const ROOT: &str = "/tmp/root";
     pub const IMAGES: &str = "/tmp/images";
     pub const GUEST: &str = "/tmp/guest";
+    /// One directory per volume below it, named by its number.
+    pub const VOLUMES: &str = "/tmp/volumes";
     /// One directory per controller below it; itself the directory on version 2.
     pub const CGROUP: &str = "/tmp/cgroup";
 }
@@ -94,7 +97,8 @@ pub enum PrepareReply {
     Refused(cove_wire::Refusal),
 }
 
-/// Engine to child, with one descriptor: the sandbox's root as a detached mount.
+/// Engine to child, with the sandbox's root as a detached mount. Where more descriptors come along, they are its
+/// volumes as detached mounts, and [`MountPoints`] is the next packet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     pub hostname: String,
@@ -109,6 +113,10 @@ pub struct Start {
     pub no_new_privs: bool,
 }
 
+/// Engine to child, after [`Start`]: where in the sandbox its volumes go, in their order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountPoints(pub Vec<String>);
+
 /// Child to engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ChildReply {
@@ -117,6 +125,8 @@ pub enum ChildReply {
     /// The guest's socket listens; the next thing this process does is become the guest.
     Ready,
     Failed(Failure),
+    /// Where the volumes really are, links in the sandbox's tree followed. Only to [`MountPoints`].
+    Mounted(Vec<String>),
 }
 
 /// What could not be done and what the kernel said.

@@ -170,8 +170,27 @@ const IOCTL: Verdict<'static> = Verdict::When(
     1,
     Test::OneOf(&[TIOCSTI as u32, TIOCLINUX as u32]),
     &REFUSE,
-    &ALLOW,
+    &Verdict::When(1, OF_BTRFS, &BTRFS, &ALLOW),
 );
+
+/// Calls of the pool's filesystem, which volumes of organisations let through: by the byte that tells their kind.
+const OF_BTRFS: Test<'static> = Test::Masked {
+    mask: 0xff00,
+    value: 0x9400,
+};
+
+/// A subvolume made inside a volume would have no limit, a volume could be made read-only under its other users, and
+/// figures of the whole pool be read. Files may share their bytes, as everywhere; the rest is not there, as on another
+/// filesystem.
+const BTRFS: Verdict<'static> = Verdict::When(
+    1,
+    Test::OneOf(&[FICLONE, FICLONERANGE, FIDEDUPERANGE]),
+    &ALLOW,
+    &Verdict::Fail(ENOTTY),
+);
+const FICLONE: u32 = 0x4004_9409;
+const FICLONERANGE: u32 = 0x4020_940d;
+const FIDEDUPERANGE: u32 = 0xc018_9436;
 
 /// The query, and plain Linux with or without address randomisation (debuggers want it off).
 const PERSONALITY: Verdict<'static> = {
@@ -344,6 +363,22 @@ mod tests {
             ask(SYS_ioctl, [0, TIOCGWINSZ, 0, 0, 0, 0]),
             SECCOMP_RET_ALLOW
         );
+        for shares in [FICLONE, FICLONERANGE, FIDEDUPERANGE] {
+            let asked = ask(SYS_ioctl, [0, shares.into(), 0, 0, 0, 0]);
+            assert_eq!(asked, SECCOMP_RET_ALLOW);
+        }
+        // To make a subvolume or a snapshot, by the old call and the new; to freeze one; to read the pool's figures.
+        for other in [
+            0x5000_940e_u64,
+            0x5000_9401,
+            0x5000_9417,
+            0x5000_9418,
+            0x4008_941a,
+            0x8400_941f,
+        ] {
+            let asked = ask(SYS_ioctl, [0, other, 0, 0, 0, 0]);
+            assert_eq!(asked, errno(ENOTTY), "{other:x}");
+        }
         assert_eq!(
             ask(SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0]),
             SECCOMP_RET_ALLOW

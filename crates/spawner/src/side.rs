@@ -17,6 +17,9 @@ pub const NO_NEW_PRIVS: Feature = Feature::new("no-new-privs");
 /// Capabilities are bounded and system calls filtered.
 pub const LOCKDOWN: Feature = Feature::new("lockdown");
 
+/// Volumes are attached where they were asked for, inside the sandbox's own tree.
+pub const VOLUMES: Feature = Feature::new("volumes");
+
 pub const SIDE: Side = Side {
     wire: "spawner",
     version: 1,
@@ -28,6 +31,7 @@ pub const SIDE: Side = Side {
         SHARED_MEMORY,
         NO_NEW_PRIVS,
         LOCKDOWN,
+        VOLUMES,
     ],
 };
 

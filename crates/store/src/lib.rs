@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
-use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
+use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, VolumeId};
 use time::OffsetDateTime;
 
 mod chain;
@@ -214,6 +214,41 @@ pub trait Store: Send + Sync + 'static {
 
     /// Charges what was used since each sandbox's last sample and moves its marks, in one go. A
     /// sample that is older than the last one changes nothing.
+    /// With the organisation's quota, count and names checked. Durable.
+    async fn create_volume(
+        &self,
+        record: &VolumeRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<VolumeCreated, StoreError>;
+    async fn volume(
+        &self,
+        org: &OrgId,
+        which: VolumeRef<'_>,
+    ) -> Result<Option<VolumeRecord>, StoreError>;
+    /// Of any organisation, gone ones too, as far as they are remembered.
+    async fn any_volume(&self, id: &VolumeId) -> Result<Option<VolumeRecord>, StoreError>;
+    async fn volumes(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<VolumeRecord>, StoreError>;
+    async fn volumes_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<VolumeRecord>, StoreError>;
+    /// From being made to being there.
+    async fn ready_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError>;
+    async fn measured_volume(&self, id: &VolumeId, used_bytes: u64) -> Result<(), StoreError>;
+    /// Marks it for its end, unless sandboxes have it.
+    async fn doom_volume(&self, org: &OrgId, id: &VolumeId) -> Result<VolumeDoomed, StoreError>;
+    /// The host has nothing of it any more: the row becomes a tombstone.
+    async fn bury_volume(&self, id: &VolumeId, at: OffsetDateTime) -> Result<(), StoreError>;
+    /// Takes the row away of one that never came to be.
+    async fn forget_volume(&self, id: &VolumeId) -> Result<(), StoreError>;
+    async fn volume_users(&self, id: &VolumeId) -> Result<Vec<VolumeUser>, StoreError>;
+    async fn apply_volume_samples(&self, samples: &[VolumeSample]) -> Result<(), StoreError>;
+
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError>;
     /// The same for the disk of snapshots. It counts for the organisation, not for any sandbox.
     async fn apply_snapshot_samples(&self, samples: &[SnapshotSample]) -> Result<(), StoreError>;

@@ -16,3 +16,4 @@ pub mod ssh_keys;
 pub mod steady;
 pub mod sweep;
 pub mod usage;
+pub mod volumes;

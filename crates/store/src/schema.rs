@@ -17,6 +17,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     STEADY,
     HOSTS,
     SECRETS,
+    VOLUMES,
 ];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
@@ -158,6 +159,22 @@ const SECRETS: &[&str] = &[
     "CREATE TABLE secret_uses (
         org TEXT NOT NULL, secret TEXT NOT NULL, sandbox TEXT NOT NULL, uses BIGINT NOT NULL,
         last_used_at BIGINT NOT NULL, PRIMARY KEY (org, secret, sandbox))",
+];
+
+/// Directories that outlive sandboxes, and which sandboxes mount them.
+const VOLUMES: &[&str] = &[
+    "CREATE TABLE volumes (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), host TEXT NOT NULL,
+        name TEXT NOT NULL, state TEXT NOT NULL, size_mb BIGINT NOT NULL, read_only BIGINT NOT NULL,
+        origin TEXT, used_bytes BIGINT NOT NULL, created_at BIGINT NOT NULL, deleted_at BIGINT,
+        created_steady BIGINT NOT NULL)",
+    "CREATE UNIQUE INDEX volumes_by_name ON volumes (org, name) WHERE deleted_at IS NULL",
+    "CREATE INDEX volumes_by_age ON volumes (org, created_at, id) WHERE deleted_at IS NULL",
+    "CREATE INDEX volumes_by_host ON volumes (host, created_at, id) WHERE deleted_at IS NULL",
+    "CREATE INDEX volumes_deleted ON volumes (deleted_at) WHERE deleted_at IS NOT NULL",
+    "CREATE TABLE sandbox_volumes (
+        sandbox TEXT NOT NULL, volume TEXT NOT NULL, PRIMARY KEY (sandbox, volume))",
+    "CREATE INDEX sandbox_volumes_by_volume ON sandbox_volumes (volume)",
 ];
 
 const FIRST: &[&str] = &[

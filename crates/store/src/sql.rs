@@ -225,7 +225,8 @@ id_values!(
     cove_model::SandboxId,
     cove_model::SecretId,
     cove_model::SnapshotId,
-    cove_model::ImageId
+    cove_model::ImageId,
+    cove_model::VolumeId
 );
 
 /// The values of a statement, in order.

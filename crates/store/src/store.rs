@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
-use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId};
+use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, VolumeId};
 use time::OffsetDateTime;
 
 use crate::ops::{
     audit, events, hosts, image_jobs, images, keys, organisations, sandboxes, secrets, shares,
-    snapshots, ssh_keys, steady, sweep, usage,
+    snapshots, ssh_keys, steady, sweep, usage, volumes,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
@@ -18,7 +18,8 @@ use crate::{
     Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
     SandboxRecord, SandboxRef, SandboxUsage, SecretRecord, SecretUsage, SnapshotChange,
     SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample, SshKey,
-    SteadyAxis, Store, StoreError, StoredEvent, Usage, UsageSample,
+    SteadyAxis, Store, StoreError, StoredEvent, Usage, UsageSample, VolumeCreated, VolumeDoomed,
+    VolumeRecord, VolumeRef, VolumeSample, VolumeUser,
 };
 
 pub struct SqlStore<B> {
@@ -319,6 +320,88 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn forks(&self, sandbox: &SandboxId, limit: u32) -> Result<Vec<SandboxId>, StoreError> {
         let forks = snapshots::Forks(sandbox.clone(), limit.into());
         self.read(forks).await
+    }
+
+    async fn create_volume(
+        &self,
+        record: &VolumeRecord,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<VolumeCreated, StoreError> {
+        let create = volumes::Create {
+            record: record.clone(),
+            idempotency: idempotency.cloned(),
+        };
+        self.flushed(create).await
+    }
+
+    async fn volume(
+        &self,
+        org: &OrgId,
+        which: VolumeRef<'_>,
+    ) -> Result<Option<VolumeRecord>, StoreError> {
+        let get = match which {
+            VolumeRef::Id(id) => volumes::Get::ById(org.clone(), id.clone()),
+            VolumeRef::Name(name) => volumes::Get::ByName(org.clone(), name.to_owned()),
+        };
+        self.read(get).await
+    }
+
+    async fn any_volume(&self, id: &VolumeId) -> Result<Option<VolumeRecord>, StoreError> {
+        self.read(volumes::Get::Any(id.clone())).await
+    }
+
+    async fn volumes(
+        &self,
+        org: &OrgId,
+        page: &PageRequest,
+    ) -> Result<Page<VolumeRecord>, StoreError> {
+        let list = volumes::List {
+            whose: sandboxes::Whose::Org(org.clone()),
+            page: page.clone(),
+        };
+        self.read(list).await
+    }
+
+    async fn volumes_on(
+        &self,
+        host: &HostId,
+        page: &PageRequest,
+    ) -> Result<Page<VolumeRecord>, StoreError> {
+        let list = volumes::List {
+            whose: sandboxes::Whose::Host(host.clone()),
+            page: page.clone(),
+        };
+        self.read(list).await
+    }
+
+    async fn ready_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError> {
+        self.flushed(volumes::Ready(id.clone())).await
+    }
+
+    async fn measured_volume(&self, id: &VolumeId, used_bytes: u64) -> Result<(), StoreError> {
+        let measured = volumes::Measured(id.clone(), used_bytes);
+        self.written(measured).await
+    }
+
+    async fn doom_volume(&self, org: &OrgId, id: &VolumeId) -> Result<VolumeDoomed, StoreError> {
+        let doom = volumes::Doom(org.clone(), id.clone());
+        self.flushed(doom).await
+    }
+
+    async fn bury_volume(&self, id: &VolumeId, at: OffsetDateTime) -> Result<(), StoreError> {
+        self.flushed(volumes::Bury(id.clone(), at)).await
+    }
+
+    async fn forget_volume(&self, id: &VolumeId) -> Result<(), StoreError> {
+        self.flushed(volumes::Forget(id.clone())).await
+    }
+
+    async fn volume_users(&self, id: &VolumeId) -> Result<Vec<VolumeUser>, StoreError> {
+        self.read(volumes::Users(id.clone())).await
+    }
+
+    async fn apply_volume_samples(&self, samples: &[VolumeSample]) -> Result<(), StoreError> {
+        self.written(usage::ApplyVolumes(samples.to_vec())).await
     }
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError> {

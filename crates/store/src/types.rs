@@ -12,10 +12,12 @@ use time::OffsetDateTime;
 
 mod secret;
 mod snapshot;
+mod volume;
 
 pub use cove_model::{Scope, SnapshotKind};
 pub use secret::*;
 pub use snapshot::*;
+pub use volume::*;
 
 /// What a database was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,7 +37,8 @@ pub struct Quota {
     pub cpu_milli: u64,
     /// Held by sandboxes that run or are meant to, counted at their ceiling.
     pub memory_mb: u64,
-    /// Held by sandboxes that exist, and by snapshots as far as they share it with nothing else.
+    /// Held by sandboxes that exist, by volumes with all of their size, and by snapshots as far as they share it
+    /// with nothing else.
     pub disk_mb: u64,
 }
 

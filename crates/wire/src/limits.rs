@@ -11,7 +11,7 @@ pub const GATEWAY_REPLY_MAX: usize = 4 * 1024 * 1024;
 /// Engine and spawner. The cpuinfo text of a large machine is the bulk of it.
 pub const SPAWNER_PACKET_MAX: usize = 512 * 1024;
 /// Descriptors that come with one message.
-pub const DESCRIPTORS_MAX: usize = 8;
+pub const DESCRIPTORS_MAX: usize = 24;
 
 /// An encoded hello.
 pub const HELLO_BYTES_MAX: usize = 8 * 1024;

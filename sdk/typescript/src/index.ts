@@ -65,4 +65,5 @@ export {
 export type { ClientOptions } from "./settings.js";
 export { type ClientChoice, type ForkOptions, Forks, Snapshot } from "./snapshot.js";
 export type * from "./types.js";
+export { type Mounted, Volume, type VolumeOptions } from "./volume.js";
 export type { Cancel, Command, CommandOptions, Size } from "./wire.js";

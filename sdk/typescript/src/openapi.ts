@@ -312,6 +312,11 @@ export interface components {
             snapshot?: string | null;
             /** @description Who commands run as; default: the image's user, else root. */
             user?: string | null;
+            /**
+             * @description Volumes to mount. They are no part of its disk, nor of its snapshots. Absent with `snapshot`: those that the
+             *     snapshot's sandbox had; `[]`: none.
+             */
+            volumes?: components["schemas"]["Mount"][] | null;
             /** @description Where commands start; default: the image's directory, else the user's home. */
             workdir?: string | null;
         };
@@ -327,6 +332,20 @@ export interface components {
              * @description How long the token lets its holder log in, when that is less than it is good for.
              */
             login_s?: number | null;
+        };
+        /** @description Body of `POST /v1/volumes`. */
+        CreateVolume: {
+            /** @description Id or name of a volume to begin as a copy of, as it is at this moment. */
+            from?: string | null;
+            /** @description Unique among the organisation's volumes: 1 to 63 lowercase letters, digits or dashes. */
+            name: string;
+            /** @description With `from`: a copy that nobody can write to, ever. */
+            read_only?: boolean;
+            /**
+             * Format: uint64
+             * @description What it may hold. Default: 10 GiB, or the size of `from`.
+             */
+            size_mb?: number | null;
         };
         /** @description One decision. A connection comes again when it is over, with the bytes it carried and a new `id`. */
         EgressEntry: {
@@ -823,6 +842,14 @@ export interface components {
             pids: number;
             running: boolean;
         };
+        /** @description A volume at a place in a sandbox. */
+        Mount: {
+            /** @description Absolute. Made where it is missing. */
+            path: string;
+            read_only?: boolean;
+            /** @description Id or name; the id in answers. */
+            volume: string;
+        };
         /** @description Body of `POST …/files/move`. */
         MoveFile: {
             from: string;
@@ -931,36 +958,41 @@ export interface components {
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page10: {
-            items: components["schemas"]["Secret"][];
+            items: components["schemas"]["SshKey"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page11: {
-            items: components["schemas"]["SecretUser"][];
+            items: components["schemas"]["Secret"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page12: {
-            items: components["schemas"]["Org"][];
+            items: components["schemas"]["SecretUser"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page13: {
-            items: components["schemas"]["AuditRecord"][];
+            items: components["schemas"]["Org"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page14: {
-            items: components["schemas"]["AuditChain"][];
+            items: components["schemas"]["AuditRecord"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page15: {
-            items: components["schemas"]["Runner"][];
+            items: components["schemas"]["AuditChain"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page16: {
+            items: components["schemas"]["Runner"][];
+            next_cursor?: string | null;
+        };
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        Page17: {
             items: components["schemas"]["Quarantined"][];
             next_cursor?: string | null;
         };
@@ -996,12 +1028,12 @@ export interface components {
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page8: {
-            items: components["schemas"]["Key"][];
+            items: components["schemas"]["Volume"][];
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page9: {
-            items: components["schemas"]["SshKey"][];
+            items: components["schemas"]["Key"][];
             next_cursor?: string | null;
         };
         /** @description Which page of a list. */
@@ -1105,7 +1137,7 @@ export interface components {
         };
         /** @description What a process is. It follows from the request that started it. */
         ProcessKind: "code_context" | "command" | "terminal" | "dialect_session" | "service";
-        /** @description One sandbox or snapshot in quarantine. */
+        /** @description One sandbox, snapshot or volume in quarantine. */
         Quarantined: {
             created_at: components["schemas"]["Timestamp"];
             id: string;
@@ -1121,7 +1153,7 @@ export interface components {
             state?: string | null;
         };
         /** @enum {string} */
-        QuarantinedKind: "sandbox" | "snapshot";
+        QuarantinedKind: "sandbox" | "snapshot" | "volume";
         /** @description The most an organisation may hold at once; what is absent has its default, or stays. */
         QuotaRequest: {
             /** Format: double */
@@ -1321,6 +1353,8 @@ export interface components {
             stopped_at?: components["schemas"]["Timestamp"] | null;
             updated_at: components["schemas"]["Timestamp"];
             user?: string | null;
+            /** @description Mounted volumes; no part of its disk, nor of its snapshots. */
+            volumes?: components["schemas"]["Mount"][];
             workdir?: string | null;
         };
         SandboxState: ("running" | "deleting" | "gone") | "creating" | "frozen" | "pausing" | "paused" | "resuming" | "restoring" | "stopping" | "stopped" | "failed";
@@ -1457,6 +1491,8 @@ export interface components {
             stopped_us: number;
             /** @description Why its memory cannot be restored on this host, when it has some and it cannot. */
             unfit?: string | null;
+            /** @description Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes. */
+            volumes_not_included?: components["schemas"]["Mount"][];
         };
         /** @description Why a snapshot was taken. All but the first and the last come and go by themselves. */
         SnapshotKind: "manual" | "auto" | "fork" | "rollback" | "import";
@@ -1627,6 +1663,24 @@ export interface components {
             sandbox?: string | null;
             /** @description End of the period, to the hour, itself not in it; absent: now. */
             to?: components["schemas"]["Timestamp"] | null;
+        };
+        /** @description A volume. */
+        Volume: {
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The volume it began as a copy of; that may be gone. */
+            from?: string | null;
+            id: string;
+            name: string;
+            read_only: boolean;
+            /** Format: uint64 */
+            size_mb: number;
+            /** @description Ids of the sandboxes that mount it, running or not; at most 100. Only where one volume is shown. */
+            used_by?: string[] | null;
+            /**
+             * Format: uint64
+             * @description What it holds, as of the host's last look, which is up to a minute ago.
+             */
+            used_bytes: number;
         };
         /** @description Query of `GET …/files/watch`. */
         WatchFiles: {

@@ -29,6 +29,7 @@ import type {
   State,
   Timeline,
 } from "./types.js";
+import { type Mounted, mounts } from "./volume.js";
 import {
   type Call,
   type Cancel,
@@ -100,6 +101,8 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions {
   identity?: Identity | undefined;
   /** Secrets of the organisation that it uses by placeholders. `network` must list their hosts. */
   secrets?: readonly SecretGrant[] | undefined;
+  /** What is mounted where: `{ "/data": volume }`, or `{ "/data": { volume, readOnly: true } }`. */
+  volumes?: Readonly<Record<string, Mounted>> | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
   /** Whether `await using` leaves it alone. Find it again with {@link Sandbox.get}. */
@@ -192,6 +195,7 @@ function createBody(options: SandboxOptions): unknown {
     workdir,
     network: networkBody(options.network),
     lifecycle: unlessEmpty(lifecycle(options)),
+    volumes: mounts(options.volumes),
   };
 }
 

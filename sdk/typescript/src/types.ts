@@ -44,6 +44,8 @@ export interface CodeContextInfo extends Camel<Schemas["CodeContext"]> {}
 export interface CodeError extends Camel<Schemas["CodeError"]> {}
 /** One state of a sandbox, with memory or without. It never changes. */
 export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
+/** A volume as it was when the server last told. */
+export interface VolumeInfo extends Camel<Schemas["Volume"]> {}
 /** The tree a sandbox is part of. */
 export interface Timeline extends Camel<Schemas["Timeline"]> {}
 /** Something happened below a watched path. */

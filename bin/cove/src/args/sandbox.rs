@@ -107,6 +107,9 @@ pub struct CreateOptions {
     /// A secret that it may use, and the file inside that stands for it
     #[arg(long, value_parser = secret_file, value_name = "SECRET=PATH")]
     pub secret_file: Vec<SecretGrant>,
+    /// Mount a volume; :ro makes it read-only
+    #[arg(long, short = 'v', value_parser = super::volume::mount, value_name = "VOLUME:PATH[:ro]")]
+    pub volume: Vec<cove_api::volume::Mount>,
 }
 
 fn secret(text: &str) -> Result<SecretGrant, String> {
@@ -261,6 +264,7 @@ impl CreateOptions {
             no_new_privs: self.no_new_privs,
             identity: self.identity.request(),
             secrets: grants(&self.secret, &self.secret_file),
+            volumes: (!self.volume.is_empty()).then(|| self.volume.clone()),
         }
     }
 }

@@ -21,7 +21,7 @@ use meter::Meter;
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+pub enum End {
     Here(PathBuf),
     /// Standard input or output.
     Stdio,
@@ -31,7 +31,12 @@ enum End {
     },
 }
 
-fn parse(text: &str) -> End {
+/// Standard input as something to upload.
+pub fn stdin_reader() -> impl tokio::io::AsyncRead + Send + 'static {
+    tree::ChunkReader::new(super::stdin::chunks())
+}
+
+pub fn parse(text: &str) -> End {
     if text == "-" {
         return End::Stdio;
     }

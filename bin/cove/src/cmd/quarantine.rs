@@ -36,6 +36,7 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
         let kind = match entry.kind {
             QuarantinedKind::Sandbox => "sandbox",
             QuarantinedKind::Snapshot => "snapshot",
+            QuarantinedKind::Volume => "volume",
         };
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         table.row([

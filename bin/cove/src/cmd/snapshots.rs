@@ -148,6 +148,7 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
         .maybe("image", one.image_id.clone())
         .add("memory", if one.memory { "yes" } else { "no" })
         .maybe("memory does not fit here", one.unfit.clone())
+        .maybe("without its volumes at", places(one))
         .add("exclusive", units::bytes(one.exclusive_bytes))
         .add("shared", units::bytes(one.shared_bytes))
         .add(
@@ -159,6 +160,13 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
             format!("{} ({})", one.created_at, units::ago(one.created_at)),
         );
     facts.print()
+}
+
+/// Where volumes were whose content is not in the snapshot.
+fn places(one: &Snapshot) -> Option<String> {
+    let volumes = one.volumes_not_included.iter();
+    let paths: Vec<&str> = volumes.map(|mount| mount.path.as_str()).collect();
+    (!paths.is_empty()).then(|| paths.join(", "))
 }
 
 async fn remove(client: &Client, snapshots: &[String], json: bool) -> Result<(), CliError> {

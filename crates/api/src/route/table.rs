@@ -7,7 +7,7 @@ use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
     NoQuery, Page, PageQuery, code, file, host, identity, image, port, process, quarantine,
-    sandbox, secret, snapshot, ssh, tenancy,
+    sandbox, secret, snapshot, ssh, tenancy, volume,
 };
 
 const fn get(
@@ -494,6 +494,92 @@ pub const ROUTES: &[Route] = &[
         Manage,
         "Remove an image no sandbox uses",
     ),
+    post(
+        Op::CreateVolume,
+        "/v1/volumes",
+        Manage,
+        "Make a volume, empty or as a copy of another",
+    )
+    .body::<volume::CreateVolume>()
+    .reply::<volume::Volume>(201)
+    .idempotent(),
+    get(Op::ListVolumes, "/v1/volumes", Read, "List volumes")
+        .query::<PageQuery>()
+        .reply::<Page<volume::Volume>>(200),
+    get(
+        Op::GetVolume,
+        "/v1/volumes/{volume}",
+        Read,
+        "Show a volume, by id or name, and who mounts it",
+    )
+    .reply::<volume::Volume>(200),
+    delete(
+        Op::DeleteVolume,
+        "/v1/volumes/{volume}",
+        Manage,
+        "Delete a volume that no sandbox mounts, and all that is in it",
+    ),
+    get(
+        Op::ReadVolumeFile,
+        "/v1/volumes/{volume}/files",
+        Use,
+        "Read a file of a volume, whole or a range",
+    )
+    .query::<file::ReadFile>()
+    .raw(BYTES),
+    put(
+        Op::WriteVolumeFile,
+        "/v1/volumes/{volume}/files",
+        Use,
+        "Write a file of a volume",
+    )
+    .query::<file::WriteFile>()
+    .upload(BYTES)
+    .reply::<file::Written>(200),
+    delete(
+        Op::RemoveVolumeFile,
+        "/v1/volumes/{volume}/files",
+        Use,
+        "Remove a file or directory of a volume",
+    )
+    .query::<file::RemoveFile>(),
+    get(
+        Op::ListVolumeFiles,
+        "/v1/volumes/{volume}/files/list",
+        Use,
+        "List a directory of a volume",
+    )
+    .query::<file::ListFiles>()
+    .reply::<file::Listing>(200),
+    get(
+        Op::StatVolumeFile,
+        "/v1/volumes/{volume}/files/stat",
+        Use,
+        "Describe a path of a volume",
+    )
+    .query::<file::StatFile>()
+    .reply::<file::FileInfo>(200),
+    post(
+        Op::MakeVolumeDirectory,
+        "/v1/volumes/{volume}/files/mkdir",
+        Use,
+        "Make a directory in a volume",
+    )
+    .body::<file::MakeDirectory>(),
+    post(
+        Op::MoveVolumeFile,
+        "/v1/volumes/{volume}/files/move",
+        Use,
+        "Rename or move a path of a volume",
+    )
+    .body::<file::MoveFile>(),
+    post(
+        Op::ChangeVolumeMode,
+        "/v1/volumes/{volume}/files/chmod",
+        Use,
+        "Change mode or owner of a path of a volume",
+    )
+    .body::<file::ChangeMode>(),
     get(Op::ListSnapshots, "/v1/snapshots", Read, "List snapshots")
         .query::<PageQuery>()
         .reply::<Page<snapshot::Snapshot>>(200),

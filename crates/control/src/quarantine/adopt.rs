@@ -1,10 +1,10 @@
 //! Giving what is in quarantine to an organisation.
 
-use cove_model::{OrgId, SandboxId, SnapshotId, State};
+use cove_model::{OrgId, SandboxId, SnapshotId, State, VolumeId};
 use cove_runner_api::{Reinstate, SandboxOwner, SandboxView, SnapshotView};
 use cove_store::{
     Created, Desired, HostFacts, SandboxChange, SandboxRecord, SnapshotFacts, SnapshotKind,
-    SnapshotRecord, SnapshotState, StoreError,
+    SnapshotRecord, SnapshotState, StoreError, VolumeRecord, VolumeState,
 };
 
 use super::{QuarantinedId, is_known, not_here};
@@ -49,6 +49,7 @@ impl Control {
         match QuarantinedId::parse(which)? {
             QuarantinedId::Sandbox(id) => self.adopt_sandbox(&id, org).await,
             QuarantinedId::Snapshot(id) => self.adopt_snapshot(&id, org).await,
+            QuarantinedId::Volume(id) => self.adopt_volume(&id, org).await,
         }
     }
 
@@ -177,6 +178,33 @@ impl Control {
                 self.insert_snapshot(host, view, row.org.clone()).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Under a name made of its id; what it was called is not known.
+    async fn adopt_volume(&self, id: &VolumeId, org: OrgId) -> Result<(), ControlError> {
+        let host = self.host_of_stray_volume(id).await?;
+        if self.store().any_volume(id).await?.is_some() {
+            return Err(is_known(id.as_str()));
+        }
+        let runner = host.runner().await?;
+        let view = runner.adopt_volume(id, org.as_str()).await?;
+        let record = VolumeRecord {
+            id: id.clone(),
+            org,
+            host: host.id.clone(),
+            name: id.as_str().replace('_', "-"),
+            state: VolumeState::Ready,
+            size_mb: view.size_mb,
+            read_only: view.read_only,
+            origin: None,
+            used_bytes: view.used_bytes,
+            created_at: view.created_at,
+            created_steady: self.steady(),
+            deleted_at: None,
+        };
+        self.store().create_volume(&record, None).await?;
+        tracing::info!(volume = %record.id, org = %record.org, "adopted from quarantine");
         Ok(())
     }
 

@@ -48,7 +48,21 @@ impl Control {
                 Some(from) => Some(self.0.guards.hold(&from.snapshot).await?),
                 None => None,
             };
-            let host = self.choose_host(origin.as_ref())?;
+            let mut host = self.choose_host(origin.as_ref())?;
+            if !request.spec.volumes.is_empty() {
+                let wanted = self
+                    .check_volumes(principal, &request.spec, origin.is_some())
+                    .await?;
+                match wanted {
+                    Some(wanted) if origin.is_some() && wanted != host => {
+                        return Err(ControlError::invalid(
+                            "volumes: they are on another host than the snapshot",
+                        ));
+                    }
+                    Some(wanted) => host = wanted,
+                    None => {}
+                }
+            }
             self.begin(principal, request, host, &id).await
         }
         .await;

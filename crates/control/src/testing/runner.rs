@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 use cove_model::{
     BootTime, Event, EventKind, HostId, ImageId, Resources, Restated, SandboxId, SandboxSpec,
-    SnapshotId, State,
+    SnapshotId, State, VolumeId,
 };
 use cove_runner_api::{
     CreateRequest, ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError, Sample,
-    SandboxView, SnapshotView,
+    SandboxView, SnapshotView, VolumeView,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
@@ -51,6 +51,7 @@ pub(super) struct World {
     pub secret_uses: Vec<cove_runner_api::SecretUseReport>,
     pub sandboxes: BTreeMap<SandboxId, One>,
     pub snapshots: BTreeMap<SnapshotId, SnapshotView>,
+    pub volumes: BTreeMap<VolumeId, VolumeView>,
     /// Those under way for somebody.
     pub making: BTreeSet<SnapshotId>,
     /// What the next rollback fails with after it has kept what was.

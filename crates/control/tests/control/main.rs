@@ -27,3 +27,4 @@ mod support;
 mod tenancy;
 mod tokens;
 mod updating;
+mod volumes;

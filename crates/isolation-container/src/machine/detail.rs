@@ -7,6 +7,8 @@ use cove_model::{NetworkPolicy, SandboxId};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
+use crate::volumes::Place;
+
 /// What finds a container again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Detail {
@@ -27,6 +29,8 @@ pub struct Detail {
     pub sandbox: Option<SandboxId>,
     #[serde(default)]
     pub network: NetworkPolicy,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Place>,
 }
 
 /// A pidfd for the process in the record, if it is still the same process.

@@ -15,7 +15,7 @@ use super::{ContainerTier, Shared, blocking};
 use crate::cgroup::MemoryLimit;
 use crate::cpus::CpuBook;
 use crate::machine::{self, Container, Detail, Senses};
-use crate::seat::{self, Link, Seat};
+use crate::seat::{self, Link, Seat, Volumes};
 use crate::{rootfs, shown};
 
 impl ContainerTier {
@@ -123,12 +123,17 @@ impl Shared {
             open_files: limits.open_files,
             no_new_privs: spec.no_new_privs,
         };
-        let taken = seat.start(&start, overlay)?;
+        let volumes = Volumes {
+            trees: crate::volumes::trees(&spec.volumes, seat.user_ns())?,
+            paths: crate::volumes::paths(&spec.volumes),
+        };
+        let taken = seat.start(&start, overlay, volumes)?;
         let mut clean_up = TakenGuard {
             pidfd: taken.pidfd,
             group: taken.group,
             held: Some((taken.link, taken.slot)),
         };
+        crate::volumes::check_found(&taken.mounted)?;
         let start_time = machine::start_time(taken.pid)
             .map_err(IsolationError::failed("look at PID 1"))?
             .ok_or_else(|| {
@@ -144,6 +149,7 @@ impl Shared {
             guest: self.capturer.guest.clone(),
             sandbox: Some(spec.id.clone()),
             network: spec.network.clone(),
+            volumes: crate::volumes::places(&spec.volumes, taken.mounted),
         };
         let pidfd = clean_up
             .pidfd

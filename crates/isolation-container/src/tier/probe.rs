@@ -84,6 +84,7 @@ impl ContainerTier {
                     },
                     no_new_privs: false,
                     network: NetworkPolicy::default(),
+                    volumes: Vec::new(),
                 },
                 root: Box::new(move || Ok(root)),
             }

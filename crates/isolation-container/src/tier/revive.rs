@@ -16,7 +16,7 @@ use crate::cgroup::{Group, MemoryLimit};
 use crate::machine::{self, Container, Detail, Senses};
 use crate::restore::{self, RestorePlan};
 use crate::seat::Link;
-use crate::{boot_id, guest_program, oom, rootfs, seat, shared_memory};
+use crate::{boot_id, guest_program, oom, rootfs, seat, shared_memory, volumes};
 
 /// What CRIU itself takes in the sandbox's cgroup while it works there.
 const CRIU_MEMORY_MB: u64 = 128;
@@ -101,6 +101,7 @@ impl Shared {
         } = copy;
         let limits = &spec.limits;
         check_size(memory, limits)?;
+        let places = volumes::of_memory(memory, &spec.volumes)?;
         let slot = self
             .maker
             .slots
@@ -136,6 +137,7 @@ impl Shared {
             slot.uid_base(),
             &self.overlays,
         )?;
+        let trees = volumes::trees(&spec.volumes, ids.as_fd())?;
         let guest_dir = guest_program::of_memory(&self.runtime_dir, memory)
             .map_err(IsolationError::failed("find the guest of the memory"))?;
         let guest = guest_dir
@@ -152,6 +154,8 @@ impl Shared {
             shm_bytes: shared::shm_bytes(limits.memory_mb),
             guest_dir: guest_dir.to_string_lossy().into_owned(),
             only_prove,
+            volumes: &trees,
+            places: &places,
         };
         let network = self.host.network.as_ref();
         let attach = |first: &restore::Restored| {
@@ -201,6 +205,7 @@ impl Shared {
             guest,
             sandbox: Some(spec.id.clone()),
             network: spec.network.clone(),
+            volumes: places,
         };
         guard.kept = true;
         cpus.keep();

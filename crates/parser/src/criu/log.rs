@@ -44,6 +44,7 @@ pub fn find(log: &[u8]) -> Option<Finding> {
         reason: known.map_or(Reason::Other, |(_, reason)| *reason),
         // The line itself, or the task CRIU was busy with, or what it complains about in the end.
         pid: pid_in(lines[at])
+            .or_else(|| restored_in(lines[at]))
             .or_else(|| lines[..=at].iter().rev().find_map(|line| pid_of(line)))
             .or_else(|| lines[at..].iter().find_map(|line| pid_of(line)))
             .filter(|pid| *pid > 0),
@@ -96,6 +97,14 @@ fn pid_in(line: &str) -> Option<i32> {
         let (_, rest) = line.split_once(sign)?;
         rest.split(' ').next()?.parse().ok()
     })
+}
+
+/// While it restores, each line says of which process inside: `(00.012)    57: Error (…`.
+fn restored_in(line: &str) -> Option<i32> {
+    let (_, rest) = line.split_once(')')?;
+    let (number, rest) = rest.trim_start().split_once(':')?;
+    rest.trim_start().starts_with("Error").then_some(())?;
+    number.parse().ok()
 }
 
 /// Letters of ASCII alone, everything else escaped.

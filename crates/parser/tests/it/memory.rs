@@ -149,6 +149,7 @@ fn images_that_make_no_sense_are_refused() {
         hostname: "box".into(),
         open_files: 10,
         segment_pages: 10,
+        volumes: Vec::new(),
     };
     let missing = parser().edit_images(dir.path(), edits.clone());
     assert!(

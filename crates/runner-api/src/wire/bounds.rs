@@ -40,7 +40,7 @@ impl Request {
     pub fn is_list(&self) -> bool {
         matches!(
             self,
-            Self::List | Self::Samples | Self::Snapshots | Self::Images
+            Self::List | Self::Samples | Self::Snapshots | Self::Volumes | Self::Images
         )
     }
 }

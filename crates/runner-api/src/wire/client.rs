@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId};
+use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
 use cove_wire::frame::RUNNER;
 use cove_wire::{Hello, stream};
 use serde::de::DeserializeOwned;
@@ -20,6 +20,7 @@ use crate::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
     RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
+    VolumeRequest, VolumeView,
 };
 
 /// How long the socket may take to accept.
@@ -343,6 +344,27 @@ impl RunnerApi for Client {
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
         let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(query.wait_ms));
         self.ask(Request::Egress { query }, limit).await
+    }
+
+    async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {
+        self.change(Request::CreateVolume { request }).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError> {
+        self.collect(Request::Volumes).await
+    }
+
+    async fn adopt_volume(&self, id: &VolumeId, owner: &str) -> Result<VolumeView, RunnerError> {
+        let (id, owner) = (id.clone(), owner.to_owned());
+        self.change(Request::AdoptVolume { id, owner }).await
+    }
+
+    async fn delete_volume(&self, id: &VolumeId) -> Result<(), RunnerError> {
+        self.change(Request::DeleteVolume { id: id.clone() }).await
+    }
+
+    async fn connect_volume(&self, id: &VolumeId) -> Result<GuestStream, RunnerError> {
+        self.stream(Request::ConnectVolume { id: id.clone() }).await
     }
 
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {

@@ -35,6 +35,9 @@ pub const METADATA: Feature = Feature::new("metadata");
 /// Placeholders inside, values outside, and only where each secret is bound to.
 pub const SECRETS: Feature = Feature::new("secrets");
 
+/// Volumes with their owner and size, mounted where a sandbox asked for them, read-only where it asked for that.
+pub const VOLUMES: Feature = Feature::new("volumes");
+
 /// What a runner of this build enforces.
 pub const FEATURES: &[Feature] = &[
     LIMITS,
@@ -48,6 +51,7 @@ pub const FEATURES: &[Feature] = &[
     REGISTRY_SECRET,
     METADATA,
     SECRETS,
+    VOLUMES,
 ];
 
 /// Version 0 had no hello. Control and runner of one host are of one build, but a runner understands requests of
@@ -101,6 +105,9 @@ impl Request {
                 needs.add(SECRETS);
             }
             Self::SetNetwork { policy, id: _ } => network(policy, &mut needs),
+            Self::CreateVolume { request: _ } | Self::AdoptVolume { id: _, owner: _ } => {
+                needs.add(VOLUMES);
+            }
             Self::AddImage { source, owner } => {
                 image_owner(owner, &mut needs);
                 match source {
@@ -145,6 +152,9 @@ impl Request {
             | Self::ExportSnapshot { .. }
             | Self::ImportSnapshot { .. }
             | Self::Egress { .. }
+            | Self::Volumes
+            | Self::DeleteVolume { .. }
+            | Self::ConnectVolume { .. }
             | Self::Images
             | Self::ImageJob { .. }
             | Self::RemoveImage { .. }
@@ -177,6 +187,7 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         no_new_privs,
         identity,
         secrets,
+        volumes,
         image: _,
         name: _,
         isolation: _,
@@ -195,7 +206,8 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         .add_if(io, IO_LIMITS)
         .add_if(*no_new_privs, NO_NEW_PRIVS)
         .add_if(identity.is_some(), METADATA)
-        .add_if(!secrets.is_empty(), SECRETS);
+        .add_if(!secrets.is_empty(), SECRETS)
+        .add_if(!volumes.is_empty(), VOLUMES);
     network(policy, needs);
 }
 

@@ -166,13 +166,16 @@ async fn answer(
     if let Err(refusal) = request.bound() {
         return send_error(&mut stream, &refusal).await;
     }
-    if let Request::Connect { .. } | Request::Visitor { .. } | Request::ExportSnapshot { .. } =
-        &request
+    if let Request::Connect { .. }
+    | Request::ConnectVolume { .. }
+    | Request::Visitor { .. }
+    | Request::ExportSnapshot { .. } = &request
     {
         let connecting = async {
             match &request {
                 Request::ExportSnapshot { id } => api.export_snapshot(id).await,
                 Request::Connect { id } => api.connect(id).await,
+                Request::ConnectVolume { id } => api.connect_volume(id).await,
                 Request::Visitor { id } => api.visitor(id).await,
                 _ => unreachable!("matched above"),
             }
@@ -394,6 +397,10 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         }
         Request::SetNetwork { id, policy } => whole(&api.set_network(&id, policy).await?),
         Request::Egress { query } => whole(&api.egress(query).await?),
+        Request::CreateVolume { request } => whole(&api.create_volume(request).await?),
+        Request::Volumes => list(api.volumes().await?),
+        Request::AdoptVolume { id, owner } => whole(&api.adopt_volume(&id, &owner).await?),
+        Request::DeleteVolume { id } => whole(&api.delete_volume(&id).await?),
         Request::Images => list(api.images().await?),
         Request::AddImage { source, owner } => whole(&api.add_image(source, owner).await?),
         Request::ImageJob { id } => whole(&api.image_job(&id).await?),
@@ -407,6 +414,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::Host => whole(&api.host().await?),
         Request::Hello
         | Request::Connect { .. }
+        | Request::ConnectVolume { .. }
         | Request::Visitor { .. }
         | Request::ExportSnapshot { .. } => Err(RunnerError::Internal {
             message: "this call is answered elsewhere".into(),

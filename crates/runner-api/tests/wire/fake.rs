@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets, WrappedKeys};
 use cove_model::{
     Event, EventKind, ImageId, NetworkPolicy, Resources, ResourcesPatch, SandboxId, SandboxSpec,
-    SnapshotId, State,
+    SnapshotId, State, VolumeId,
 };
 use cove_runner_api::*;
 use time::OffsetDateTime;
@@ -54,6 +54,17 @@ pub fn view(id: SandboxId, spec: SandboxSpec) -> SandboxView {
         started_at: Some(OffsetDateTime::UNIX_EPOCH),
         placeholders: Default::default(),
         set_aside: false,
+    }
+}
+
+fn volume(id: VolumeId, owner: String) -> VolumeView {
+    VolumeView {
+        id,
+        owner: Some(owner),
+        size_mb: 16,
+        read_only: false,
+        used_bytes: 5,
+        created_at: OffsetDateTime::UNIX_EPOCH,
     }
 }
 
@@ -350,6 +361,28 @@ impl RunnerApi for Fake {
             next: query.after + 1,
             lost: query.verdict.is_some(),
         })
+    }
+    async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {
+        Ok(volume(request.id, request.owner))
+    }
+    async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError> {
+        Ok(vec![volume(VolumeId::random(), "org".into())])
+    }
+    async fn adopt_volume(&self, id: &VolumeId, owner: &str) -> Result<VolumeView, RunnerError> {
+        Ok(volume(id.clone(), owner.into()))
+    }
+    async fn delete_volume(&self, id: &VolumeId) -> Result<(), RunnerError> {
+        Err(RunnerError::InUse {
+            message: format!("volume {id} is mounted"),
+        })
+    }
+    async fn connect_volume(&self, id: &VolumeId) -> Result<GuestStream, RunnerError> {
+        let (mut near, far) = UnixStream::pair().map_err(|error| RunnerError::Internal {
+            message: error.to_string(),
+        })?;
+        let said = id.to_string();
+        tokio::spawn(async move { near.write_all(said.as_bytes()).await });
+        Ok(GuestStream::Unix(far))
     }
     async fn images(&self) -> Result<Vec<ImageView>, RunnerError> {
         Ok(vec![ImageView {

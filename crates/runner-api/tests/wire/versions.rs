@@ -54,6 +54,11 @@ fn full_spec() -> SandboxSpec {
             env: Some("TOKEN".into()),
             file: None,
         }],
+        volumes: vec![cove_model::VolumeMount {
+            volume: cove_model::VolumeId::random(),
+            path: "/data".into(),
+            read_only: false,
+        }],
         ..SandboxSpec::default()
     }
 }
@@ -116,6 +121,17 @@ async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature
                 ..ResourcesPatch::default()
             };
             refusals.push(("resize", client.resize(&id, patch).await.err()));
+        }
+        if missing == needs::VOLUMES {
+            let volume = cove_runner_api::VolumeRequest {
+                id: cove_model::VolumeId::random(),
+                owner: "org".into(),
+                size_mb: 16,
+                from: None,
+                read_only: false,
+            };
+            let made = client.create_volume(volume).await;
+            refusals.push(("create volume", made.err()));
         }
         if missing == needs::REGISTRY_SECRET {
             let source = pull(Some("secret".into()));

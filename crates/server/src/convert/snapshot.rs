@@ -21,6 +21,7 @@ pub fn snapshot(row: control::SnapshotRecord) -> Snapshot {
         unfit: row.facts.unfit,
         rolled_back_to: row.rolled_back_to.map(Into::into),
         deleted_at: row.deleted_at.map(Timestamp),
+        volumes_not_included: row.spec.volumes.into_iter().map(Into::into).collect(),
     }
 }
 

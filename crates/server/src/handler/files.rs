@@ -12,6 +12,7 @@ use cove_dialect::{Kind, Slot};
 use cove_protocol::client::{ArchiveReader, FileReader, GuestError, Upload};
 use cove_protocol::message::{self, ArchiveIn, ArchiveOut, PathRequest};
 
+use super::place::{Place, Reached};
 use super::{Answer, ok};
 use crate::extract::{Caller, Names, Pieces, Query};
 use crate::failure::{self, About, Failure};
@@ -38,8 +39,12 @@ pub fn path(text: String) -> Result<String, Failure> {
 
 /// Whose rights to act with.
 pub fn user(access: &GuestAccess, asked: Option<String>) -> Result<String, Failure> {
+    user_or(access.default_user(), asked)
+}
+
+pub fn user_or(default: &str, asked: Option<String>) -> Result<String, Failure> {
     match asked {
-        None => Ok(access.default_user().to_owned()),
+        None => Ok(default.to_owned()),
         Some(user)
             if !user.is_empty() && user.len() <= 64 && !user.chars().any(char::is_control) =>
         {
@@ -86,14 +91,21 @@ pub async fn read(
     Names(id): Names<String>,
     headers: HeaderMap,
 ) -> Answer {
-    let path = path(query.path)?;
+    read_at(app, caller, query, Place::Sandbox(id), headers).await
+}
+
+pub async fn read_at(
+    app: App,
+    caller: Caller,
+    query: ReadFile,
+    place: Place,
+    headers: HeaderMap,
+) -> Answer {
+    let path = place.path(query.path)?;
     let asked = range(&headers)?;
     let slot = transfer(&app, &caller)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileRead)
-        .await?;
-    let user = user(&access, query.user)?;
+    let access = place.reach(&app, &caller, GuestAction::FileRead).await?;
+    let user = access.user(query.user)?;
     let (offset, length) = match asked {
         None => (0, 0),
         Some(Asked::From(first, last)) => (
@@ -106,7 +118,8 @@ pub async fn read(
                 user: user.clone(),
                 follow: true,
             };
-            let info = access.guest().stat(request).await.map_err(path_failure)?;
+            let info = access.guest().stat(request).await;
+            let info = info.map_err(|error| access.failure(error))?;
             (info.size.saturating_sub(count), 0)
         }
     };
@@ -116,11 +129,8 @@ pub async fn read(
         offset,
         length,
     };
-    let reader = access
-        .guest()
-        .read_file(request)
-        .await
-        .map_err(path_failure)?;
+    let reader = access.guest().read_file(request).await;
+    let reader = reader.map_err(|error| access.failure(error))?;
     let size = reader.info().size;
     let mut response = match asked {
         None => StatusCode::OK.into_response(),
@@ -230,7 +240,7 @@ impl Source {
 
 /// Chunks as the client takes them; an error cuts the connection, which a client can tell from an
 /// end. Never more than `most` bytes, should the file have grown since.
-fn body(app: &App, kept: (GuestAccess, Slot), source: Source, most: Option<u64>) -> Body {
+fn body(app: &App, kept: (Reached, Slot), source: Source, most: Option<u64>) -> Body {
     let left = most.unwrap_or(u64::MAX);
     let state = (source, kept, left, app.closing.clone(), Counted::new(app));
     Body::from_stream(futures_util::stream::try_unfold(
@@ -262,20 +272,27 @@ pub async fn write(
     Names(id): Names<String>,
     pieces: Pieces,
 ) -> Answer {
+    write_at(app, caller, query, Place::Sandbox(id), pieces).await
+}
+
+pub async fn write_at(
+    app: App,
+    caller: Caller,
+    query: WriteFile,
+    place: Place,
+    pieces: Pieces,
+) -> Answer {
     if query.append && query.at.is_some() {
         return Err(Failure::invalid("give either append or at"));
     }
-    let path = path(query.path)?;
+    let path = place.path(query.path)?;
     let mode = mode(query.mode.as_deref())?;
     let owner = owner(query.owner)?;
     let _slot = transfer(&app, &caller)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileWrite)
-        .await?;
+    let access = place.reach(&app, &caller, GuestAction::FileWrite).await?;
     let request = message::WriteFile {
         path,
-        user: user(&access, query.user)?,
+        user: access.user(query.user)?,
         mode,
         owner,
         parents: query.parents,
@@ -283,12 +300,10 @@ pub async fn write(
         append: query.append,
         sync: query.sync,
     };
-    let upload = access
-        .guest()
-        .write_file(request)
-        .await
-        .map_err(path_failure)?;
-    take_in(upload, pieces, About::Path).await
+    let upload = access.guest().write_file(request).await;
+    let upload = upload.map_err(|error| access.failure(error))?;
+    let taken = take_in(upload, pieces, About::Path).await;
+    taken.map_err(|failure| access.told(failure))
 }
 
 /// Passes pieces on until the end. Whatever goes wrong before, the guest forgets what it got.
@@ -338,6 +353,7 @@ pub async fn read_archive(
         .map_err(path_failure)?;
     let mut response = StatusCode::OK.into_response();
     set(&mut response, header::CONTENT_TYPE, TAR);
+    let access = Reached::Sandbox(Box::new(access));
     *response.body_mut() = body(&app, (access, slot), Source::Archive(reader), None);
     Ok(response)
 }

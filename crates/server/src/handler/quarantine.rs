@@ -57,6 +57,7 @@ fn entry(found: cove_control::Quarantined) -> Quarantined {
         kind: match found.id {
             QuarantinedId::Sandbox(_) => QuarantinedKind::Sandbox,
             QuarantinedId::Snapshot(_) => QuarantinedKind::Snapshot,
+            QuarantinedId::Volume(_) => QuarantinedKind::Volume,
         },
         reason: found.reason,
         state: found.state.map(|state| state.to_string()),

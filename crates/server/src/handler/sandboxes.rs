@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{ControlError, SandboxFilter, SandboxPatch, Source};
+use cove_control::{ControlError, MountRequest, SandboxFilter, SandboxPatch, Source};
 use cove_limits::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 use cove_model::NetworkPolicy;
 
@@ -37,7 +37,16 @@ pub async fn create(
             memory: body.memory,
         },
     };
-    let base = app.control.base(&caller.principal, source).await?;
+    let mut base = app.control.base(&caller.principal, source).await?;
+    if let Some(volumes) = &body.volumes {
+        let asked = volumes.iter().map(|mount| MountRequest {
+            volume: mount.volume.clone(),
+            path: mount.path.clone(),
+            read_only: mount.read_only,
+        });
+        let asked = asked.collect();
+        base.spec.volumes = app.control.mounts(&caller.principal, asked).await?;
+    }
     let spec = body.into_spec_over(base.spec).map_err(ControlError::from)?;
     let request = cove_control::CreateSandbox {
         spec,

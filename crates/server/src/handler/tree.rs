@@ -12,6 +12,7 @@ use cove_limits::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
 use cove_protocol::message::{ListDir, MakeDir, Move, PathRequest, Remove, SetAttributes, Watch};
 
 use super::files::{mode, owner, path, path_failure, user};
+use super::place::Place;
 use super::{Answer, nothing, ok};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query};
@@ -25,6 +26,10 @@ pub async fn list(
     Query(query): Query<ListFiles>,
     Names(id): Names<String>,
 ) -> Answer {
+    list_at(app, caller, query, Place::Sandbox(id)).await
+}
+
+pub async fn list_at(app: App, caller: Caller, query: ListFiles, place: Place) -> Answer {
     let depth = query.depth.unwrap_or(1);
     let limit = query.limit.unwrap_or(LIST_ENTRIES_MAX);
     if !(1..=LIST_DEPTH_MAX).contains(&depth) || !(1..=LIST_ENTRIES_MAX).contains(&limit) {
@@ -32,12 +37,9 @@ pub async fn list(
             "depth must be between 1 and {LIST_DEPTH_MAX}, limit between 1 and {LIST_ENTRIES_MAX}"
         )));
     }
-    let path = path(query.path)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileRead)
-        .await?;
-    let user = user(&access, query.user)?;
+    let path = place.path(query.path)?;
+    let access = place.reach(&app, &caller, GuestAction::FileRead).await?;
+    let user = access.user(query.user)?;
     let listing = access
         .guest()
         .list(ListDir {
@@ -47,8 +49,9 @@ pub async fn list(
             limit,
         })
         .await
-        .map_err(path_failure)?;
-    let items = listing.entries.into_iter().map(convert::file).collect();
+        .map_err(|error| access.failure(error))?;
+    let entries = listing.entries.into_iter();
+    let items = entries.map(|file| access.shown(file)).collect();
     ok(Listing {
         items,
         truncated: listing.truncated,
@@ -61,20 +64,20 @@ pub async fn stat(
     Query(query): Query<StatFile>,
     Names(id): Names<String>,
 ) -> Answer {
-    let path = path(query.path)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileRead)
-        .await?;
-    let user = user(&access, query.user)?;
+    stat_at(app, caller, query, Place::Sandbox(id)).await
+}
+
+pub async fn stat_at(app: App, caller: Caller, query: StatFile, place: Place) -> Answer {
+    let path = place.path(query.path)?;
+    let access = place.reach(&app, &caller, GuestAction::FileRead).await?;
+    let user = access.user(query.user)?;
     let request = PathRequest {
         path,
         user,
         follow: query.follow,
     };
-    ok(convert::file(
-        access.guest().stat(request).await.map_err(path_failure)?,
-    ))
+    let found = access.guest().stat(request).await;
+    ok(access.shown(found.map_err(|error| access.failure(error))?))
 }
 
 pub async fn watch(
@@ -139,20 +142,22 @@ pub async fn mkdir(
     Names(id): Names<String>,
     Json(body): Json<MakeDirectory>,
 ) -> Answer {
-    let path = path(body.path)?;
+    mkdir_at(app, caller, body, Place::Sandbox(id)).await
+}
+
+pub async fn mkdir_at(app: App, caller: Caller, body: MakeDirectory, place: Place) -> Answer {
+    let path = place.path(body.path)?;
     let mode = mode(body.mode.as_deref())?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileMkdir)
-        .await?;
-    let user = user(&access, body.user)?;
+    let access = place.reach(&app, &caller, GuestAction::FileMkdir).await?;
+    let user = access.user(body.user)?;
     let request = MakeDir {
         path,
         user,
         mode,
         parents: body.parents,
     };
-    access.guest().mkdir(request).await.map_err(path_failure)?;
+    let made = access.guest().mkdir(request).await;
+    made.map_err(|error| access.failure(error))?;
     nothing()
 }
 
@@ -163,19 +168,21 @@ pub async fn rename(
     Names(id): Names<String>,
     Json(body): Json<MoveFile>,
 ) -> Answer {
-    let (from, to) = (path(body.from)?, path(body.to)?);
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileMove)
-        .await?;
-    let user = user(&access, body.user)?;
+    rename_at(app, caller, body, Place::Sandbox(id)).await
+}
+
+pub async fn rename_at(app: App, caller: Caller, body: MoveFile, place: Place) -> Answer {
+    let (from, to) = (place.path(body.from)?, place.path(body.to)?);
+    let access = place.reach(&app, &caller, GuestAction::FileMove).await?;
+    let user = access.user(body.user)?;
     let request = Move {
         from,
         to,
         user,
         replace: body.replace,
     };
-    access.guest().rename(request).await.map_err(path_failure)?;
+    let moved = access.guest().rename(request).await;
+    moved.map_err(|error| access.failure(error))?;
     nothing()
 }
 
@@ -186,28 +193,28 @@ pub async fn chmod(
     Names(id): Names<String>,
     Json(body): Json<ChangeMode>,
 ) -> Answer {
+    chmod_at(app, caller, body, Place::Sandbox(id)).await
+}
+
+pub async fn chmod_at(app: App, caller: Caller, body: ChangeMode, place: Place) -> Answer {
     if body.mode.is_none() && body.owner.is_none() {
         return Err(Failure::invalid("give a mode, an owner or both"));
     }
-    let path = path(body.path)?;
+    let path = place.path(body.path)?;
     let mode = mode(body.mode.as_deref())?;
     let owner = owner(body.owner)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileAttributes)
+    let access = place
+        .reach(&app, &caller, GuestAction::FileAttributes)
         .await?;
-    let user = user(&access, body.user)?;
+    let user = access.user(body.user)?;
     let request = SetAttributes {
         path,
         user,
         mode,
         owner,
     };
-    access
-        .guest()
-        .set_attributes(request)
-        .await
-        .map_err(path_failure)?;
+    let changed = access.guest().set_attributes(request).await;
+    changed.map_err(|error| access.failure(error))?;
     nothing()
 }
 
@@ -217,17 +224,19 @@ pub async fn remove(
     Query(query): Query<RemoveFile>,
     Names(id): Names<String>,
 ) -> Answer {
-    let path = path(query.path)?;
-    let access = app
-        .control
-        .guest(&caller.principal, &id, GuestAction::FileRemove)
-        .await?;
-    let user = user(&access, query.user)?;
+    remove_at(app, caller, query, Place::Sandbox(id)).await
+}
+
+pub async fn remove_at(app: App, caller: Caller, query: RemoveFile, place: Place) -> Answer {
+    let path = place.path(query.path)?;
+    let access = place.reach(&app, &caller, GuestAction::FileRemove).await?;
+    let user = access.user(query.user)?;
     let request = Remove {
         path,
         user,
         recursive: query.recursive,
     };
-    access.guest().remove(request).await.map_err(path_failure)?;
+    let removed = access.guest().remove(request).await;
+    removed.map_err(|error| access.failure(error))?;
     nothing()
 }

@@ -7,6 +7,7 @@ use crate::cursor::Position;
 use crate::newest::Newest;
 use crate::ops::idempotency::{Claimed, claim};
 use crate::ops::organisations::hold;
+use crate::ops::volumes;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
     Created, Desired, Holding, IdempotencyKey, Moment, Page, PageRequest, SandboxChange,
@@ -112,6 +113,7 @@ impl Op for Create {
         .await
         .map_err(name_taken)?;
         put_labels(tx, new).await?;
+        volumes::mount(tx, new).await?;
         Ok(Created::New)
     }
 }
@@ -251,6 +253,13 @@ impl Op for Change {
         )
         .await
         .map_err(name_taken)?;
+        if new.deleted_at.is_some() && !old.spec.volumes.is_empty() {
+            tx.execute(
+                "DELETE FROM sandbox_volumes WHERE sandbox = ?1",
+                values![&self.id],
+            )
+            .await?;
+        }
         if new.spec.labels != old.spec.labels || new.deleted_at.is_some() {
             tx.execute(
                 "DELETE FROM sandbox_labels WHERE sandbox = ?1",

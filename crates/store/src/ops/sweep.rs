@@ -1,7 +1,7 @@
 //! Removes what is past its time, a bounded number of rows per transaction so that nobody waits long
 //! behind it.
 
-use crate::ops::{audit, snapshots};
+use crate::ops::{audit, snapshots, volumes};
 use crate::sql::{Op, Tx, values};
 use crate::{Retention, StoreError};
 
@@ -42,6 +42,7 @@ impl Op for Sweep {
             )
             .await?;
         removed += snapshots::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
+        removed += volumes::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
         Ok(removed + bury(tx, keep).await?)
     }
 }

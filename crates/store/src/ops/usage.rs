@@ -8,7 +8,8 @@ use cove_model::{OrgId, SandboxId, Steady};
 use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{
-    Page, PageRequest, Period, SandboxUsage, SnapshotSample, StoreError, Usage, UsageSample,
+    Moment, Page, PageRequest, Period, SandboxUsage, SnapshotSample, StoreError, Usage,
+    UsageSample, VolumeSample,
 };
 
 const HOUR_MICROS: i64 = 3_600_000_000;
@@ -112,42 +113,85 @@ impl Op for ApplySnapshots {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         for sample in &self.0 {
-            let alive = tx
-                .query(
-                    "SELECT id FROM snapshots WHERE id = ?1 AND deleted_at IS NULL",
-                    values![&sample.snapshot],
-                )
-                .await?;
-            // One that went while it was looked at has been settled by whoever buried it.
-            if alive.is_empty() && sample.disk_bytes.is_some() {
-                continue;
-            }
-            let figures = Figures {
-                mark: sample.snapshot.as_str(),
-                counts_for: sample.org.as_str(),
+            let kept = Kept {
+                table: "snapshots",
+                id: sample.snapshot.as_str(),
                 org: &sample.org,
-                at: sample.at.steady.micros(),
-                date: micros(sample.at.at),
-                exact_since: sample.exact_since.micros(),
-                running: false,
-                running_for: None,
-                ran_until: None,
-                cpu_usec: 0,
-                memory_bytes: 0,
-                disk_bytes: sample.disk_bytes.unwrap_or(0),
-                egress_bytes: 0,
+                at: sample.at,
+                exact_since: sample.exact_since,
+                disk_bytes: sample.disk_bytes,
             };
-            apply(tx, &figures).await?;
-            if sample.disk_bytes.is_none() {
-                tx.execute(
-                    "DELETE FROM usage_marks WHERE sandbox = ?1",
-                    values![&sample.snapshot],
-                )
-                .await?;
-            }
+            apply_kept(tx, &kept).await?;
         }
         Ok(())
     }
+}
+
+/// Volumes are metered as snapshots are.
+pub struct ApplyVolumes(pub Vec<VolumeSample>);
+
+impl Op for ApplyVolumes {
+    type Out = ();
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
+        for sample in &self.0 {
+            let kept = Kept {
+                table: "volumes",
+                id: sample.volume.as_str(),
+                org: &sample.org,
+                at: sample.at,
+                exact_since: sample.exact_since,
+                disk_bytes: sample.disk_bytes,
+            };
+            apply_kept(tx, &kept).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Something that only takes disk, and counts for its organisation as a whole.
+struct Kept<'a> {
+    table: &'static str,
+    id: &'a str,
+    org: &'a OrgId,
+    at: Moment,
+    exact_since: Steady,
+    disk_bytes: Option<u64>,
+}
+
+async fn apply_kept<T: Tx>(tx: &mut T, sample: &Kept<'_>) -> Result<(), StoreError> {
+    let alive = format!(
+        "SELECT id FROM {} WHERE id = ?1 AND deleted_at IS NULL",
+        sample.table
+    );
+    let alive = tx.query(&alive, values![sample.id]).await?;
+    // One that went while it was looked at has been settled by whoever buried it.
+    if alive.is_empty() && sample.disk_bytes.is_some() {
+        return Ok(());
+    }
+    let figures = Figures {
+        mark: sample.id,
+        counts_for: sample.org.as_str(),
+        org: sample.org,
+        at: sample.at.steady.micros(),
+        date: micros(sample.at.at),
+        exact_since: sample.exact_since.micros(),
+        running: false,
+        running_for: None,
+        ran_until: None,
+        cpu_usec: 0,
+        memory_bytes: 0,
+        disk_bytes: sample.disk_bytes.unwrap_or(0),
+        egress_bytes: 0,
+    };
+    apply(tx, &figures).await?;
+    if sample.disk_bytes.is_none() {
+        tx.execute(
+            "DELETE FROM usage_marks WHERE sandbox = ?1",
+            values![sample.id],
+        )
+        .await?;
+    }
+    Ok(())
 }
 
 /// A sample of anything that is metered.
@@ -300,7 +344,7 @@ pub struct BySandbox {
 impl Op for BySandbox {
     type Out = Page<SandboxUsage>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        // Rows in the organisation's own name stand for snapshots and for sandboxes that are forgotten.
+        // Rows in the organisation's own name stand for snapshots and volumes, and for sandboxes that are forgotten.
         let after = cursor::place(&self.page)?.unwrap_or(Position::new(0, ""));
         let (from, to) = hours(&self.period);
         let sql = format!(

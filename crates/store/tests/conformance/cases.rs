@@ -13,3 +13,4 @@ pub mod snapshots;
 pub mod ssh_keys;
 pub mod tenants;
 pub mod usage;
+pub mod volumes;

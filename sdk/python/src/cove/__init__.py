@@ -21,6 +21,7 @@ from ._sync.git import Git
 from ._sync.process import Process, Stream, Terminal
 from ._sync.sandbox import Sandbox
 from ._sync.snapshot import Forks, Snapshot
+from ._sync.volume import Volume
 from .errors import (
     AlreadyExistsError,
     ApiError,
@@ -85,6 +86,7 @@ from .types import (
     SshAccess,
     SshKey,
     Timeline,
+    VolumeInfo,
 )
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
     from ._async.sandbox import AsyncSandbox
     from ._async.snapshot import AsyncForks, AsyncSnapshot
+    from ._async.volume import AsyncVolume
 
 __version__ = "0.1.0"
 
@@ -111,6 +114,7 @@ _LATER = {
     "AsyncSnapshot": "snapshot",
     "AsyncStream": "process",
     "AsyncTerminal": "process",
+    "AsyncVolume": "volume",
 }
 
 
@@ -136,6 +140,7 @@ __all__ = [
     "AsyncSnapshot",
     "AsyncStream",
     "AsyncTerminal",
+    "AsyncVolume",
     "AuthenticationError",
     "Client",
     "Code",
@@ -205,6 +210,8 @@ __all__ = [
     "Timeline",
     "UnavailableError",
     "UnsupportedError",
+    "Volume",
+    "VolumeInfo",
     "WaitTimeout",
     "errors",
     "types",

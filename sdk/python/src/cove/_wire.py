@@ -369,6 +369,7 @@ def create_body(
     secrets: Optional[Sequence[Mapping[str, str]]],
     lifecycle: Mapping[str, Optional[float]],
     resources: Optional[Mapping[str, Any]],
+    volumes: Optional[list[dict[str, Any]]],
 ) -> dict[str, Any]:
     limits = dict(resources or {})
     limits.update(present(cpu=cpu, memory_mb=megabytes("memory", memory), disk_mb=megabytes("disk", disk)))
@@ -388,6 +389,7 @@ def create_body(
         workdir=workdir,
         network=network_body(network),
         lifecycle=life or None,
+        volumes=volumes,
     )
 
 

@@ -118,6 +118,8 @@ class SandboxInfo:
     identity: Optional[Mapping[str, Any]] = None
     #: Secrets that it may use by placeholders: ``name``, ``env``, ``file``.
     secrets: Sequence[Mapping[str, str]] = ()
+    #: Mounted volumes, each with ``volume``, ``path`` and ``read_only``.
+    volumes: list[Mapping[str, Any]] = field(default_factory=list)
     started_at: Optional[datetime] = None
     stopped_at: Optional[datetime] = None
 
@@ -643,6 +645,25 @@ class SnapshotInfo:
     unfit: Optional[str] = None
     rolled_back_to: Optional[str] = None
     deleted_at: Optional[datetime] = None
+    #: Volumes that its sandbox had, whose content is not in it.
+    volumes_not_included: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class VolumeInfo:
+    """A volume as it was when the server last told."""
+
+    id: str
+    name: str
+    size_mb: int
+    created_at: datetime
+    #: What it holds, as of the host's last look.
+    used_bytes: int = 0
+    read_only: bool = False
+    #: The volume it began as a copy of.
+    source: Optional[str] = field(default=None, metadata={"wire": "from"})
+    #: Ids of the sandboxes that mount it; only where one volume is asked for.
+    used_by: Optional[list[str]] = None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
-use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, lifecycle};
+use cove_model::{
+    NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId, lifecycle,
+};
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
     ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
     RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport,
+    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 
 use super::{GuestKind, MemoryRunner, answer, missing};
@@ -240,6 +242,62 @@ impl RunnerApi for MemoryRunner {
     async fn snapshot(&self, request: SnapshotRequest) -> Result<SnapshotView, RunnerError> {
         let lost = self.enter(Call::Snapshot, Some(&request.sandbox)).await?;
         answer(lost, self.snapshot_now(request))
+    }
+
+    async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {
+        let lost = self.enter(Call::CreateVolume, None).await?;
+        let view = VolumeView {
+            id: request.id.clone(),
+            owner: Some(request.owner),
+            size_mb: request.size_mb,
+            read_only: request.read_only,
+            used_bytes: 0,
+            created_at: self.clock.now(),
+        };
+        let made = {
+            let mut world = self.world();
+            world.volumes.entry(request.id).or_insert(view).clone()
+        };
+        answer(lost, Ok(made))
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError> {
+        self.enter(Call::Volumes, None).await?;
+        Ok(self.world().volumes.values().cloned().collect())
+    }
+
+    async fn adopt_volume(&self, id: &VolumeId, owner: &str) -> Result<VolumeView, RunnerError> {
+        self.reached()?;
+        let mut world = self.world();
+        let found = world.volumes.get_mut(id);
+        let found = found.ok_or_else(|| missing("volume", id.as_str()))?;
+        found.owner = Some(owner.to_owned());
+        Ok(found.clone())
+    }
+
+    async fn delete_volume(&self, id: &VolumeId) -> Result<(), RunnerError> {
+        let lost = self.enter(Call::DeleteVolume, None).await?;
+        let users = self.world().sandboxes.values().any(|one| {
+            let mut mounts = one.view.spec.volumes.iter();
+            mounts.any(|mount| mount.volume == *id)
+        });
+        if users {
+            return Err(RunnerError::InUse {
+                message: format!("volume {id} is mounted"),
+            });
+        }
+        self.world().volumes.remove(id);
+        answer(lost, Ok(()))
+    }
+
+    async fn connect_volume(&self, id: &VolumeId) -> Result<GuestStream, RunnerError> {
+        self.reached()?;
+        match self.world().volumes.contains_key(id) {
+            true => Err(RunnerError::GuestUnreachable {
+                message: "volumes in memory have no files".into(),
+            }),
+            false => Err(missing("volume", id.as_str())),
+        }
     }
 
     async fn snapshots(&self) -> Result<Vec<SnapshotView>, RunnerError> {

@@ -236,6 +236,25 @@ fn table() -> String {
         ),
         ("Copies of one fork", count(FORKS_MAX.into()), "422"),
         (
+            "Size of a volume in MiB",
+            format!(
+                "{}, default {}",
+                between(VOLUME_MIN_MB, VOLUME_MAX_MB),
+                count(VOLUME_DEFAULT_MB)
+            ),
+            "422",
+        ),
+        ("Volumes of an organisation", count(VOLUMES_MAX), "429"),
+        (
+            "Volumes of a sandbox",
+            format!(
+                "{}, mount points of {} each",
+                count(VOLUME_MOUNTS_MAX as u64),
+                bytes(VOLUME_PATH_MAX)
+            ),
+            "422",
+        ),
+        (
             "Link to a preview",
             format!(
                 "{}, default {}",

@@ -47,6 +47,7 @@ from .files import AsyncFiles
 from .git import AsyncGit
 from .process import AsyncProcess, AsyncStream, AsyncTerminal
 from .snapshot import PATIENCE, AsyncForks, AsyncSnapshot
+from .volume import Mounted, mounts
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,6 +79,9 @@ class AsyncSandbox:
 
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
+
+    ``volumes`` says what is mounted where: ``{"/data": volume}``, or
+    ``{"/data": {"volume": volume, "read_only": True}}``.
 
     With ``keep=True`` the block's end leaves the sandbox alone; find it again with
     :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
@@ -114,6 +118,7 @@ class AsyncSandbox:
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
         resources: Optional[Mapping[str, Any]] = None,
+        volumes: Optional[Mapping[str, Mounted]] = None,
         keep: bool = False,
         client: Optional[AsyncClient] = None,
     ) -> None:
@@ -141,6 +146,7 @@ class AsyncSandbox:
                 "max_lifetime_s": max_lifetime,
             },
             resources=resources,
+            volumes=mounts(volumes),
         )
         self._prepare(client, body, keep)
         # sync: self._reach()

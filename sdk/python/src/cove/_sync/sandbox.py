@@ -48,6 +48,7 @@ from .files import Files
 from .git import Git
 from .process import Process, Stream, Terminal
 from .snapshot import PATIENCE, Forks, Snapshot
+from .volume import Mounted, mounts
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,6 +80,9 @@ class Sandbox:
 
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
+
+    ``volumes`` says what is mounted where: ``{"/data": volume}``, or
+    ``{"/data": {"volume": volume, "read_only": True}}``.
 
     With ``keep=True`` the block's end leaves the sandbox alone; find it again with
     :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
@@ -115,6 +119,7 @@ class Sandbox:
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
         resources: Optional[Mapping[str, Any]] = None,
+        volumes: Optional[Mapping[str, Mounted]] = None,
         keep: bool = False,
         client: Optional[Client] = None,
     ) -> None:
@@ -142,6 +147,7 @@ class Sandbox:
                 "max_lifetime_s": max_lifetime,
             },
             resources=resources,
+            volumes=mounts(volumes),
         )
         self._prepare(client, body, keep)
         self._reach()

@@ -1,0 +1,134 @@
+//! Brings the rows of volumes and the host into agreement, and meters what they hold.
+
+use std::collections::HashMap;
+
+use cove_model::VolumeId;
+use cove_runner_api::{RunnerError, VolumeView};
+use cove_store::{PAGE_MAX, PageRequest, VolumeRecord, VolumeSample, VolumeState};
+
+use crate::Control;
+use crate::error::ControlError;
+use crate::hosts::Host;
+
+/// Samples written in one transaction, so that nobody waits long behind them.
+const BATCH: usize = 100;
+
+/// What the host has, by id.
+pub(crate) type OnHost = HashMap<VolumeId, VolumeView>;
+
+impl Control {
+    /// A host without volumes of organisations has none.
+    pub(crate) async fn volumes_on_host(&self, host: &Host) -> Result<OnHost, ControlError> {
+        match host.runner().await?.volumes().await {
+            Ok(views) => Ok(views
+                .into_iter()
+                .map(|view| (view.id.clone(), view))
+                .collect()),
+            Err(RunnerError::Unsupported { .. }) => Ok(OnHost::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finishes what was begun, deletes what was deleted before, and leaves alone what nobody has a row for; see
+    /// `quarantine`. The last failure, if there was one.
+    pub(crate) async fn tend_volumes(
+        &self,
+        host: &Host,
+        on_host: &OnHost,
+    ) -> Result<(), ControlError> {
+        let mut failed = None;
+        for id in on_host.keys() {
+            let row = self.store().any_volume(id).await?;
+            let is_deleted = row.is_some_and(|row| row.host == host.id && row.deleted_at.is_some());
+            if is_deleted {
+                tracing::warn!(volume = %id, "deleting a volume that was deleted before");
+                let deleted = host.runner().await?.delete_volume(id).await;
+                failed = deleted.err().map(ControlError::from).or(failed);
+            }
+        }
+        let mut page = PageRequest {
+            limit: PAGE_MAX,
+            cursor: None,
+        };
+        loop {
+            let found = self.store().volumes_on(&host.id, &page).await?;
+            let mut samples = Vec::new();
+            for row in &found.items {
+                let view = on_host.get(&row.id);
+                if let (VolumeState::Ready, Some(view)) = (row.state, view) {
+                    samples.push(self.volume_sample(row, Some(view.used_bytes)));
+                }
+                match self.tend_volume(row, view).await {
+                    Ok(()) => {}
+                    Err(error) if error.passes() => {
+                        tracing::debug!(%error, volume = %row.id, "left for the next look");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, volume = %row.id, "a volume could not be tended");
+                        failed = Some(error);
+                    }
+                }
+            }
+            for batch in samples.chunks(BATCH) {
+                self.store().apply_volume_samples(batch).await?;
+            }
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => return failed.map_or(Ok(()), Err),
+            }
+        }
+    }
+
+    async fn tend_volume(
+        &self,
+        row: &VolumeRecord,
+        view: Option<&VolumeView>,
+    ) -> Result<(), ControlError> {
+        match (row.state, view) {
+            // Whoever asked for it may still be at it.
+            (VolumeState::Making, _)
+                if self.steady().since(row.created_steady) < self.config().snapshot_grace =>
+            {
+                Ok(())
+            }
+            (VolumeState::Making, Some(_)) => {
+                self.store().ready_volume(&row.id).await?;
+                Ok(())
+            }
+            // The host was never asked, or has forgotten what was cut short: nobody was told of it.
+            (VolumeState::Making, None) => {
+                let runner = self.runner(&row.host).await?;
+                runner.delete_volume(&row.id).await?;
+                Ok(self.store().forget_volume(&row.id).await?)
+            }
+            (VolumeState::Deleting, _) => self.finish_delete_volume(row).await,
+            (VolumeState::Ready, Some(view)) if view.used_bytes != row.used_bytes => {
+                let used = view.used_bytes;
+                Ok(self.store().measured_volume(&row.id, used).await?)
+            }
+            (VolumeState::Ready, Some(_)) => Ok(()),
+            // The row stays, so that its owner hears of it by every use.
+            (VolumeState::Ready, None) => {
+                tracing::error!(volume = %row.id, "the host has lost a volume");
+                Ok(())
+            }
+        }
+    }
+
+    fn volume_sample(&self, row: &VolumeRecord, disk_bytes: Option<u64>) -> VolumeSample {
+        VolumeSample {
+            volume: row.id.clone(),
+            org: row.org.clone(),
+            at: self.moment(),
+            exact_since: self.0.clocks.exact_since(),
+            disk_bytes,
+        }
+    }
+
+    pub(super) async fn meter_volume_end(&self, row: &VolumeRecord) {
+        let sample = self.volume_sample(row, None);
+        if let Err(error) = self.store().apply_volume_samples(&[sample]).await {
+            tracing::warn!(%error, volume = %row.id, "figures could not be written down");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+"""Volumes: directories that outlive sandboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from .. import errors
+from .._wire import Call, megabytes, present, query, segment
+from ..types import FileInfo, VolumeInfo, decode
+from .client import AsyncClient
+
+
+def _path(volume: str, rest: str = "") -> str:
+    return f"/v1/volumes/{segment(volume)}{rest}"
+
+
+class AsyncVolume:
+    """A directory that outlives sandboxes, mounted in one or in several at once. It is not part of any
+    sandbox's snapshot.
+
+    >>> volume = await AsyncVolume.create("doc-notes", size="64M")
+    >>> async with AsyncSandbox(volumes={"/notes": volume}) as box:
+    ...     _ = await box.run("echo kept > /notes/today")
+    >>> await volume.read("/today")
+    'kept\\n'
+    >>> await volume.delete()
+    """
+
+    def __init__(self, client: AsyncClient, info: VolumeInfo) -> None:
+        self._client = client
+        #: What is known about it: name, size, what it holds.
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.name!r}>"
+
+    @classmethod
+    async def create(
+        cls,
+        name: str,
+        *,
+        size: Union[int, str, None] = None,
+        source: Union[str, AsyncVolume, None] = None,
+        read_only: bool = False,
+        client: Optional[AsyncClient] = None,
+    ) -> AsyncVolume:
+        """Makes one; ``size`` is MiB or text like ``"20G"``. With ``source`` it begins as a copy of that volume,
+        and with ``read_only`` the copy stays as it is for ever."""
+        client = client or AsyncClient.default()
+        body: dict[str, Any] = present(
+            name=name,
+            size_mb=megabytes("size", size),
+            read_only=read_only or None,
+        )
+        if source is not None:
+            body["from"] = source.id if isinstance(source, AsyncVolume) else source
+        answer = await client._json(Call("POST", "/v1/volumes", json=body).once())
+        return cls(client, decode(VolumeInfo, answer))
+
+    @classmethod
+    async def get(cls, volume: str, *, client: Optional[AsyncClient] = None) -> AsyncVolume:
+        """One that exists, by id or name."""
+        client = client or AsyncClient.default()
+        return cls(client, decode(VolumeInfo, await client._json(Call("GET", _path(volume)))))
+
+    @classmethod
+    async def list(cls, *, client: Optional[AsyncClient] = None) -> _List[AsyncVolume]:
+        """Those of the organisation."""
+        client = client or AsyncClient.default()
+        pages = client._pages(Call("GET", "/v1/volumes"))
+        return [cls(client, decode(VolumeInfo, item)) async for item in pages]
+
+    async def delete(self) -> None:
+        """Deletes it and all that is in it. Refused with :class:`InUseError` while a sandbox mounts it."""
+        await self._client._done(Call("DELETE", _path(self.id)))
+
+    async def read(self, path: str) -> str:
+        """A text file of the volume. No sandbox is needed for this and the calls below."""
+        return (await self.read_bytes(path)).decode()
+
+    async def read_bytes(self, path: str) -> bytes:
+        """A file of the volume."""
+        call = Call("GET", _path(self.id, "/files"), params=query(path=path))
+        return await self._client._bytes(call)
+
+    async def write(
+        self,
+        path: str,
+        content: Union[str, bytes],
+        *,
+        mode: Optional[int] = None,
+        owner: Optional[str] = None,
+    ) -> int:
+        """Writes a file in one step; its size. Missing directories are made."""
+        data = content.encode() if isinstance(content, str) else content
+        mode_text = None if mode is None else f"{mode:04o}"
+        params = query(path=path, mode=mode_text, owner=owner, parents=True)
+        call = Call("PUT", _path(self.id, "/files"), params=params, content=data, patience=None)
+        call.repeatable = True
+        return int((await self._client._json(call))["bytes"])
+
+    async def files(self, path: str = "/", *, depth: int = 1) -> _List[FileInfo]:
+        """What is in a directory; with ``depth`` also in those below."""
+        params = query(path=path, depth=depth)
+        listing = await self._client._json(Call("GET", _path(self.id, "/files/list"), params=params))
+        if listing.get("truncated"):
+            raise errors.CoveError(f"{path} has more entries than a listing may have; list what is below it")
+        return [decode(FileInfo, item) for item in listing["items"]]
+
+    async def stat(self, path: str) -> FileInfo:
+        """What is at a path."""
+        call = Call("GET", _path(self.id, "/files/stat"), params=query(path=path))
+        return decode(FileInfo, await self._client._json(call))
+
+    async def mkdir(self, path: str, *, mode: Optional[int] = None) -> None:
+        """Makes a directory, and those above it."""
+        body = present(path=path, mode=None if mode is None else f"{mode:04o}")
+        body["parents"] = True
+        await self._client._done(Call("POST", _path(self.id, "/files/mkdir"), json=body))
+
+    async def move(self, source: str, target: str) -> None:
+        """Renames a file or directory."""
+        body = {"from": source, "to": target}
+        await self._client._done(Call("POST", _path(self.id, "/files/move"), json=body))
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Removes a file, or with ``recursive`` a directory with what is in it."""
+        params = query(path=path, recursive=recursive)
+        await self._client._done(Call("DELETE", _path(self.id, "/files"), params=params))
+
+
+#: A volume by id or name, the volume itself, or ``{"volume": …, "read_only": True}``.
+Mounted = Union[str, AsyncVolume, Mapping[str, Any]]
+
+
+def mounts(volumes: Optional[Mapping[str, Mounted]]) -> Optional[_List[dict[str, Any]]]:
+    """The mounts of a create, from where to what."""
+    if volumes is None:
+        return None
+    found = []
+    for path, what in volumes.items():
+        mount = dict(what) if isinstance(what, Mapping) else {"volume": what}
+        volume = mount.get("volume")
+        if isinstance(volume, AsyncVolume):
+            mount["volume"] = volume.id
+        found.append({**mount, "path": path})
+    return found
+
+
+#: ``list`` is a method above.
+_List = list
