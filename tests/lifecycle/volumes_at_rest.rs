@@ -1,5 +1,5 @@
-//! Captured memory of processes that have files of a volume open: what became of the files meanwhile decides whether
-//! they go on.
+//! Captured memory and volumes: nothing is captured that has anything of a volume open, and what is captured goes on
+//! with the volume as it is then.
 
 use cove_model::{SandboxId, SandboxSpec, SnapshotId, State, VolumeId, VolumeMount};
 use cove_runner_api::{
@@ -122,137 +122,128 @@ impl Pair {
     }
 }
 
-/// Keeps a file of the volume open for writing and for reading, and goes on when told.
-const APPENDER: &str = "exec 3>>/data/log 4</data/log; echo begun >&3; touch /data/ready; \
-     while [ ! -e /data/go ]; do sleep 0.05; done; echo resumed >&3; touch /data/done; sleep 1000";
+/// Each writes its pid to /root/pid, has something of the volume open and makes /data/ready; and what the refusal names.
+const HOLDERS: &[(&str, &str)] = &[
+    (
+        "exec 3>>/data/log; touch /data/ready; exec sleep 1000",
+        "/data/log",
+    ),
+    ("cd /data; touch ready; exec sleep 1000", "/data"),
+    (
+        "cp /bin/busybox /data/busybox; touch /data/ready; exec /data/busybox sleep 1000",
+        "/data/busybox",
+    ),
+    // Its name is gone, or only its other name is there.
+    (
+        "exec 3<>/data/gone; rm /data/gone; touch /data/ready; exec sleep 1000",
+        "/data/gone",
+    ),
+    (
+        "exec 3<>/data/a; ln /data/a /data/b; rm /data/a; touch /data/ready; exec sleep 1000",
+        "/data/a",
+    ),
+    // A mapping without a descriptor.
+    ("exec /root/program mmap", "/data/mapped"),
+    ("exec /root/program flock", "/data/lock"),
+    ("exec /root/program fcntl", "/data/lock"),
+    ("exec /root/program listen", "/data/socket"),
+    ("exec /root/program watch", "inotify"),
+    ("exec /root/program flight", "wait in a socket"),
+];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_go_on_with_files_that_others_changed_meanwhile() {
-    for (change, wanted) in [
-        ("true", "begun resumed"),
-        ("echo grown >> /data/log", "begun grown resumed"),
-        (": > /data/log", "resumed"),
-        (
-            "echo quite another > /data/new; mv /data/new /data/log",
-            "quite another resumed",
-        ),
-    ] {
-        let Some(pair) = Pair::start().await else {
-            return;
-        };
-        pair.elsewhere("touch /data/log").await;
-        pair.work(APPENDER).await;
-        pair.pause().await;
-        pair.elsewhere(change).await;
-        pair.resume()
-            .await
-            .unwrap_or_else(|error| panic!("{change}: {error}"));
-        pair.elsewhere("touch /data/go").await;
-        eventually("it goes on", || async {
-            let done = exec(&pair.world.guest(&pair.worker), "test -e /data/done").await;
-            (done.exit.code == 0).then_some(())
-        })
-        .await;
-        assert_eq!(
-            pair.inside("cat /data/log | xargs").await,
-            wanted,
-            "{change}"
-        );
-        pair.is_tidy().await;
-        pair.world.finish();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_gone_is_named_and_a_start_without_memory_works() {
+async fn nothing_that_has_something_of_a_volume_open_is_captured() {
     let Some(pair) = Pair::start().await else {
         return;
     };
-    pair.elsewhere("touch /data/log").await;
-    pair.work(APPENDER).await;
-    pair.pause().await;
-    pair.elsewhere("rm /data/log").await;
-    let error = pair.resume().await.unwrap_err();
-    let message = error.to_string();
-    assert!(matches!(error, RunnerError::Unfit { .. }), "{error:?}");
-    assert!(
-        message.contains("data/log") && message.contains("process "),
-        "{message}"
-    );
+    put_program(&pair.world, &pair.worker).await;
     let client = pair.world.client();
-    assert_eq!(client.get(&pair.worker).await.unwrap().state, State::Paused);
-    client.stop(&pair.worker, 0).await.unwrap();
-    client.start(&pair.worker).await.unwrap();
-    assert_eq!(pair.inside("ls -A /data").await, "");
+    for (command, named) in HOLDERS {
+        pair.work(&format!("echo $$ > /root/pid; {command}")).await;
+        for refused in [
+            pair.fork().await.map(drop),
+            client.pause(&pair.worker).await.map(drop),
+        ] {
+            let error = refused.expect_err(command);
+            let message = error.to_string();
+            assert!(
+                matches!(error, RunnerError::Uncapturable { .. }),
+                "{command}: {error:?}"
+            );
+            assert!(message.contains(named), "{command}: {message}");
+        }
+        // It goes on as before, and nothing of the attempt is left.
+        let view = client.get(&pair.worker).await.unwrap();
+        assert_eq!(view.state, State::Running, "{command}");
+        pair.is_tidy().await;
+        pair.inside("kill $(cat /root/pid)").await;
+        eventually("the process is gone", || async {
+            let alive = "kill -0 $(cat /root/pid)";
+            let gone = exec(&pair.world.guest(&pair.worker), alive).await;
+            (gone.exit.code != 0).then_some(())
+        })
+        .await;
+        pair.elsewhere("rm -rf /data/*").await;
+    }
+    // Without them a capture succeeds.
+    pair.fork().await.unwrap();
+    pair.pause().await;
+    pair.resume().await.unwrap();
     pair.world.finish();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deleted_files_that_are_open_leave_nothing_in_the_volume() {
+async fn captured_processes_find_the_volume_as_it_is_then() {
     let Some(pair) = Pair::start().await else {
         return;
     };
-    let work = "exec 3<>/data/gone; echo kept >&3; rm /data/gone; touch /data/ready; \
-         while [ ! -e /data/go ]; do sleep 0.05; done; cat /proc/self/fd/3 > /data/found; sleep 1000";
-    pair.work(work).await;
-    let child = pair.fork().await.unwrap();
+    // Looks at the volume by name only.
+    pair.work(
+        "touch /data/ready; while [ ! -e /data/go ]; do sleep 0.05; done; cat /data/log > /root/found; touch /data/done; sleep 1000",
+    )
+    .await;
+    pair.elsewhere("echo before > /data/log").await;
     pair.pause().await;
+    pair.elsewhere("echo after > /data/log; touch /data/go")
+        .await;
     pair.resume().await.unwrap();
-    assert_eq!(pair.inside("ls -A /data").await, "");
-    pair.elsewhere("touch /data/go").await;
     eventually("it goes on", || async {
-        let found = exec(&pair.world.guest(&pair.worker), "grep -q kept /data/found").await;
-        (found.exit.code == 0).then_some(())
+        let done = exec(&pair.world.guest(&pair.worker), "test -e /data/done").await;
+        (done.exit.code == 0).then_some(())
     })
     .await;
-    pair.world.client().delete(&child).await.unwrap();
+    assert_eq!(pair.inside("cat /root/found").await, "after");
     pair.is_tidy().await;
     pair.world.finish();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_on_a_file_of_a_volume_is_never_copied() {
-    for kind in ["flock", "fcntl"] {
-        let Some(pair) = Pair::start().await else {
-            return;
-        };
-        for id in [&pair.worker, &pair.other] {
-            put_program(&pair.world, id).await;
-        }
-        pair.work(&format!("exec /root/program {kind}")).await;
-        let free = format!("/root/program {kind} ask");
-        let other = pair.world.guest(&pair.other);
-        assert_ne!(exec(&other, &free).await.exit.code, 0, "the lock is held");
-        let client = pair.world.client();
-        for refused in [
-            pair.fork().await.map(drop),
-            client.pause(&pair.worker).await.map(drop),
-        ] {
-            let error = refused.expect_err("it holds a lock");
-            let message = error.to_string();
-            assert!(
-                matches!(error, RunnerError::Uncapturable { .. }),
-                "{error:?}"
-            );
-            assert!(
-                message.contains("program") && message.contains("/data/lock"),
-                "{message}"
-            );
-        }
-        // It goes on, and has its lock still. Without it a capture succeeds.
-        assert_eq!(
-            client.get(&pair.worker).await.unwrap().state,
-            State::Running
-        );
-        assert_ne!(exec(&other, &free).await.exit.code, 0, "the lock is held");
-        succeed(&pair.world.guest(&pair.worker), "killall program").await;
-        eventually("the lock is free", || async {
-            let asked = exec(&other, &free).await;
-            (asked.exit.code == 0).then_some(())
+async fn memory_comes_back_with_the_rights_that_it_had() {
+    let Some(pair) = Pair::start().await else {
+        return;
+    };
+    let client = pair.world.client();
+    let request = SnapshotRequest {
+        id: SnapshotId::random(),
+        sandbox: pair.worker.clone(),
+        memory: true,
+        unless_unchanged: false,
+    };
+    let taken = client.snapshot(request).await.unwrap();
+    let mut spec = mounting(&pair.volume);
+    spec.volumes[0].read_only = true;
+    let made = client
+        .create(CreateRequest {
+            owner: None,
+            id: SandboxId::random(),
+            spec,
+            from: Some(FromSnapshot {
+                snapshot: taken.id,
+                memory: true,
+            }),
         })
         .await;
-        pair.pause().await;
-        pair.resume().await.unwrap();
-        pair.world.finish();
-    }
+    let error = made.expect_err("captured read-write");
+    assert!(matches!(error, RunnerError::Unfit { .. }), "{error:?}");
+    pair.world.finish();
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use async_trait::async_trait;
-use cove_model::{HostId, SandboxId, SnapshotId};
+use cove_model::{HostId, SandboxId, SnapshotId, VolumeId};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::Control;
@@ -28,6 +28,8 @@ const TIDY_ABOVE: usize = 256;
 pub(crate) enum Exclusive {
     /// The right to ask the host for a change of this sandbox, and to write its row.
     Sandbox(SandboxId),
+    /// The right to have the host make or delete this volume, and to write its state.
+    Volume(VolumeId),
     /// A run of code, or its input, in one context.
     Context(String),
     /// Decisions about who may use an image and whether it is still needed.
@@ -68,6 +70,7 @@ pub(crate) trait Guards: Send + Sync + 'static {
 #[derive(Default)]
 pub(crate) struct InProcess {
     sandboxes: Locks<SandboxId>,
+    volumes: Locks<VolumeId>,
     contexts: Locks<String>,
     images: Arc<AsyncMutex<()>>,
     events: Locks<HostId>,
@@ -79,6 +82,7 @@ impl Guards for InProcess {
     async fn lock(&self, what: Exclusive) -> Result<Guard, ControlError> {
         Ok(Guard::new(match what {
             Exclusive::Sandbox(id) => self.sandboxes.lock(&id).await,
+            Exclusive::Volume(id) => self.volumes.lock(&id).await,
             Exclusive::Context(key) => self.contexts.lock(&key).await,
             Exclusive::Images => Arc::clone(&self.images).lock_owned().await,
             Exclusive::Events(host) => self.events.lock(&host).await,
@@ -96,6 +100,7 @@ impl Guards for InProcess {
     fn sizes(&self) -> Vec<TableSize> {
         vec![
             ("locks", self.sandboxes.len()),
+            ("volume_locks", self.volumes.len()),
             ("context_locks", self.contexts.len()),
             ("snapshots_under_way", self.snapshots.table().len()),
         ]
@@ -103,6 +108,10 @@ impl Guards for InProcess {
 }
 
 impl Control {
+    pub(crate) async fn lock_volume(&self, id: &VolumeId) -> Result<Guard, ControlError> {
+        self.0.guards.lock(Exclusive::Volume(id.clone())).await
+    }
+
     /// For as long as it takes; `take_turn` waits only so long.
     pub(crate) async fn lock_sandbox(&self, id: &SandboxId) -> Result<Guard, ControlError> {
         self.0.guards.lock(Exclusive::Sandbox(id.clone())).await

@@ -495,7 +495,6 @@ impl Control {
             views.insert(view.id.clone(), view);
         }
         let snapshots = self.snapshots_on_host(host).await?;
-        let volumes = self.volumes_on_host(host).await?;
         let mut seen = HashSet::new();
         let mut suspect = HashMap::new();
         let mut page = PageRequest {
@@ -520,8 +519,11 @@ impl Control {
         suspect.extend(unknown.map(|id| (id, None)));
         let failed = self.settle_each(host, suspect).await;
         let tended = self.tend_snapshots(host, &snapshots).await;
-        let kept = self.tend_volumes(host, &volumes).await;
+        // A volume that cannot be tended must not keep this host's sandboxes from being looked after.
+        if let Err(error) = self.tend_volumes(host).await {
+            tracing::warn!(%error, host = %host.id, "the volumes of a host could not be tended");
+        }
         let images = self.note_images(host).await;
-        failed.map_or(tended.and(kept).and(images), Err)
+        failed.map_or(tended.and(images), Err)
     }
 }

@@ -146,9 +146,22 @@ impl Control {
                 principal.require(Scope::Manage)?;
                 let found = control.find_volume(&principal, &which).await?;
                 target = found.id.to_string();
+                let _turn = control.lock_volume(&found.id).await?;
+                // Whoever had the turn before may have deleted it.
+                control.find_volume(&principal, found.id.as_str()).await?;
                 let doomed = control.store().doom_volume(&principal.org, &found.id).await;
                 match doomed? {
-                    VolumeDoomed::Marked(row) => control.finish_delete_volume(&row).await,
+                    VolumeDoomed::Marked(row) => {
+                        let deleted = control.finish_delete_volume(&row).await;
+                        if let Err(error) = &deleted
+                            && error.code == ErrorCode::InUse
+                        {
+                            // By a sandbox that only the host knows. It was there until now, so nobody on the host
+                            // makes or deletes it.
+                            control.store().spare_volume(&row.id).await?;
+                        }
+                        deleted
+                    }
                     VolumeDoomed::InUse(users) => Err(in_use(&found, &users)),
                 }
             }
@@ -309,6 +322,14 @@ impl Control {
 
     /// Asks the host for a volume whose row is there already. One that the host refuses leaves nothing.
     async fn place_volume(&self, row: &VolumeRecord) -> Result<VolumeRecord, ControlError> {
+        let _turn = self.lock_volume(&row.id).await?;
+        // Whoever had the turn before may have finished it, or given it up.
+        let found = self.store().any_volume(&row.id).await?;
+        match found.filter(|found| found.deleted_at.is_none()) {
+            Some(found) if found.state == VolumeState::Ready => return Ok(found),
+            Some(found) if found.state == VolumeState::Making => {}
+            _ => return Err(no_volume(&row.name)),
+        }
         let request = VolumeRequest {
             id: row.id.clone(),
             owner: row.org.to_string(),
@@ -318,16 +339,7 @@ impl Control {
         };
         let made = async { self.runner(&row.host).await?.create_volume(request).await };
         match made.await {
-            Ok(_) => match self.store().ready_volume(&row.id).await {
-                // Another request with the same key was quicker.
-                Err(StoreError::NotFound { .. }) => {
-                    let found = self.store().any_volume(&row.id).await?;
-                    found
-                        .filter(|found| found.state == VolumeState::Ready)
-                        .ok_or_else(|| no_volume(&row.name))
-                }
-                ready => Ok(ready?),
-            },
+            Ok(_) => Ok(self.store().ready_volume(&row.id).await?),
             // Whether it was made is unknown: the next reconcile finds out.
             Err(error @ RunnerError::Unreachable { .. }) => {
                 if let Some(host) = self.0.hosts.get(&row.host) {
@@ -344,7 +356,7 @@ impl Control {
         }
     }
 
-    /// Has the host delete what is marked for it. May be repeated.
+    /// Has the host delete what is marked for it, while its turn is held. May be repeated.
     pub(crate) async fn finish_delete_volume(
         &self,
         row: &VolumeRecord,

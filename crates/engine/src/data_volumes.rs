@@ -2,8 +2,8 @@
 //!
 //! A volume is a volume of the pool with a limit of its own, and a record beside it. It is made in `staging`, and gets
 //! its name when its record is written: a record without a directory was never acknowledged and is forgotten, a
-//! directory without a record is kept and belongs to nobody until an operator decides. A copy counts what it came with against its size, as disks of sandboxes do
-//! (see `inherited`).
+//! directory without a record is kept and belongs to nobody until an operator decides. A copy counts what it came with
+//! against its size, as disks of sandboxes do (see `inherited`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_isolation::MountedVolume;
-use cove_model::{SandboxSpec, VolumeId};
+use cove_model::{OrgId, SandboxSpec, VolumeId};
 use cove_pool::{Access, Kind, Pool, PoolError, VolumeId as PoolId};
 use cove_runner_api::{RunnerError, VolumeRequest, VolumeView};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -34,6 +34,10 @@ use crate::volumes::Draft;
 const ROOT_MODE: u32 = 0o777;
 /// What counting a copy may take; beyond it all that its source was charged counts.
 const COUNT_MAX: Duration = Duration::from_secs(10);
+/// What counting all volumes may take where the pool does not keep figures; those beyond it have none this time.
+const LIST_COUNT_MAX: Duration = Duration::from_secs(10);
+/// Volumes of a host, those that are being made or deleted included.
+const VOLUMES_OF_HOST_MAX: usize = 100_000;
 /// Users of a volume that a refusal names.
 const USERS_NAMED: usize = 5;
 
@@ -144,6 +148,11 @@ impl DataVolumes {
             .collect()
     }
 
+    /// It is there, and nobody is making or deleting it.
+    pub fn can_be_served(&self, id: &VolumeId) -> bool {
+        !self.busy.lock().contains(id) && self.all.read().contains_key(id)
+    }
+
     /// While this is held no volume goes that a sandbox is about to name.
     pub fn turn(&self) -> MutexGuard<'_, BTreeSet<VolumeId>> {
         self.busy.lock()
@@ -183,7 +192,18 @@ impl DataVolumes {
     }
 
     fn claim(&self, id: &VolumeId) -> Result<(), RunnerError> {
-        match self.busy.lock().insert(id.clone()) {
+        let mut busy = self.busy.lock();
+        let (all, is_there) = {
+            let all = self.all.read();
+            (all.len(), all.contains_key(id))
+        };
+        if !is_there && all + busy.len() >= VOLUMES_OF_HOST_MAX {
+            return Err(RunnerError::NoCapacity {
+                resource: "volumes".into(),
+                message: format!("a host has at most {VOLUMES_OF_HOST_MAX}"),
+            });
+        }
+        match busy.insert(id.clone()) {
             true => Ok(()),
             false => Err(RunnerError::InUse {
                 message: format!("volume {id} is being made or deleted"),
@@ -202,6 +222,7 @@ impl Engine {
         request: VolumeRequest,
     ) -> Result<VolumeView, RunnerError> {
         check_size(request.size_mb)?;
+        check_owner(&request.owner)?;
         let inner = Arc::clone(&self.inner);
         inner.data_volumes.claim(&request.id)?;
         // A caller that goes away must not leave it half made.
@@ -218,6 +239,7 @@ impl Engine {
         id: &VolumeId,
         owner: String,
     ) -> Result<VolumeView, RunnerError> {
+        check_owner(&owner)?;
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         inner.data_volumes.claim(&id)?;
         let task = spawn_blocking(move || {
@@ -233,20 +255,23 @@ impl Engine {
         let task = spawn_blocking(move || {
             let listed = inner.pool.list(Kind::Volume).map_err(from_pool)?;
             let mut views = Vec::with_capacity(listed.len());
+            let deadline = Instant::now() + LIST_COUNT_MAX;
             for found in listed {
                 let Ok(id) = found.id.name().parse::<VolumeId>() else {
                     continue;
                 };
-                let view = match inner.data_volumes.get(&id) {
-                    Some(record) => inner.volume_view(&record),
-                    None => inner.lost_volume(id, found.created.into()),
-                };
-                match view {
-                    Ok(view) => views.push(view),
-                    // Deleted meanwhile.
-                    Err(RunnerError::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
+                // One that is being made has no record in memory yet, and one that is being deleted none any more.
+                let is_busy = inner.data_volumes.turn().contains(&id);
+                let record = inner.data_volumes.get(&id);
+                if record.is_none() && is_busy || matches!(inner.pool.exists(&found.id), Ok(false))
+                {
+                    continue;
                 }
+                let used = inner.used_by(&id, deadline);
+                views.push(match record {
+                    Some(record) => view_of(&record, used),
+                    None => inner.lost_volume(id, found.created.into(), used),
+                });
             }
             Ok(views)
         });
@@ -413,6 +438,11 @@ impl Inner {
                 }
             }
         };
+        if self.disk_limits && !record.read_only {
+            // One without a record may have none.
+            let limited = self.pool.force_limit(&volume, record.quota_bytes());
+            limited.map_err(from_pool)?;
+        }
         self.write_volume(&record)?;
         let promise = self.commitments.adopt_disk(record.size_mb << 20);
         self.data_volumes.insert(record.clone(), promise);
@@ -438,38 +468,47 @@ impl Inner {
     }
 
     fn volume_view(&self, record: &VolumeRecord) -> Result<VolumeView, RunnerError> {
-        let usage = match self.pool.usage(&pool_id(&record.id)) {
-            Err(PoolError::NotFound { .. }) => return Err(no_volume(&record.id)),
-            usage => usage.map_err(from_pool)?,
+        let used = self.used_by(&record.id, Instant::now() + LIST_COUNT_MAX);
+        Ok(view_of(record, used))
+    }
+
+    /// What is charged to it; where the pool does not keep that, what it holds. A volume that cannot be measured must
+    /// not keep the others from being seen.
+    fn used_by(&self, id: &VolumeId, deadline: Instant) -> Option<u64> {
+        let volume = pool_id(id);
+        let used = match self.disk_limits {
+            true => (self.pool.usage(&volume)).map(|usage| Some(usage.exclusive_bytes)),
+            false if Instant::now() >= deadline => return None,
+            false => self.pool.count(&volume, deadline),
         };
-        Ok(VolumeView {
-            id: record.id.clone(),
-            owner: Some(record.owner.clone()),
-            size_mb: record.size_mb,
-            read_only: record.read_only,
-            used_bytes: usage.exclusive_bytes + record.inherited_bytes,
-            created_at: record.created_at,
-        })
+        match used {
+            Ok(used) => used,
+            Err(PoolError::NotFound { .. }) => None,
+            Err(error) => {
+                tracing::warn!(volume = %id, %error, "what a volume holds cannot be told");
+                None
+            }
+        }
     }
 
     fn lost_volume(
         &self,
         id: VolumeId,
         created_at: OffsetDateTime,
-    ) -> Result<VolumeView, RunnerError> {
-        // One that is being made has no record in memory yet, and one that is being deleted none any more.
-        if self.data_volumes.turn().contains(&id) {
-            return Err(no_volume(&id));
-        }
-        let usage = self.pool.usage(&pool_id(&id)).map_err(from_pool)?;
-        Ok(VolumeView {
+        used_bytes: Option<u64>,
+    ) -> VolumeView {
+        let limit = match self.disk_limits {
+            true => self.pool.usage(&pool_id(&id)).ok(),
+            false => None,
+        };
+        VolumeView {
             id,
             owner: None,
-            size_mb: usage.limit_bytes.unwrap_or(0) >> 20,
+            size_mb: limit.and_then(|usage| usage.limit_bytes).unwrap_or(0) >> 20,
             read_only: false,
-            used_bytes: usage.exclusive_bytes,
+            used_bytes,
             created_at,
-        })
+        }
     }
 
     /// Sandboxes that have it in their settings, running or not.
@@ -499,6 +538,17 @@ impl Inner {
     }
 }
 
+fn view_of(record: &VolumeRecord, charged: Option<u64>) -> VolumeView {
+    VolumeView {
+        id: record.id.clone(),
+        owner: Some(record.owner.clone()),
+        size_mb: record.size_mb,
+        read_only: record.read_only,
+        used_bytes: charged.map(|bytes| bytes + record.inherited_bytes),
+        created_at: record.created_at,
+    }
+}
+
 fn in_use(id: &VolumeId, users: &[String]) -> RunnerError {
     let mut named: Vec<&str> = users.iter().take(USERS_NAMED).map(String::as_str).collect();
     let more = format!("{} more", users.len().saturating_sub(USERS_NAMED));
@@ -507,6 +557,16 @@ fn in_use(id: &VolumeId, users: &[String]) -> RunnerError {
     }
     RunnerError::InUse {
         message: format!("volume {id} is mounted in {}", named.join(", ")),
+    }
+}
+
+/// An organisation, or nobody, as sandboxes have none where no control plane made them.
+fn check_owner(owner: &str) -> Result<(), RunnerError> {
+    match owner.is_empty() || owner.parse::<OrgId>().is_ok() {
+        true => Ok(()),
+        false => Err(RunnerError::Invalid {
+            message: "owner: must be the id of an organisation".into(),
+        }),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::volumes::Draft;
 const IDLE: Duration = Duration::from_secs(30);
 /// Volumes whose files are served at once, on this host and of one organisation.
 const SERVED_MAX: usize = 64;
-const SERVED_OF_ONE_MAX: usize = 16;
+const SERVED_OF_ONE_MAX: usize = 4;
 /// What such a machine may use: the guest has at most 64 file calls, each with a thread.
 const MEMORY_MB: u64 = 128;
 const PIDS: u64 = 96;
@@ -49,19 +49,49 @@ struct Place {
 }
 
 struct Server {
-    machine: Arc<dyn Machine>,
-    disk: Draft,
-    _run: RunPromise,
+    running: Option<Running>,
     asked: Instant,
     /// What it had used of the CPU when it was last looked at.
     cpu_usec: u64,
 }
 
-impl Server {
+struct Running {
+    machine: Arc<dyn Machine>,
+    disk: Draft,
+    _run: RunPromise,
+}
+
+impl Running {
     async fn end(self) {
         end(self.machine.as_ref()).await;
         let disk = self.disk;
         let _ = spawn_blocking(move || drop(disk)).await;
+    }
+}
+
+impl Server {
+    fn machine(&self) -> Option<&Arc<dyn Machine>> {
+        self.running.as_ref().map(|running| &running.machine)
+    }
+
+    async fn end(mut self) {
+        if let Some(running) = self.running.take() {
+            running.end().await;
+        }
+    }
+}
+
+impl Drop for Server {
+    /// A machine that is dropped goes on, and its ids and its cgroup would go to another sandbox: it is ended first,
+    /// or stays what it is until the next engine's sweep.
+    fn drop(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(running.end())),
+            Err(_) => std::mem::forget(running),
+        }
     }
 }
 
@@ -88,13 +118,30 @@ impl VolumeFiles {
         Ok(place)
     }
 
+    /// Whoever waited for a place may have got it after it was taken away.
+    fn has(&self, id: &VolumeId, place: &Arc<Place>) -> bool {
+        let places = self.places.lock();
+        places.get(id).is_some_and(|one| Arc::ptr_eq(one, place))
+    }
+
+    /// Only with the place's lock held: nobody serves on a place that is not here any more.
+    fn remove(&self, id: &VolumeId, place: &Arc<Place>) {
+        let mut places = self.places.lock();
+        if places.get(id).is_some_and(|one| Arc::ptr_eq(one, place)) {
+            places.remove(id);
+        }
+    }
+
     /// Ends what serves a volume, with every call that is open.
     pub async fn end(&self, id: &VolumeId) {
-        let place = self.places.lock().remove(id);
-        if let Some(place) = place
-            && let Some(server) = place.server.lock().await.take()
-        {
-            server.end().await;
+        let place = self.places.lock().get(id).cloned();
+        if let Some(place) = place {
+            let mut held = place.server.lock().await;
+            let server = held.take();
+            self.remove(id, &place);
+            if let Some(server) = server {
+                server.end().await;
+            }
         }
     }
 
@@ -125,44 +172,53 @@ impl Inner {
         self: &Arc<Self>,
         record: &VolumeRecord,
     ) -> Result<GuestStream, RunnerError> {
-        let place = self.volume_files.place(record)?;
-        let mut held = place.server.lock().await;
-        if let Some(server) = held.as_mut() {
-            if let Ok(stream) = server.machine.connect().await {
-                server.asked = Instant::now();
-                return Ok(stream);
-            }
-            if let Some(dead) = held.take() {
-                dead.end().await;
+        loop {
+            let place = self.volume_files.place(record)?;
+            let mut held = place.server.lock().await;
+            if self.volume_files.has(&record.id, &place) {
+                let reached = self.reach_at(record, &place, &mut held).await;
+                if held.is_none() {
+                    self.volume_files.remove(&record.id, &place);
+                }
+                return reached;
             }
         }
-        let served = self.serve_volume(record).await;
-        // It may have been deleted meanwhile: then nobody may find its files again.
-        let is_there = self.data_volumes.get(&record.id).is_some();
-        let served = match served {
-            Ok(server) if !is_there => {
-                server.end().await;
-                Err(RunnerError::NotFound {
-                    what: "volume".into(),
-                    id: record.id.to_string(),
-                })
-            }
-            other => other,
-        };
-        let server = match served {
-            Ok(server) => server,
-            Err(error) => {
-                self.volume_files.places.lock().remove(&record.id);
-                return Err(error);
-            }
-        };
-        let connected = server.machine.connect().await;
-        *held = Some(server);
+    }
+
+    async fn reach_at(
+        self: &Arc<Self>,
+        record: &VolumeRecord,
+        place: &Arc<Place>,
+        held: &mut Option<Server>,
+    ) -> Result<GuestStream, RunnerError> {
+        // A delete marks the volume first and ends its server then: either this sees the mark, or the delete waits
+        // for the place's lock and finds the server.
+        if !self.data_volumes.can_be_served(&record.id) {
+            return Err(RunnerError::NotFound {
+                what: "volume".into(),
+                id: record.id.to_string(),
+            });
+        }
+        if let Some(server) = held.as_mut()
+            && let Some(machine) = server.machine()
+            && let Ok(stream) = machine.connect().await
+        {
+            server.asked = Instant::now();
+            return Ok(stream);
+        }
+        if let Some(dead) = held.take() {
+            dead.end().await;
+        }
+        let server = held.insert(self.serve_volume(record).await?);
+        let machine = server.machine().map(Arc::clone);
+        let machine = machine.ok_or_else(|| internal("the file server is gone"))?;
         tokio::spawn(end_when_idle(
             Arc::downgrade(self),
             record.id.clone(),
-            Arc::downgrade(&place),
+            Arc::downgrade(place),
+            Arc::downgrade(&machine),
         ));
+        let connected = machine.connect().await;
         connected.map_err(|error| RunnerError::GuestUnreachable {
             message: error.to_string(),
         })
@@ -177,13 +233,14 @@ impl Inner {
             ..Resources::default()
         };
         let run = self.commitments.promise_run(&limits)?;
-        let disk = Draft::new(&self.pool, staging("files", record.id.as_str()));
+        let machine_id = SandboxId::random();
+        // Its own name, whatever another server of the same volume has.
+        let disk = Draft::new(&self.pool, staging("files", machine_id.as_str()));
         let (inner, made) = (Arc::clone(self), disk.id().clone());
         let image = self.config.data_dir.join(EMPTY);
         let root = spawn_blocking(move || -> Result<Root, RunnerError> {
             fs::create_dir_all(&image)
                 .map_err(|error| internal(format!("make an empty image: {error}")))?;
-            inner.pool.delete(&made).map_err(from_pool)?;
             inner.pool.create(&made).map_err(from_pool)?;
             if inner.disk_limits {
                 // Nothing but the mount point is ever made on it.
@@ -199,7 +256,7 @@ impl Inner {
         let root = root.await.map_err(internal)??;
         let boot = Boot {
             machine: MachineSpec {
-                id: SandboxId::random(),
+                id: machine_id,
                 hostname: "volume".into(),
                 limits,
                 no_new_privs: true,
@@ -214,9 +271,11 @@ impl Inner {
         };
         let machine = tier.boot(boot).await.map_err(from_isolation)?;
         Ok(Server {
-            machine: Arc::from(machine),
-            disk,
-            _run: run,
+            running: Some(Running {
+                machine: Arc::from(machine),
+                disk,
+                _run: run,
+            }),
             asked: Instant::now(),
             cpu_usec: 0,
         })
@@ -224,7 +283,12 @@ impl Inner {
 }
 
 /// A call may last longer than it takes to be asked again: as long as the guest does something it stays.
-async fn end_when_idle(inner: Weak<Inner>, id: VolumeId, place: Weak<Place>) {
+async fn end_when_idle(
+    inner: Weak<Inner>,
+    id: VolumeId,
+    place: Weak<Place>,
+    machine: Weak<dyn Machine>,
+) {
     loop {
         tokio::time::sleep(IDLE).await;
         let (Some(inner), Some(place)) = (inner.upgrade(), place.upgrade()) else {
@@ -234,21 +298,81 @@ async fn end_when_idle(inner: Weak<Inner>, id: VolumeId, place: Weak<Place>) {
         let Some(server) = held.as_mut() else {
             return;
         };
-        let used = server
-            .machine
-            .usage()
-            .await
-            .map_or(0, |usage| usage.cpu_usec);
+        // Another one took its place, which has its own watch.
+        let Some(own) = server
+            .machine()
+            .filter(|own| machine.ptr_eq(&Arc::downgrade(own)))
+        else {
+            return;
+        };
+        let used = own.usage().await.map_or(0, |usage| usage.cpu_usec);
         let is_busy = std::mem::replace(&mut server.cpu_usec, used) != used;
         if is_busy || server.asked.elapsed() < IDLE {
             continue;
         }
-        // Under the place's lock: whoever waits for it finds no server there and makes another.
+        // Under the place's lock: whoever waits for it sees that it is not here any more, and makes another.
         let server = held.take();
-        inner.volume_files.places.lock().remove(&id);
+        inner.volume_files.remove(&id, &place);
         if let Some(server) = server {
             server.end().await;
         }
         return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(owner: &str) -> VolumeRecord {
+        VolumeRecord {
+            id: VolumeId::random(),
+            owner: owner.to_owned(),
+            size_mb: 16,
+            read_only: false,
+            from: None,
+            inherited_bytes: 0,
+            created_at: time::OffsetDateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn whoever_has_an_old_place_neither_serves_there_nor_removes_the_new_one() {
+        let files = VolumeFiles::default();
+        let volume = record("a");
+        let old = files.place(&volume).expect("there is room");
+        assert!(files.has(&volume.id, &old));
+        files.remove(&volume.id, &old);
+        let new = files.place(&volume).expect("there is room");
+        assert!(!files.has(&volume.id, &old));
+        files.remove(&volume.id, &old);
+        assert!(files.has(&volume.id, &new));
+    }
+
+    #[tokio::test]
+    async fn a_place_is_ended_only_by_whoever_has_its_turn() {
+        let files = Arc::new(VolumeFiles::default());
+        let volume = record("a");
+        let place = files.place(&volume).expect("there is room");
+        let held = place.server.lock().await;
+        let ending = tokio::spawn({
+            let (files, id) = (Arc::clone(&files), volume.id.clone());
+            async move { files.end(&id).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(files.has(&volume.id, &place), "somebody serves there");
+        drop(held);
+        ending.await.expect("it ends");
+        assert!(!files.has(&volume.id, &place));
+    }
+
+    #[test]
+    fn no_organisation_has_all_places() {
+        let files = VolumeFiles::default();
+        for _ in 0..SERVED_OF_ONE_MAX {
+            files.place(&record("a")).expect("there is room");
+        }
+        assert!(files.place(&record("a")).is_err());
+        files.place(&record("b")).expect("there is room for others");
     }
 }

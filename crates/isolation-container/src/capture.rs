@@ -83,18 +83,22 @@ pub fn capture(
     let mut at_rest = Some(at_rest);
     let limit = DUMP_LIMIT + DUMP_LIMIT_PER_GB * u32::try_from(unreclaimable >> 30).unwrap_or(64);
     let mut began = Instant::now();
-    let mut locked = None;
+    let mut holder = None;
     let dumped = dump(capturer, subject, images, limit, |moment| {
         if moment == Moment::PreDump {
             began = Instant::now();
         }
-        if moment != Moment::PostDump {
+        if !matches!(moment, Moment::PreDump | Moment::PostDump) {
             return Ok(());
         }
+        // Before, so that CRIU does not touch files of volumes in vain; and once everything stands still.
         let processes = subject.group.processes();
-        if let Some(holder) = volumes::lock_holder(subject.pid, &processes, subject.volumes)? {
-            locked = Some(holder);
-            return Err(io::Error::other("a file of a volume is locked"));
+        holder = volumes::open::holder(subject.pid, &processes, subject.volumes)?;
+        if holder.is_some() {
+            return Err(io::Error::other("something of a volume is open"));
+        }
+        if moment == Moment::PreDump {
+            return Ok(());
         }
         if afterwards == Afterwards::Hold {
             // Every task is stopped by CRIU now, and goes from its hands into the freezer's.
@@ -109,12 +113,12 @@ pub fn capture(
         }
         done
     });
-    let dumped = dumped.map_err(|error| match &locked {
+    let dumped = dumped.map_err(|error| match &holder {
         Some(holder) => IsolationError::Uncapturable {
             process: name_of(holder.pid, subject).unwrap_or_else(|| "a process".to_owned()),
             reason: format!(
-                "it holds a lock on {}, a file of a volume, which a copy cannot have too",
-                holder.file
+                "it has {} open on a volume, which others may change meanwhile; close it, and leave the volume's directories",
+                holder.what
             ),
         },
         None => error,

@@ -11,7 +11,6 @@ use cove_criu::message::Options;
 use cove_criu::{Moment, Session, SessionError};
 use cove_isolation::IsolationError;
 use cove_model::identity::METADATA_ADDRESS;
-use cove_parser::{Finding, Reason};
 use cove_spawner::message::{Restorer, places};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -210,27 +209,6 @@ fn tempdir() -> Result<OwnedFd, IsolationError> {
         .map_err(IsolationError::failed("make a directory for criu's log"))
 }
 
-/// Bytes of a file's name that are shown.
-const NAME_MAX: usize = 200;
-
-/// A file that a captured process has open and that is not there any more: on a volume, whose files others remove.
-/// Its name is the sandbox's own, and was escaped where the log was read.
-fn missing_file(found: &Finding) -> Option<IsolationError> {
-    if found.reason != Reason::MissingFile {
-        return None;
-    }
-    let (_, rest) = found.quote.split_once("open file ")?;
-    let (name, _) = rest.split_once(" on restore")?;
-    let name = name.get(..name.len().min(NAME_MAX))?;
-    let process = match found.pid {
-        Some(pid) => format!("process {pid}"),
-        None => "a process".to_owned(),
-    };
-    Some(IsolationError::Unfit(format!(
-        "{process} has the file {name} open, which is not there any more; stop the sandbox and start it to go on without its memory"
-    )))
-}
-
 fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> IsolationError {
     match error {
         SessionError::TimedOut(limit) => IsolationError::TimedOut {
@@ -239,9 +217,6 @@ fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> Isolatio
         },
         SessionError::Failed { .. } => {
             let found = crate::capture::finding(&capturer.parser, work, LOG);
-            if let Some(refused) = found.as_ref().and_then(missing_file) {
-                return refused;
-            }
             let reason = found.map_or("criu does not say why", |found| found.reason.text());
             IsolationError::failed("restore the memory")(io::Error::other(reason))
         }

@@ -1,7 +1,8 @@
 //! Volumes of machines: as mounts, and what captured memory says of them.
 //!
 //! Memory knows each volume by its number. Beside it lies a file with the mount points, as they were asked for and
-//! as they were found; a restore is given volumes for the same ones, in the same order.
+//! as they were found; a restore is given volumes for the same ones, in the same order. Nothing that is captured has
+//! anything on a volume open (`open`).
 
 use std::fs;
 use std::io;
@@ -14,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::rootfs;
 
+pub mod open;
+
 /// Beside captured memory.
 const FILE: &str = "volumes.json";
 /// Largest file that is read.
 const FILE_MAX: u64 = 64 << 10;
-/// Bytes of a file's name that are shown.
-const NAME_MAX: usize = 200;
 
 /// Where a volume is in a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,7 @@ pub struct Place {
     pub asked: String,
     /// With the links in the machine's tree followed.
     pub found: String,
+    pub read_only: bool,
 }
 
 pub fn trees(
@@ -42,10 +44,13 @@ pub fn paths(volumes: &[MountedVolume]) -> Vec<String> {
 }
 
 pub fn places(volumes: &[MountedVolume], found: Vec<String>) -> Vec<Place> {
-    let asked = paths(volumes).into_iter();
-    asked
-        .zip(found)
-        .map(|(asked, found)| Place { asked, found })
+    let pairs = volumes.iter().zip(found);
+    pairs
+        .map(|(volume, found)| Place {
+            asked: volume.path.clone(),
+            found,
+            read_only: volume.read_only,
+        })
         .collect()
 }
 
@@ -73,72 +78,6 @@ pub fn keep(places: &[Place], memory: &Path) -> io::Result<()> {
     fs::write(memory.join(FILE), serde_json::to_vec(places)?)
 }
 
-/// A process that holds a lock on a file of a volume, and that file.
-#[derive(Debug)]
-pub struct LockHolder {
-    pub pid: i32,
-    pub file: String,
-}
-
-/// Looked for while every process stands still. A lock belongs to whoever has it: a copy would believe that it had it
-/// too, and one that is paused gives it up.
-pub fn lock_holder(
-    first: i32,
-    processes: &[i32],
-    places: &[Place],
-) -> io::Result<Option<LockHolder>> {
-    if places.is_empty() {
-        return Ok(None);
-    }
-    let mounts = mount_ids(
-        &fs::read_to_string(format!("/proc/{first}/mountinfo"))?,
-        places,
-    );
-    for &pid in processes {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
-            continue;
-        };
-        for descriptor in descriptors.flatten() {
-            let Ok(info) = fs::read_to_string(descriptor.path()) else {
-                continue;
-            };
-            if holds_lock(&info, &mounts) {
-                let number = descriptor.file_name().to_string_lossy().into_owned();
-                let link = fs::read_link(format!("/proc/{pid}/fd/{number}"));
-                let file = link.map(|path| shown(&path)).unwrap_or_default();
-                return Ok(Some(LockHolder { pid, file }));
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// A file's name is a guest's: letters of ASCII alone, everything else escaped, and cut.
-fn shown(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    text.escape_default().take(NAME_MAX).collect()
-}
-
-/// The ids of the mounts at these places. The kernel escapes what could pass for a separator.
-fn mount_ids(mountinfo: &str, places: &[Place]) -> Vec<String> {
-    let escaped = |path: &str| path.replace(' ', "\\040");
-    let wanted: Vec<String> = places.iter().map(|place| escaped(&place.found)).collect();
-    let mounts = mountinfo.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        Some((fields.next()?, fields.nth(3)?))
-    });
-    mounts
-        .filter(|(_, at)| wanted.iter().any(|place| place == at))
-        .map(|(id, _)| id.to_owned())
-        .collect()
-}
-
-fn holds_lock(info: &str, mounts: &[String]) -> bool {
-    let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    let is_there = mount.is_some_and(|id| mounts.iter().any(|mount| mount == id.trim()));
-    is_there && info.lines().any(|line| line.starts_with("lock:"))
-}
-
 /// The places that memory was captured with, when they are those of `volumes`.
 pub fn of_memory(memory: &Path, volumes: &[MountedVolume]) -> Result<Vec<Place>, IsolationError> {
     let read = || -> io::Result<Vec<Place>> {
@@ -158,10 +97,22 @@ pub fn of_memory(memory: &Path, volumes: &[MountedVolume]) -> Result<Vec<Place>,
         }
     };
     let places = read().map_err(IsolationError::failed("read what volumes the memory has"))?;
-    let captured: Vec<&str> = places.iter().map(|place| place.asked.as_str()).collect();
-    let given: Vec<&str> = volumes.iter().map(|volume| volume.path.as_str()).collect();
+    // The kernel keeps open files as they were opened, and mounts as they were made: what was captured read-only would
+    // stay so.
+    let shown = |path: &str, read_only: bool| match read_only {
+        true => format!("{path} (read-only)"),
+        false => path.to_owned(),
+    };
+    let captured = places.iter();
+    let captured: Vec<String> = captured
+        .map(|place| shown(&place.asked, place.read_only))
+        .collect();
+    let given = volumes.iter();
+    let given: Vec<String> = given
+        .map(|volume| shown(&volume.path, volume.read_only))
+        .collect();
     if captured != given {
-        let list = |paths: &[&str]| match paths.is_empty() {
+        let list = |paths: &[String]| match paths.is_empty() {
             true => "no volumes".to_owned(),
             false => format!("volumes at {}", paths.join(", ")),
         };
@@ -211,23 +162,16 @@ mod tests {
         assert!(unfit(&[]));
         assert!(unfit(&[at("/link"), at("/data")]));
         assert!(unfit(&[at("/data")]));
-    }
-
-    #[test]
-    fn locks_count_on_volumes_only() {
-        let info = "22 1 0:20 / /proc rw - proc proc rw\n\
-            77 1 0:44 /volumes/x /data rw,nosuid - btrfs /dev/loop0 rw\n\
-            78 1 0:44 /volumes/y /a\\040b rw,nosuid - btrfs /dev/loop0 rw\n";
-        let place = |path: &str| Place {
-            asked: path.to_owned(),
-            found: path.to_owned(),
+        // Neither less nor more than it was captured with.
+        let read_only = |path: &str| MountedVolume {
+            read_only: true,
+            ..at(path)
         };
-        let mounts = mount_ids(info, &[place("/data"), place("/a b")]);
-        assert_eq!(mounts, ["77", "78"]);
-        let held = "pos:\t0\nflags:\t0100002\nmnt_id:\t77\nlock:\t1: FLOCK  ADVISORY  WRITE 9 00:2c:5 0 EOF\n";
-        assert!(holds_lock(held, &mounts));
-        assert!(!holds_lock(&held.replace("77", "22"), &mounts));
-        assert!(!holds_lock("pos:\t0\nmnt_id:\t77\n", &mounts));
+        assert!(unfit(&[at("/data"), read_only("/link")]));
+        let kept = places(&[read_only("/data")], vec!["/data".into()]);
+        keep(&kept, dir.path()).expect("it is written");
+        assert!(unfit(&[at("/data")]));
+        of_memory(dir.path(), &[read_only("/data")]).expect("the same");
     }
 
     #[test]

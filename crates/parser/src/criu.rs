@@ -67,7 +67,8 @@ pub fn edit_images(root: BorrowedFd<'_>, edits: &Edits) -> Result<Vec<u8>, Faile
 }
 
 fn files(bytes: &[u8], volumes: &[String]) -> Result<Option<Vec<u8>>, ImageError> {
-    let mut changed = image::without_sizes_below(bytes, volumes)?;
+    image::refuse_files_below(bytes, volumes)?;
+    let mut changed = None;
     for change in [
         image::with_terminals_by_name,
         image::with_running_timers,

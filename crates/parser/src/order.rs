@@ -64,7 +64,7 @@ pub struct Edits {
     pub open_files: u64,
     /// What its shared segments may take together.
     pub segment_pages: u64,
-    /// Mount points of volumes. What became of the files there meanwhile is their owners' affair.
+    /// Mount points of volumes: nothing there may be open.
     #[serde(default)]
     pub volumes: Vec<String>,
 }

@@ -126,8 +126,8 @@ pub struct VolumeView {
     pub owner: Option<String>,
     pub size_mb: u64,
     pub read_only: bool,
-    /// What it holds, what it has from the volume that it is a copy of included.
-    pub used_bytes: u64,
+    /// What it holds, what it has from the volume that it is a copy of included. Absent where that cannot be told now.
+    pub used_bytes: Option<u64>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }

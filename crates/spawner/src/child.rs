@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
 use crate::kernel_files::KernelFiles;
+use crate::seccomp::Filters;
 use crate::{lockdown, mounts, volumes};
 
 pub struct Inherited<'a> {
@@ -29,7 +30,7 @@ pub struct Inherited<'a> {
     pub shown: Vec<(String, OwnedFd)>,
     pub unshare_cgroup: bool,
     pub staging: &'a str,
-    pub filter: &'a [libc::sock_filter],
+    pub filters: &'a Filters,
     pub kernel_files: &'a KernelFiles,
 }
 
@@ -206,6 +207,10 @@ fn become_guest(
     )
     .step("open the root")?;
     let inside = root.as_fd();
+    let filter = match volumes.is_empty() {
+        true => &inherited.filters.plain,
+        false => &inherited.filters.with_volumes,
+    };
     if !volumes.is_empty() {
         let mounted = attach_volumes(inherited, inside, place, volumes)?;
         packet::send(&inherited.socket, &ChildReply::Mounted(mounted), &[])
@@ -238,7 +243,7 @@ fn become_guest(
         rustix::thread::set_no_new_privs(true).step("forbid new privileges")?;
     }
     lockdown::bound_capabilities().step("bound capabilities")?;
-    lockdown::filter_syscalls(inherited.filter).step("filter system calls")?;
+    lockdown::filter_syscalls(filter).step("filter system calls")?;
     lockdown::drop_capabilities().step("give up capabilities")?;
     // The last word before exec; what fails after it shows as a guest that never answers.
     packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;

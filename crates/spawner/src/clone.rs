@@ -37,7 +37,7 @@ pub fn keep_capabilities_across_uids() -> Result<(), Failure> {
 
 pub fn prepare(
     request: &Prepare,
-    filter: &[libc::sock_filter],
+    filters: &crate::seccomp::Filters,
     kernel_files: &KernelFiles,
 ) -> Result<Made, Failure> {
     let (engine_end, child_end) = socketpair(
@@ -93,7 +93,7 @@ pub fn prepare(
             shown,
             unshare_cgroup: cgroup_flags == 0,
             staging: &request.staging,
-            filter,
+            filters,
             kernel_files,
         });
     }

@@ -26,7 +26,7 @@ fn main() {
     // The engine may be stopped from a terminal with Ctrl-C; it decides when the spawner goes.
     // SAFETY: moves this process into its own session, no memory involved.
     unsafe { libc::setsid() };
-    let filter = seccomp::program();
+    let filters = seccomp::programs();
     if let Err(error) = clone::keep_capabilities_across_uids() {
         fail(&error);
     }
@@ -53,7 +53,7 @@ fn main() {
                 fail(&error);
             }
         };
-        let sent = match serve(&request, fds, (&filter, &kernel_files), &mut alone) {
+        let sent = match serve(&request, fds, (&filters, &kernel_files), &mut alone) {
             Ok((reply, fds)) => {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 packet::send(&requests, &reply, &fds)
@@ -86,7 +86,7 @@ fn fail(error: &dyn std::fmt::Display) -> ! {
 fn serve(
     request: &Request,
     fds: Vec<OwnedFd>,
-    (filter, kernel_files): (&[libc::sock_filter], &kernel_files::KernelFiles),
+    (filters, kernel_files): (&seccomp::Filters, &kernel_files::KernelFiles),
     alone: &mut bool,
 ) -> Result<(PrepareReply, Vec<OwnedFd>), Failure> {
     if !*alone {
@@ -98,7 +98,7 @@ fn serve(
     }
     match request {
         Request::Prepare(prepare) => {
-            let made = clone::prepare(prepare, filter, kernel_files)?;
+            let made = clone::prepare(prepare, filters, kernel_files)?;
             let reply = PrepareReply::Prepared { pid: made.pid };
             Ok((reply, vec![made.pidfd, made.user_ns, made.socket]))
         }

@@ -180,14 +180,25 @@ const OF_BTRFS: Test<'static> = Test::Masked {
 };
 
 /// A subvolume made inside a volume would have no limit, a volume could be made read-only under its other users, and
-/// figures of the whole pool be read. Files may share their bytes, as everywhere; the rest is not there, as on another
-/// filesystem.
+/// figures of the whole pool be read. Files may share their bytes; the rest is not there, as on another filesystem.
 const BTRFS: Verdict<'static> = Verdict::When(
     1,
     Test::OneOf(&[FICLONE, FICLONERANGE, FIDEDUPERANGE]),
     &ALLOW,
     &Verdict::Fail(ENOTTY),
 );
+
+/// All volumes are one filesystem, which charges shared bytes to the volume that wrote them alone: whoever filled a
+/// volume, cloned its files into another and deleted the first could keep any amount. Programs copy instead, as they
+/// do between filesystems.
+const IOCTL_WITH_VOLUMES: Verdict<'static> = Verdict::When(
+    1,
+    Test::OneOf(&[FICLONE, FICLONERANGE, FIDEDUPERANGE]),
+    &Verdict::Fail(EOPNOTSUPP),
+    &IOCTL,
+);
+const COPY_WITH_VOLUMES: Verdict<'static> = Verdict::Fail(EXDEV);
+
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 const FIDEDUPERANGE: u32 = 0xc018_9436;
@@ -224,22 +235,43 @@ const LOOKED_AT: &[(c_long, Verdict<'static>)] = &[
     (SYS_fallocate, FALLOCATE),
 ];
 
-fn rules() -> Vec<Rule<'static>> {
+/// Instead of the rules of the same calls, in sandboxes that have volumes.
+const WITH_VOLUMES: &[(c_long, Verdict<'static>)] = &[
+    (SYS_ioctl, IOCTL_WITH_VOLUMES),
+    (SYS_copy_file_range, COPY_WITH_VOLUMES),
+];
+
+fn rules(instead: &'static [(c_long, Verdict<'static>)]) -> Vec<Rule<'static>> {
+    let is_kept = move |number: c_long| instead.iter().all(|(other, _)| *other != number);
     let allowed = [ALLOWED, ALLOWED_OLD, ALLOWED_NEW].into_iter().flatten();
+    let allowed = allowed.filter(move |number| is_kept(**number));
     let refused = [REFUSED, REFUSED_OLD].into_iter().flatten();
+    let looked_at = LOOKED_AT.iter().filter(move |(number, _)| is_kept(*number));
     allowed
         .map(|&number| Rule::allow(number))
         .chain(refused.map(|&number| Rule::fail(number, EPERM)))
         .chain(
-            LOOKED_AT
-                .iter()
+            looked_at
+                .chain(instead)
                 .map(|&(number, verdict)| Rule::new(number, verdict)),
         )
         .collect()
 }
 
-pub fn program() -> Vec<sock_filter> {
-    assemble(&rules(), Otherwise::Absent).expect("the lists do not disagree, which a test shows")
+pub struct Filters {
+    pub plain: Vec<sock_filter>,
+    pub with_volumes: Vec<sock_filter>,
+}
+
+pub fn programs() -> Filters {
+    let assembled = |instead| {
+        assemble(&rules(instead), Otherwise::Absent)
+            .expect("the lists do not disagree, which a test shows")
+    };
+    Filters {
+        plain: assembled(&[]),
+        with_volumes: assembled(WITH_VOLUMES),
+    }
 }
 
 #[cfg(test)]
@@ -250,6 +282,10 @@ mod tests {
 
     /// Beyond the newest number any kernel has; all above do not exist.
     const NUMBERS: c_long = 600;
+
+    fn program() -> Vec<sock_filter> {
+        programs().plain
+    }
 
     fn ask(number: c_long, arguments: [u64; 6]) -> u32 {
         answer(&program(), &SeenCall::new(number as u32, arguments)).unwrap()
@@ -279,6 +315,29 @@ mod tests {
             assert_eq!(said, expected, "number {number}");
         }
         assert!(seen > 200, "{seen} are allowed");
+    }
+
+    #[test]
+    fn files_cannot_share_bytes_where_there_are_volumes() {
+        let programs = programs();
+        let ask = |program: &[sock_filter], number: c_long, command: u32| {
+            let arguments = [0, command.into(), 0, 0, 0, 0];
+            answer(program, &SeenCall::new(number as u32, arguments)).unwrap()
+        };
+        for shares in [FICLONE, FICLONERANGE, FIDEDUPERANGE] {
+            let (plain, there) = (&programs.plain, &programs.with_volumes);
+            assert_eq!(ask(plain, SYS_ioctl, shares), SECCOMP_RET_ALLOW);
+            assert_eq!(ask(there, SYS_ioctl, shares), errno(EOPNOTSUPP));
+        }
+        let there = &programs.with_volumes;
+        assert_eq!(ask(there, SYS_copy_file_range, 0), errno(EXDEV));
+        assert_eq!(ask(there, SYS_ioctl, TIOCSTI as u32), errno(EPERM));
+        assert_eq!(ask(there, SYS_ioctl, 0x5000_940e), errno(ENOTTY));
+        // Nothing else differs.
+        for number in (0..NUMBERS).filter(|&number| number != SYS_copy_file_range) {
+            let (plain, there) = (&programs.plain, &programs.with_volumes);
+            assert_eq!(ask(plain, number, 0), ask(there, number, 0), "{number}");
+        }
     }
 
     #[test]

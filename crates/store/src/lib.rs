@@ -244,6 +244,10 @@ pub trait Store: Send + Sync + 'static {
     async fn doom_volume(&self, org: &OrgId, id: &VolumeId) -> Result<VolumeDoomed, StoreError>;
     /// The host has nothing of it any more: the row becomes a tombstone.
     async fn bury_volume(&self, id: &VolumeId, at: OffsetDateTime) -> Result<(), StoreError>;
+    /// Marks one that was never finished for its end; not found when it is not being made any more.
+    async fn abandon_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError>;
+    /// Takes the mark for its end back.
+    async fn spare_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError>;
     /// Takes the row away of one that never came to be.
     async fn forget_volume(&self, id: &VolumeId) -> Result<(), StoreError>;
     async fn volume_users(&self, id: &VolumeId) -> Result<Vec<VolumeUser>, StoreError>;

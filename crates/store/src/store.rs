@@ -392,6 +392,14 @@ impl<B: Backend> Store for SqlStore<B> {
         self.flushed(volumes::Bury(id.clone(), at)).await
     }
 
+    async fn abandon_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError> {
+        self.flushed(volumes::Abandon(id.clone())).await
+    }
+
+    async fn spare_volume(&self, id: &VolumeId) -> Result<VolumeRecord, StoreError> {
+        self.flushed(volumes::Spare(id.clone())).await
+    }
+
     async fn forget_volume(&self, id: &VolumeId) -> Result<(), StoreError> {
         self.flushed(volumes::Forget(id.clone())).await
     }

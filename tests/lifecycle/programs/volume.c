@@ -1,9 +1,11 @@
 /* What programs do to files of a volume and no tool of busybox does. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -38,8 +40,9 @@ int main(int count, char **words) {
     int dir = open("/data", O_RDONLY | O_DIRECTORY);
     return tell("create", ioctl(dir, _IOW(0x94, 14, struct subvolume), &made));
   }
-  if (!strcmp(what, "clone")) {
-    int from = open("/data/from", O_RDONLY), to = open("/data/to", O_CREAT | O_RDWR, 0644);
+  if (!strcmp(what, "clone") || !strcmp(what, "range")) { /* share bytes between two files */
+    int from = open(words[2], O_RDONLY), to = open(words[3], O_CREAT | O_RDWR, 0644);
+    if (what[0] == 'r') return tell("range", copy_file_range(from, 0, to, 0, 1 << 20, 0) < 0);
     return tell("clone", ioctl(to, _IOW(0x94, 9, int), from));
   }
   if (!strcmp(what, "mmap")) { /* writes through a mapping, for others to see */
@@ -48,6 +51,26 @@ int main(int count, char **words) {
     char *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) return tell("map", 1);
     strcpy(page, "through memory");
+    close(file);
+    ready();
+    pause();
+  }
+  if (!strcmp(what, "watch")) {
+    if (inotify_add_watch(inotify_init(), "/data", IN_CREATE) < 0) return tell("watch", 1);
+    ready();
+    pause();
+  }
+  if (!strcmp(what, "flight")) { /* a file that waits in a socket and is open nowhere else */
+    int pair[2], file = open("/data/sent", O_CREAT | O_RDWR, 0644);
+    char byte = 'x', room[CMSG_SPACE(sizeof file)];
+    memset(room, 0, sizeof room);
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+    *first = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof file)};
+    memcpy(CMSG_DATA(first), &file, sizeof file);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || sendmsg(pair[0], &message, 0) != 1) return tell("send", 1);
+    close(file);
     ready();
     pause();
   }

@@ -198,7 +198,7 @@ impl Control {
             size_mb: view.size_mb,
             read_only: view.read_only,
             origin: None,
-            used_bytes: view.used_bytes,
+            used_bytes: view.used_bytes.unwrap_or(0),
             created_at: view.created_at,
             created_steady: self.steady(),
             deleted_at: None,

@@ -31,17 +31,16 @@ impl Control {
 
     /// Finishes what was begun, deletes what was deleted before, and leaves alone what nobody has a row for; see
     /// `quarantine`. The last failure, if there was one.
-    pub(crate) async fn tend_volumes(
-        &self,
-        host: &Host,
-        on_host: &OnHost,
-    ) -> Result<(), ControlError> {
+    pub(crate) async fn tend_volumes(&self, host: &Host) -> Result<(), ControlError> {
+        // The host first: a row is always there before the host is asked.
+        let on_host = self.volumes_on_host(host).await?;
         let mut failed = None;
         for id in on_host.keys() {
             let row = self.store().any_volume(id).await?;
             let is_deleted = row.is_some_and(|row| row.host == host.id && row.deleted_at.is_some());
             if is_deleted {
                 tracing::warn!(volume = %id, "deleting a volume that was deleted before");
+                let _turn = self.lock_volume(id).await?;
                 let deleted = host.runner().await?.delete_volume(id).await;
                 failed = deleted.err().map(ControlError::from).or(failed);
             }
@@ -56,9 +55,11 @@ impl Control {
             for row in &found.items {
                 let view = on_host.get(&row.id);
                 if let (VolumeState::Ready, Some(view)) = (row.state, view) {
-                    samples.push(self.volume_sample(row, Some(view.used_bytes)));
+                    // What could not be measured now is as it was.
+                    let used = view.used_bytes.unwrap_or(row.used_bytes);
+                    samples.push(self.volume_sample(row, Some(used)));
                 }
-                match self.tend_volume(row, view).await {
+                match self.tend_volume(host, row, view).await {
                     Ok(()) => {}
                     Err(error) if error.passes() => {
                         tracing::debug!(%error, volume = %row.id, "left for the next look");
@@ -81,36 +82,53 @@ impl Control {
 
     async fn tend_volume(
         &self,
+        host: &Host,
         row: &VolumeRecord,
         view: Option<&VolumeView>,
     ) -> Result<(), ControlError> {
         match (row.state, view) {
+            (VolumeState::Ready, Some(view)) => match view.used_bytes {
+                Some(used) if used != row.used_bytes => {
+                    Ok(self.store().measured_volume(&row.id, used).await?)
+                }
+                _ => Ok(()),
+            },
+            // The row stays, so that its owner hears of it by every use.
+            (VolumeState::Ready, None) => {
+                tracing::error!(volume = %row.id, "the host has lost a volume");
+                Ok(())
+            }
             // Whoever asked for it may still be at it.
             (VolumeState::Making, _)
                 if self.steady().since(row.created_steady) < self.config().snapshot_grace =>
             {
                 Ok(())
             }
-            (VolumeState::Making, Some(_)) => {
+            (VolumeState::Making | VolumeState::Deleting, _) => self.settle_volume(host, row).await,
+        }
+    }
+
+    /// Finishes or undoes what was cut short. The row and the host are looked at again: what was read before may be
+    /// old by the time that its turn comes.
+    async fn settle_volume(&self, host: &Host, row: &VolumeRecord) -> Result<(), ControlError> {
+        let _turn = self.lock_volume(&row.id).await?;
+        let found = self.store().any_volume(&row.id).await?;
+        let Some(row) = found.filter(|found| found.deleted_at.is_none()) else {
+            return Ok(());
+        };
+        match row.state {
+            VolumeState::Ready => Ok(()),
+            VolumeState::Deleting => self.finish_delete_volume(&row).await,
+            VolumeState::Making if self.volumes_on_host(host).await?.contains_key(&row.id) => {
                 self.store().ready_volume(&row.id).await?;
                 Ok(())
             }
-            // The host was never asked, or has forgotten what was cut short: nobody was told of it.
-            (VolumeState::Making, None) => {
-                let runner = self.runner(&row.host).await?;
-                runner.delete_volume(&row.id).await?;
+            // The host was never asked, or has forgotten what was cut short: nobody was told of it. The mark comes
+            // first, so that no later request for it succeeds once the host was asked to delete it.
+            VolumeState::Making => {
+                self.store().abandon_volume(&row.id).await?;
+                host.runner().await?.delete_volume(&row.id).await?;
                 Ok(self.store().forget_volume(&row.id).await?)
-            }
-            (VolumeState::Deleting, _) => self.finish_delete_volume(row).await,
-            (VolumeState::Ready, Some(view)) if view.used_bytes != row.used_bytes => {
-                let used = view.used_bytes;
-                Ok(self.store().measured_volume(&row.id, used).await?)
-            }
-            (VolumeState::Ready, Some(_)) => Ok(()),
-            // The row stays, so that its owner hears of it by every use.
-            (VolumeState::Ready, None) => {
-                tracing::error!(volume = %row.id, "the host has lost a volume");
-                Ok(())
             }
         }
     }

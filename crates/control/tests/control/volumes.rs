@@ -220,3 +220,61 @@ async fn an_answer_that_was_lost_is_found_again_by_the_same_key() {
     assert_eq!(names(&plane, &plane.root).await, ["data"]);
     assert_eq!(plane.runner.volumes().await.unwrap().len(), 1);
 }
+
+/// A create whose answer was lost may have been finished by its repetition, or by nobody.
+#[tokio::test]
+async fn one_that_is_being_made_becomes_ready_or_goes_as_its_host_says() {
+    let mut plane = Plane::new().await;
+    // The host has it, and nobody was told.
+    plane.runner.inject(Call::CreateVolume, Fault::LoseAnswer);
+    let lost = plane.control.create_volume(&plane.root, named("made"));
+    lost.await.unwrap_err();
+    // The host was never asked.
+    plane
+        .runner
+        .inject(Call::CreateVolume, Fault::unreachable());
+    let never = plane.control.create_volume(&plane.root, named("never"));
+    never.await.unwrap_err();
+    plane.crash().await;
+    assert_eq!(names(&plane, &plane.root).await, ["made"]);
+    // Its name and its quota are free again.
+    make(&plane, &plane.root, "never").await;
+    assert_eq!(plane.runner.volumes().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn one_that_the_host_finds_in_use_stays() {
+    let plane = Plane::new().await;
+    let volume = make(&plane, &plane.root, "data").await;
+    let refusal = RunnerError::InUse {
+        message: "a sandbox in quarantine mounts it".into(),
+    };
+    plane
+        .runner
+        .inject(Call::DeleteVolume, Fault::Refuse(refusal));
+    let refused = plane.control.delete_volume(&plane.root, "data").await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::InUse);
+    let (found, _) = plane.control.get_volume(&plane.root, "data").await.unwrap();
+    assert_eq!(found.id, volume.id);
+    mount(&plane, &plane.root, "data").await.unwrap();
+}
+
+/// Sandboxes are settled although volumes cannot be listed.
+#[tokio::test]
+async fn volumes_that_cannot_be_listed_do_not_keep_sandboxes_from_being_settled() {
+    let mut plane = Plane::new().await;
+    let made = plane.sandbox("lost").await;
+    plane
+        .runner
+        .delete(&made.id)
+        .await
+        .expect("the host loses it");
+    let broken = RunnerError::Internal {
+        message: "a broken volume".into(),
+    };
+    plane.runner.inject(Call::Volumes, Fault::Refuse(broken));
+    plane.crash().await;
+    plane
+        .wait_for(made.id.as_str(), cove_model::State::Failed)
+        .await;
+}

@@ -11,7 +11,7 @@ mod timer;
 mod wire;
 
 pub use limits::{open_files, with_open_files, with_segment_pages};
-pub use regular::without_sizes_below;
+pub use regular::refuse_files_below;
 pub use terminal::with_terminals_by_name;
 pub use timer::with_running_timers;
 

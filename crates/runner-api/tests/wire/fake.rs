@@ -63,7 +63,7 @@ fn volume(id: VolumeId, owner: String) -> VolumeView {
         owner: Some(owner),
         size_mb: 16,
         read_only: false,
-        used_bytes: 5,
+        used_bytes: Some(5),
         created_at: OffsetDateTime::UNIX_EPOCH,
     }
 }

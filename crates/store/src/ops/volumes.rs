@@ -161,13 +161,44 @@ pub struct Ready(pub VolumeId);
 impl Op for Ready {
     type Out = VolumeRecord;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<VolumeRecord, StoreError> {
-        let sql = format!(
-            "UPDATE volumes SET state = ?2 WHERE id = ?1 AND state = ?3 AND deleted_at IS NULL \
-             RETURNING {COLUMNS}"
-        );
-        let (ready, making) = (VolumeState::Ready.as_str(), VolumeState::Making.as_str());
-        let rows = tx.query(&sql, values![&self.0, ready, making]).await?;
-        record(rows.first().ok_or(NO_VOLUME)?)
+        turn(tx, &self.0, VolumeState::Making, VolumeState::Ready).await
+    }
+}
+
+/// One step from one state to another, which others may have taken before.
+async fn turn<T: Tx>(
+    tx: &mut T,
+    id: &VolumeId,
+    from: VolumeState,
+    to: VolumeState,
+) -> Result<VolumeRecord, StoreError> {
+    let sql = format!(
+        "UPDATE volumes SET state = ?2 WHERE id = ?1 AND state = ?3 AND deleted_at IS NULL \
+         RETURNING {COLUMNS}"
+    );
+    let rows = tx
+        .query(&sql, values![id, to.as_str(), from.as_str()])
+        .await?;
+    record(rows.first().ok_or(NO_VOLUME)?)
+}
+
+/// Nobody makes it any more: from then on it can only go.
+pub struct Abandon(pub VolumeId);
+
+impl Op for Abandon {
+    type Out = VolumeRecord;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<VolumeRecord, StoreError> {
+        turn(tx, &self.0, VolumeState::Making, VolumeState::Deleting).await
+    }
+}
+
+/// The host did not delete it: it is there as before.
+pub struct Spare(pub VolumeId);
+
+impl Op for Spare {
+    type Out = VolumeRecord;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<VolumeRecord, StoreError> {
+        turn(tx, &self.0, VolumeState::Deleting, VolumeState::Ready).await
     }
 }
 
@@ -237,7 +268,7 @@ async fn give_back<T: Tx>(tx: &mut T, rows: &[Row]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Takes a row away that never came to be, and lets its request be tried again.
+/// Takes a row away that never came to be, and lets its request be tried again. One that is there stays.
 pub struct Forget(pub VolumeId);
 
 impl Op for Forget {
@@ -245,10 +276,14 @@ impl Op for Forget {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let rows = tx
             .query(
-                "DELETE FROM volumes WHERE id = ?1 AND deleted_at IS NULL RETURNING org, size_mb",
-                values![&self.0],
+                "DELETE FROM volumes WHERE id = ?1 AND state <> ?2 AND deleted_at IS NULL \
+                 RETURNING org, size_mb",
+                values![&self.0, VolumeState::Ready.as_str()],
             )
             .await?;
+        if rows.is_empty() {
+            return Ok(());
+        }
         give_back(tx, &rows).await?;
         tx.execute(
             "DELETE FROM idempotency WHERE sandbox = ?1",

@@ -78,6 +78,7 @@ suite!(
     snapshots::their_disk_is_charged_from_beginning_to_end,
     volumes::volumes_are_found_by_their_own_organisation_only,
     volumes::volumes_hold_their_size_and_give_it_back,
+    volumes::states_of_a_volume_change_from_where_they_are_only,
     volumes::a_mounted_volume_is_not_doomed_and_a_doomed_one_not_mounted,
     volumes::mounting_and_deleting_at_once_have_one_winner,
     volumes::what_volumes_hold_is_charged_to_their_organisation,

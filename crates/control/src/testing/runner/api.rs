@@ -251,7 +251,7 @@ impl RunnerApi for MemoryRunner {
             owner: Some(request.owner),
             size_mb: request.size_mb,
             read_only: request.read_only,
-            used_bytes: 0,
+            used_bytes: Some(0),
             created_at: self.clock.now(),
         };
         let made = {

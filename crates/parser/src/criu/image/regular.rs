@@ -1,42 +1,35 @@
-//! Files of volumes that captured processes have open. Others write to them meanwhile, so that a restore must not
-//! insist on the sizes that they had.
+//! Files of volumes that captured processes have open: others may have put links in their places meanwhile, which a
+//! restore would follow. Nothing is captured with such a file; what has one all the same is not restored.
 
-use super::wire::{self, Value, parse};
+use super::wire::{Value, parse};
 use super::{FILES_MAGIC, ImageError, edit};
 
-/// A regular file among the kinds of files.
+/// A regular file, or a directory, among the kinds of files.
 const REGULAR: u32 = 3;
 const NAME: u32 = 6;
-const SIZE: u32 = 8;
 
-/// A files image that says nothing of the sizes of files below these directories. `None`: there are none.
-pub fn without_sizes_below(
-    image: &[u8],
-    directories: &[String],
-) -> Result<Option<Vec<u8>>, ImageError> {
+/// Refuses a files image that names a file at or below these directories.
+pub fn refuse_files_below(image: &[u8], directories: &[String]) -> Result<(), ImageError> {
     if directories.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
-    let mut changed = false;
-    let edited = edit(image, FILES_MAGIC, |fields| {
-        for field in fields.iter_mut().filter(|field| field.tag == REGULAR) {
+    edit(image, FILES_MAGIC, |fields| {
+        for field in fields.iter().filter(|field| field.tag == REGULAR) {
             let Value::Bytes(file) = &field.value else {
                 return Err(ImageError("a file has an odd shape"));
             };
-            let mut file = parse(file)?;
+            let file = parse(file)?;
             let is_below = file.iter().any(|part| match &part.value {
                 Value::Bytes(name) => part.tag == NAME && lies_below(name, directories),
                 _ => false,
             });
-            if is_below && file.iter().any(|part| part.tag == SIZE) {
-                file.retain(|part| part.tag != SIZE);
-                field.value = Value::Bytes(wire::write(&file));
-                changed = true;
+            if is_below {
+                return Err(ImageError("a file of a volume is open"));
             }
         }
         Ok(())
-    })?;
-    Ok(changed.then_some(edited))
+    })
+    .map(drop)
 }
 
 fn lies_below(name: &[u8], directories: &[String]) -> bool {
@@ -46,14 +39,14 @@ fn lies_below(name: &[u8], directories: &[String]) -> bool {
         let directory = directory.as_bytes();
         let directory = directory.strip_prefix(b"/").unwrap_or(directory);
         let rest = name.strip_prefix(directory);
-        rest.is_some_and(|rest| rest.starts_with(b"/"))
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::COMMON_MAGIC;
-    use super::super::wire::Field;
+    use super::super::wire::{self, Field};
     use super::*;
 
     fn image(name: &str) -> Vec<u8> {
@@ -65,10 +58,6 @@ mod tests {
             Field {
                 tag: NAME,
                 value: Value::Bytes(name.as_bytes().to_vec()),
-            },
-            Field {
-                tag: SIZE,
-                value: Value::Varint(12),
             },
         ]);
         let message = wire::write(&[Field {
@@ -83,24 +72,15 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_volumes_lose_their_sizes() {
+    fn no_file_of_a_volume_is_opened_by_a_restore() {
         let volumes = ["/data".to_owned(), "/srv/deep".to_owned()];
-        for inside in ["/data/log", "data/log", "/srv/deep/a/b"] {
-            let before = image(inside);
-            let after = without_sizes_below(&before, &volumes).expect("a good image");
-            let after = after.expect("it changes");
-            assert!(after.len() < before.len());
-            let again = without_sizes_below(&after, &volumes).expect("a good image");
-            assert_eq!(again, None);
+        for inside in ["/data/log", "data/log", "/data", "/srv/deep/a/b"] {
+            refuse_files_below(&image(inside), &volumes).expect_err(inside);
         }
-        for outside in ["/database/log", "/srv/log", "/root/data/log", "/data"] {
-            let kept = without_sizes_below(&image(outside), &volumes).expect("a good image");
-            assert_eq!(kept, None, "{outside}");
+        for outside in ["/database/log", "/srv/log", "/root/data/log", "/srv"] {
+            refuse_files_below(&image(outside), &volumes).expect(outside);
         }
-        assert_eq!(
-            without_sizes_below(&image("/data/x"), &[]).expect("good"),
-            None
-        );
-        without_sizes_below(b"nonsense", &volumes).expect_err("no image");
+        refuse_files_below(&image("/data/x"), &[]).expect("no volumes");
+        refuse_files_below(b"nonsense", &volumes).expect_err("no image");
     }
 }

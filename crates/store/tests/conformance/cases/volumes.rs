@@ -95,6 +95,12 @@ pub async fn volumes_hold_their_size_and_give_it_back(store: Arc<dyn Store>) {
     let third = store.create_volume(&volume(&ours, "c"), None).await;
     assert!(matches!(third, Err(StoreError::Quota { .. })), "{third:?}");
     assert_eq!(disk_used(&store, &ours).await, 200);
+    store.forget_volume(&first.id).await.unwrap();
+    assert_eq!(
+        disk_used(&store, &ours).await,
+        200,
+        "one that is there stays"
+    );
     store.forget_volume(&second.id).await.unwrap();
     store.bury_volume(&first.id, at(50)).await.unwrap();
     store.bury_volume(&first.id, at(51)).await.unwrap();
@@ -109,6 +115,22 @@ pub async fn volumes_hold_their_size_and_give_it_back(store: Arc<dyn Store>) {
     assert_eq!(created, VolumeCreated::New);
     let repeated = store.create_volume(&volume(&ours, "d"), Some(&key)).await;
     assert_eq!(repeated.unwrap(), VolumeCreated::Replayed(made.id));
+}
+
+pub async fn states_of_a_volume_change_from_where_they_are_only(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let row = volume(&ours, "data");
+    store.create_volume(&row, None).await.unwrap();
+    let gone = |outcome| matches!(outcome, Err(StoreError::NotFound { .. }));
+    assert!(gone(store.spare_volume(&row.id).await));
+    store.abandon_volume(&row.id).await.unwrap();
+    // Whoever was about to finish it comes too late.
+    assert!(gone(store.ready_volume(&row.id).await));
+    store.forget_volume(&row.id).await.unwrap();
+    let kept = ready(&store, &ours, "data").await;
+    assert!(gone(store.abandon_volume(&kept.id).await));
+    store.doom_volume(&ours, &kept.id).await.unwrap();
+    assert_eq!(store.spare_volume(&kept.id).await.unwrap(), kept);
 }
 
 pub async fn a_mounted_volume_is_not_doomed_and_a_doomed_one_not_mounted(store: Arc<dyn Store>) {
