@@ -61,7 +61,7 @@ pub struct SandboxDto {
     auto_delete_interval: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     auto_destroy_at: Option<String>,
-    volumes: [u8; 0],
+    volumes: Vec<VolumeDto>,
     pub created_at: String,
     updated_at: String,
     last_activity_at: String,
@@ -69,10 +69,23 @@ pub struct SandboxDto {
     toolbox_proxy_url: String,
 }
 
+/// A volume that a sandbox has from the snapshot it was made from.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeDto {
+    volume_id: String,
+    mount_path: String,
+}
+
 pub fn sandbox(sandbox: Sandbox, toolbox: String) -> SandboxDto {
     let intervals = Intervals::of(&sandbox);
     let state = state(&sandbox);
     let spec = sandbox.spec;
+    let mounted = spec.volumes.iter().map(|mount| VolumeDto {
+        volume_id: mount.volume.to_string(),
+        mount_path: mount.path.clone(),
+    });
+    let mounted = mounted.collect();
     let (addresses, names) = lists(&spec.network);
     let lifetime = spec.lifecycle.max_lifetime_s;
     let ends = lifetime.map(|s| sandbox.created_at + Duration::seconds(s.cast_signed()));
@@ -111,7 +124,7 @@ pub fn sandbox(sandbox: Sandbox, toolbox: String) -> SandboxDto {
         auto_archive_interval: intervals.archive.unwrap_or(0),
         auto_delete_interval: intervals.delete.unwrap_or(-1),
         auto_destroy_at: ends.map(time_text),
-        volumes: [],
+        volumes: mounted,
         created_at: time_text(sandbox.created_at),
         updated_at: time_text(sandbox.updated_at),
         last_activity_at: time_text(sandbox.last_active_at),

@@ -9,7 +9,7 @@ use crate::asking::Caller;
 use crate::refusal::Refusal;
 
 const SSH: &str = "ssh access is not part of this interface yet; use process.exec, a PTY session or a preview link";
-const VOLUMES: &str = "there are no volumes here; a snapshot keeps what is on a sandbox's disk, and sandboxes can be forked";
+const VOLUMES: &str = "volumes are managed by Cove's own API and tools (cove volume); a sandbox made from a snapshot mounts those of the snapshot";
 const SECRETS: &str = "there is no vault of secrets here yet; pass values as env_vars";
 const WARM: &str = "there are no warm pools to manage here: sandboxes start within milliseconds";
 const BUILDS: &str = "images are not built here: name one that is on the server, run commands in a sandbox and take a snapshot of it";

@@ -96,7 +96,7 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
         (body.spot == Some(true), "spot: nothing is evicted here"),
         (
             asked(&body.volumes),
-            "volumes: there are none here; snapshots keep what is on disk",
+            "volumes: cannot be named here; make the sandbox with Cove's own API, or from a snapshot whose volumes it is to mount",
         ),
         (
             asked(&body.secrets),

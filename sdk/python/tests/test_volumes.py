@@ -51,3 +51,19 @@ def test_files_and_copies_need_no_sandbox(volume: Volume) -> None:
         copy.write("/x", "")
     assert copy.id in [each.id for each in Volume.list()]
     copy.delete()
+
+
+def test_nothing_is_changed_through_links_that_lead_out(volume: Volume) -> None:
+    with Sandbox(volumes={"/data": volume}) as sandbox:
+        sandbox.run("mkdir /data/in && ln -s in /data/near && ln -s / /data/out && ln -s ../.. /data/in/up", check=True)
+    assert volume.write("/near/file", "kept") == 4
+    assert volume.read("/in/file") == "kept"
+    for path in ("/out/file", "/in/up/file", "/near/up/volume/file"):
+        with pytest.raises(cove.ApiError, match="out of the volume"):
+            volume.write(path, "lost")
+        with pytest.raises(cove.ApiError, match="out of the volume"):
+            volume.mkdir(path)
+    with pytest.raises(cove.ApiError, match="out of the volume"):
+        volume.move("/in/file", "/out/file")
+    # The link itself is the volume's own.
+    volume.remove("/out")

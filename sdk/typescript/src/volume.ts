@@ -136,6 +136,11 @@ export function mounts(volumes: Readonly<Record<string, Mounted>> | undefined): 
   if (volumes === undefined) return undefined;
   return Object.entries(volumes).map(([path, what]) => {
     const given = typeof what === "string" || what instanceof Volume ? { volume: what } : what;
+    // A name that is not known, such as read_only, must not mount it for writing.
+    const unknown = Object.keys(given).find((key) => key !== "volume" && key !== "readOnly");
+    if (unknown !== undefined) {
+      throw new CoveError(`volumes: a mount has no ${JSON.stringify(unknown)}, only volume and readOnly`);
+    }
     const volume = given.volume instanceof Volume ? given.volume.id : given.volume;
     return { volume, path, read_only: given.readOnly || undefined };
   });

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 
 import { InUseError, PathNotFoundError, Sandbox, Volume } from "../src/index.js";
+import { type Mounted, mounts } from "../src/volume.js";
 import { SMALL } from "./small.js";
 
 function name(): string {
@@ -11,6 +12,14 @@ function name(): string {
 }
 
 describe("volumes", () => {
+  test("are not mounted by options that nobody knows", () => {
+    const wrong = { volume: "data", read_only: true } as unknown as Mounted;
+    assert.throws(() => mounts({ "/data": wrong }), /read_only/);
+    assert.deepEqual(mounts({ "/data": { volume: "data", readOnly: true } }), [
+      { volume: "data", path: "/data", read_only: true },
+    ]);
+  });
+
   test("outlive the sandboxes that share them", async () => {
     const volume = await Volume.create(name(), { size: "64M" });
     try {

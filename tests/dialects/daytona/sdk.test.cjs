@@ -64,7 +64,7 @@ async function main() {
     assert.equal(box.state, "stopped");
     await box.start();
     assert.equal(box.state, "started");
-    await assert.rejects(client.volume.list(), /no volumes/);
+    await assert.rejects(client.volume.list(), /volumes are managed/);
     await assert.rejects(client.get("there-is-none"), DaytonaNotFoundError);
   } finally {
     await box.delete();

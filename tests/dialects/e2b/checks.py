@@ -709,7 +709,7 @@ def templates_are_not_built(sdk):
 
 
 @refused(
-    "Cove has no volumes",
+    "volumes are managed by Cove's own API",
     "Volume.create",
     "Volume.connect",
     "Volume.destroy",

@@ -287,7 +287,7 @@ refuses(
 );
 
 refuses(
-  "Cove has no volumes",
+  "volumes are managed by Cove's own API",
   ["create", "connect", "getInfo", "list", "destroy", "makeDir", "exists", "updateMetadata", "readFile", "writeFile", "remove"].map((name) => `Volume.${name}`),
   async function volumesAreNotThere() {
     await raises("VolumeError", () => e2b.Volume.create("mine"), "volumes");

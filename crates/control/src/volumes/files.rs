@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cove_model::{HostId, VolumeId};
-use cove_protocol::client::{Connect, Guest, Stream};
+use cove_protocol::client::{Connect, Guest, GuestError, Stream};
+use cove_protocol::message::{FileType, PathRequest};
 use cove_runner_api::VOLUME_FILES;
 use cove_store::{Scope, VolumeRecord};
 
@@ -15,9 +16,15 @@ use crate::error::{ControlError, ErrorCode};
 use crate::guest::GuestAction;
 use crate::principal::Principal;
 
+/// Links that one path may lead over, and parts that it may have with them.
+const LINKS_MAX: usize = 40;
+const PARTS_MAX: usize = 1024;
+
 /// A volume's files, opened for one caller.
 pub struct VolumeAccess {
     guest: Guest,
+    /// The same guest, for looks that are no call of the caller's and stay out of the audit trail.
+    looks: Guest,
     volume: VolumeRecord,
 }
 
@@ -38,6 +45,48 @@ impl VolumeAccess {
         Ok(format!("{VOLUME_FILES}{path}"))
     }
 
+    /// Refuses to change what is not in the volume: links may lead out of it, into the tree of the guest itself, where
+    /// the change would be gone with the guest.
+    pub async fn check_inside(&self, path: &str) -> Result<(), ControlError> {
+        let mut links = 0;
+        let mut reached: Vec<String> = Vec::new();
+        let mut ahead: Vec<String> = parts_of(Self::outside(path));
+        while let Some(part) = ahead.pop() {
+            if part == ".." {
+                if reached.pop().is_none() {
+                    return Err(leads_out(path));
+                }
+                continue;
+            }
+            reached.push(part);
+            let request = PathRequest {
+                path: format!("{VOLUME_FILES}/{}", reached.join("/")),
+                user: String::new(),
+                follow: false,
+            };
+            let found = match self.looks.stat(request).await {
+                Ok(found) => found,
+                // What is not there is made inside, or refused by the call itself.
+                Err(GuestError::Refused { .. }) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            if found.r#type() != FileType::Symlink {
+                continue;
+            }
+            links += 1;
+            let target = &found.symlink_target;
+            if target.starts_with('/') || links > LINKS_MAX {
+                return Err(leads_out(path));
+            }
+            reached.pop();
+            ahead.extend(parts_of(target));
+            if ahead.len() > PARTS_MAX {
+                return Err(leads_out(path));
+            }
+        }
+        Ok(())
+    }
+
     /// The opposite, for what the guest says.
     pub fn outside(path: &str) -> &str {
         match path.strip_prefix(VOLUME_FILES) {
@@ -46,6 +95,21 @@ impl VolumeAccess {
             None => path,
         }
     }
+}
+
+/// Of a path, the first one last.
+fn parts_of(path: &str) -> Vec<String> {
+    let parts = path.rsplit('/');
+    let parts = parts.filter(|part| !part.is_empty() && *part != ".");
+    parts.map(str::to_owned).collect()
+}
+
+fn leads_out(path: &str) -> ControlError {
+    let path = VolumeAccess::outside(path);
+    ControlError::invalid(format!(
+        "path: links on the way to {path} lead out of the volume"
+    ))
+    .hint("only links with relative targets inside the volume can be written through")
 }
 
 /// The name audit records use, for those calls that change something.
@@ -114,11 +178,29 @@ impl Control {
     ) -> Result<VolumeAccess, ControlError> {
         principal.require(Scope::Use)?;
         let volume = self.find_volume(principal, which).await?;
-        let guest = Guest::new(Arc::new(ThroughRunner {
-            control: self.clone(),
-            host: volume.host.clone(),
-            id: volume.id.clone(),
-        }));
-        Ok(VolumeAccess { guest, volume })
+        let guest = || {
+            Guest::new(Arc::new(ThroughRunner {
+                control: self.clone(),
+                host: volume.host.clone(),
+                id: volume.id.clone(),
+            }))
+        };
+        Ok(VolumeAccess {
+            guest: guest(),
+            looks: guest(),
+            volume,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_from_the_back_without_empty_ones() {
+        assert_eq!(parts_of("/a/./b//c/"), ["c", "b", "a"]);
+        assert_eq!(parts_of("../x"), ["x", ".."]);
+        assert!(parts_of("/").is_empty());
     }
 }

@@ -290,6 +290,7 @@ pub async fn write_at(
     let owner = owner(query.owner)?;
     let _slot = transfer(&app, &caller)?;
     let access = place.reach(&app, &caller, GuestAction::FileWrite).await?;
+    access.check_inside(&path).await?;
     let request = message::WriteFile {
         path,
         user: access.user(query.user)?,

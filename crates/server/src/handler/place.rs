@@ -67,6 +67,22 @@ impl Reached {
         super::files::user_or(default, asked)
     }
 
+    /// Refuses to change what only links of a volume lead to, and what is not in it.
+    pub async fn check_inside(&self, path: &str) -> Result<(), Failure> {
+        match self {
+            Self::Sandbox(_) => Ok(()),
+            Self::Volume(access) => Ok(access.check_inside(path).await?),
+        }
+    }
+
+    /// The same for a call that is about the name itself and does not follow it.
+    pub async fn check_name_inside(&self, path: &str) -> Result<(), Failure> {
+        match path.trim_end_matches('/').rsplit_once('/') {
+            Some((above, _)) => self.check_inside(above).await,
+            None => Ok(()),
+        }
+    }
+
     pub fn shown(&self, file: message::FileInfo) -> FileInfo {
         let mut shown = convert::file(file);
         if let Self::Volume(_) = self {

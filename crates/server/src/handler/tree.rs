@@ -149,6 +149,7 @@ pub async fn mkdir_at(app: App, caller: Caller, body: MakeDirectory, place: Plac
     let path = place.path(body.path)?;
     let mode = mode(body.mode.as_deref())?;
     let access = place.reach(&app, &caller, GuestAction::FileMkdir).await?;
+    access.check_inside(&path).await?;
     let user = access.user(body.user)?;
     let request = MakeDir {
         path,
@@ -174,6 +175,9 @@ pub async fn rename(
 pub async fn rename_at(app: App, caller: Caller, body: MoveFile, place: Place) -> Answer {
     let (from, to) = (place.path(body.from)?, place.path(body.to)?);
     let access = place.reach(&app, &caller, GuestAction::FileMove).await?;
+    for path in [&from, &to] {
+        access.check_name_inside(path).await?;
+    }
     let user = access.user(body.user)?;
     let request = Move {
         from,
@@ -206,6 +210,7 @@ pub async fn chmod_at(app: App, caller: Caller, body: ChangeMode, place: Place) 
     let access = place
         .reach(&app, &caller, GuestAction::FileAttributes)
         .await?;
+    access.check_inside(&path).await?;
     let user = access.user(body.user)?;
     let request = SetAttributes {
         path,
@@ -230,6 +235,7 @@ pub async fn remove(
 pub async fn remove_at(app: App, caller: Caller, query: RemoveFile, place: Place) -> Answer {
     let path = place.path(query.path)?;
     let access = place.reach(&app, &caller, GuestAction::FileRemove).await?;
+    access.check_name_inside(&path).await?;
     let user = access.user(query.user)?;
     let request = Remove {
         path,
