@@ -118,8 +118,8 @@ struct Inner {
     in_use: InUse,
     audit: audit::AuditLog,
     identity: identity::IdentityKeys,
-    /// Held while hosts are told of an organisation's secrets: what they hear last is what the database says.
-    secrets: tokio::sync::Mutex<()>,
+    /// Who tells which host of which organisation's secrets.
+    secrets: secrets::Telling,
     visits: Arc<metadata::Visits>,
     /// Default images that are being prepared, and those that failed.
     preparing: images::Preparing,
@@ -172,7 +172,7 @@ impl Control {
             callers: Callers::default(),
             in_use: InUse::default(),
             identity: identity::IdentityKeys::default(),
-            secrets: tokio::sync::Mutex::default(),
+            secrets: secrets::Telling::default(),
             visits: Arc::default(),
             preparing: images::Preparing::default(),
             listeners: listeners::Listeners::default(),

@@ -18,8 +18,10 @@ use crate::principal::Principal;
 const TRIES_MAX: u32 = 4;
 
 mod given;
+mod telling;
 
 pub(crate) use given::{Furnished, Inside};
+pub(crate) use telling::Telling;
 
 /// A secret to be kept. Its value is not shown, not even when this is printed.
 #[derive(Clone)]
@@ -186,23 +188,46 @@ impl Control {
         .await
     }
 
+    /// Rows that cannot be wrapped anew do not keep the others from it; they are told together at the end.
     async fn try_rotate_secret_keys(&self, principal: &Principal) -> Result<u64, ControlError> {
         principal.require_operator()?;
         let host = self.choose_host(None)?;
         let runner = self.runner(&host).await?;
-        let mut count = 0;
+        let (mut count, mut failed) = (0, Vec::new());
         for keys in self.store().all_secret_keys().await? {
             let org = keys.org.clone();
-            let wrapped = runner.rewrap_secret_keys(keys).await?;
-            if wrapped.org != org {
-                return Err(ControlError::new(
-                    ErrorCode::Internal,
-                    "the host answered with keys of another organisation",
-                ));
+            let rewrapped = async {
+                let wrapped = runner.rewrap_secret_keys(keys).await?;
+                if wrapped.org != org {
+                    return Err(ControlError::new(
+                        ErrorCode::Internal,
+                        "the host answered with keys of another organisation",
+                    ));
+                }
+                Ok(self.store().rewrap_secret_keys(&wrapped).await?)
+            };
+            match rewrapped.await {
+                Ok(_) => {
+                    count += 1;
+                    // Hosts would start a terminator with what the old key wrapped, which may soon be gone.
+                    self.spread_secrets(&org).await;
+                }
+                Err(error) => {
+                    tracing::error!(%org, %error, "cannot wrap the keys of an organisation anew");
+                    failed.push(format!("{org}: {}", error.message));
+                }
             }
-            self.store().rewrap_secret_keys(&wrapped).await?;
-            count += 1;
         }
-        Ok(count)
+        match failed.first() {
+            None => Ok(count),
+            Some(first) => Err(ControlError::new(
+                ErrorCode::Internal,
+                format!(
+                    "{count} organisations were rewrapped, {} were not; the first: {first}",
+                    failed.len()
+                ),
+            )
+            .hint("keep the old lines of the host key file; the log names all of them")),
+        }
     }
 }

@@ -2,25 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
+use cove_model::secret::SecretGrant;
 use cove_model::{OrgId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{ErrorCode as GuestCode, ReadFile, WriteFile};
-use cove_runner_api::SecretUseReport;
-use cove_store::{PageRequest, SandboxRecord, SecretUsage};
+use cove_store::SandboxRecord;
 use parking_lot::Mutex;
-use time::OffsetDateTime;
 
 use crate::Control;
-use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 
-/// How long a host that does not answer is asked again to take a secret back.
-const RETRY: Duration = Duration::from_millis(200);
 /// The bundles of certificates that programs look at: Debian's and Alpine's, Fedora's.
 const BUNDLES: [&str; 2] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -127,94 +121,21 @@ impl Control {
         Ok(())
     }
 
-    /// Tells a host all secrets of an organisation as they are now, one such call after another.
-    async fn tell_secrets(&self, org: &OrgId, host: &Host) -> Result<(), ControlError> {
-        let _turn = self.0.secrets.lock().await;
-        let Some(keys) = self.store().secret_keys(org).await? else {
-            return Ok(());
-        };
-        self.tell_secrets_of(keys, host).await
-    }
-
-    async fn tell_secrets_of(&self, keys: OrgKeys, host: &Host) -> Result<(), ControlError> {
-        let mut secrets = Vec::new();
-        let mut page = PageRequest::default();
-        loop {
-            let found = self.store().secrets(&keys.org, &page).await?;
-            secrets.extend(found.items.into_iter().map(|secret| SealedSecret {
-                id: secret.id,
-                name: secret.name,
-                version: secret.version,
-                binding: secret.binding,
-                sealed: secret.sealed,
-            }));
-            match found.next_cursor {
-                Some(cursor) => page.cursor = Some(cursor),
-                None => break,
+    /// What of a sandbox's secrets a copy of it can have: not those that were removed, and not those whose hosts the
+    /// policy does not list any more.
+    pub(crate) async fn inherited_secrets(
+        &self,
+        org: &OrgId,
+        spec: &SandboxSpec,
+    ) -> Result<Vec<SecretGrant>, ControlError> {
+        let mut kept = Vec::new();
+        for grant in &spec.secrets {
+            let found = self.store().secret(org, &grant.name).await?;
+            if found.is_some_and(|it| it.binding.unreachable_in(&spec.network).is_none()) {
+                kept.push(grant.clone());
             }
         }
-        let runner = host.runner().await?;
-        Ok(runner.set_secrets(OrgSecrets { keys, secrets }).await?)
-    }
-
-    /// Every host hears of a change before its caller does. One that does not answer is told until it has heard, or
-    /// until it is another process, which asks for everything.
-    pub(super) async fn spread_secrets(&self, org: &OrgId) {
-        for host in self.hosts() {
-            let Err(error) = self.tell_secrets(org, host).await else {
-                continue;
-            };
-            tracing::warn!(%error, host = %host.id, "a host did not hear of a change of secrets; telling it again");
-            let (control, org, host) = (self.clone(), org.clone(), Arc::clone(host));
-            self.0.tasks.changes.spawn(async move {
-                let closing = control.0.tasks.closing.clone();
-                loop {
-                    tokio::select! {
-                        () = closing.cancelled() => return,
-                        () = tokio::time::sleep(RETRY) => {}
-                    }
-                    if control.tell_secrets(&org, &host).await.is_ok() {
-                        return;
-                    }
-                }
-            });
-        }
-    }
-
-    /// Collects what was used on a host, and tells a runner that has just begun about all secrets.
-    pub(crate) async fn tend_secrets(&self, host: &Host) -> Result<(), ControlError> {
-        let told = host.runner().await?.secret_uses().await?;
-        if *host.secrets_life.lock() != told.life {
-            for keys in self.store().all_secret_keys().await? {
-                let _turn = self.0.secrets.lock().await;
-                self.tell_secrets_of(keys, host).await?;
-            }
-            host.secrets_life.lock().clone_from(&told.life);
-        }
-        self.note_uses(told.uses).await
-    }
-
-    async fn note_uses(&self, uses: Vec<SecretUseReport>) -> Result<(), ControlError> {
-        let mut by_org: BTreeMap<OrgId, Vec<SecretUsage>> = BTreeMap::new();
-        for report in uses {
-            let nanos = i128::from(report.last_used_ms) * 1_000_000;
-            let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);
-            by_org.entry(report.org).or_default().push(SecretUsage {
-                secret: report.secret,
-                sandbox: report.sandbox,
-                count: report.count,
-                last_used_at: at.unwrap_or_else(|_| self.now()),
-            });
-        }
-        for (org, uses) in by_org {
-            self.store().note_secret_uses(&org, &uses).await?;
-            for used in uses {
-                let mut operation = Operation::new("secret.use", used.secret.as_str());
-                operation.detail = Some(format!("{} times by {}", used.count, used.sandbox));
-                self.record_own(&org, operation, "ok").await;
-            }
-        }
-        Ok(())
+        Ok(kept)
     }
 
     /// What is inside a sandbox for its secrets, put there first where this process has not seen to it: the

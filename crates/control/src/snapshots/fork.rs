@@ -111,10 +111,11 @@ impl Control {
         let parent = self.reread_any(&found.id, which).await?;
         let parent = self.settled(&parent).await?;
         require_settled(&parent, "fork")?;
-        let spec = match request.by_itself {
+        let mut spec = match request.by_itself {
             true => self.restrain(&parent)?,
             false => parent.spec.clone(),
         };
+        spec.secrets = self.inherited_secrets(&parent.org, &spec).await?;
         let wish = Wish {
             kind: SnapshotKind::Fork,
             memory: request.memory,
@@ -146,6 +147,7 @@ impl Control {
             }
             identity.grants.clear();
         }
+        spec.secrets.clear();
         spec.lifecycle.max_lifetime_s = match self.lifetime_left(parent) {
             Some(0) => {
                 return Err(ControlError::new(

@@ -47,6 +47,11 @@ pub(super) struct One {
 pub(super) struct World {
     /// What control told of each organisation's secrets.
     pub secrets: BTreeMap<cove_model::OrgId, cove_model::secret::OrgSecrets>,
+    /// What hearing of secrets fails with.
+    pub secrets_fault: Option<RunnerError>,
+    /// Whose secrets are not taken until it is closed, and whether somebody waits for that.
+    pub secrets_held: Option<(cove_model::OrgId, Arc<tokio::sync::Semaphore>)>,
+    pub secrets_waited: bool,
     /// What is told to whoever asks next.
     pub secret_uses: Vec<cove_runner_api::SecretUseReport>,
     pub sandboxes: BTreeMap<SandboxId, One>,

@@ -1,9 +1,9 @@
 //! Secrets in sandboxes: who may hold one, and what hosts hear.
 
-use cove_control::{CreateSandbox, ErrorCode, SandboxPatch, SetSecret, Zeroizing};
+use cove_control::{CreateSandbox, ErrorCode, ForkRequest, SandboxPatch, SetSecret, Zeroizing};
 use cove_model::secret::{SecretBinding, SecretGrant};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxSpec};
-use cove_runner_api::SecretUseReport;
+use cove_runner_api::{RunnerError, SecretUseReport};
 
 use crate::support::{Plane, named, wait};
 
@@ -93,13 +93,116 @@ async fn a_sandbox_holds_secrets_of_its_organisation_whose_hosts_it_reaches() {
         .create(root, holding("g", "github", reaches()))
         .await
         .unwrap();
-    // Nor can a later policy close what a secret is bound to.
-    let patch = SandboxPatch {
-        network: Some(listed(&["b.example"])),
+}
+
+#[tokio::test]
+async fn a_sandbox_that_holds_a_secret_can_always_be_shut_off() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
+    let spec = holding("box", "github", listed(&["api.example", "b.example"]));
+    plane.create(root, spec).await.unwrap();
+    let narrow = |network| SandboxPatch {
+        network: Some(network),
         ..SandboxPatch::default()
     };
-    let refused = control.update_sandbox(root, "g", patch).await.unwrap_err();
-    assert_eq!(refused.code, ErrorCode::InvalidRequest);
+    let forked = control.fork_sandbox(root, "box", ForkRequest::default());
+    let copy = forked.await.unwrap().remove(0).unwrap();
+    assert_eq!(copy.spec.secrets.len(), 1);
+    // Without the host that the secret is bound to, and without any.
+    for network in [listed(&["b.example"]), NetworkPolicy::default()] {
+        let patch = narrow(network.clone());
+        let changed = control.update_sandbox(root, "box", patch).await.unwrap();
+        assert_eq!(changed.spec.network, network);
+    }
+    let forked = control.fork_sandbox(root, "box", ForkRequest::default());
+    let copy = forked.await.unwrap().remove(0).unwrap();
+    assert_eq!(copy.spec.secrets, [], "its hosts are not reached any more");
+    let patch = narrow(listed(&["api.example"]));
+    control.update_sandbox(root, "box", patch).await.unwrap();
+    // Nor does a secret that was removed keep anything from being changed or copied.
+    control.remove_secret(root, "github").await.unwrap();
+    let patch = narrow(NetworkPolicy::default());
+    control.update_sandbox(root, "box", patch).await.unwrap();
+    let forked = control.fork_sandbox(root, "box", ForkRequest::default());
+    let copy = forked.await.unwrap().remove(0).unwrap();
+    assert_eq!(copy.spec.secrets, []);
+}
+
+#[tokio::test]
+async fn a_copy_that_a_sandbox_makes_of_itself_holds_no_secrets() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
+    let spec = holding("box", "github", listed(&["api.example"]));
+    plane.create(root, spec).await.unwrap();
+    let request = ForkRequest {
+        by_itself: true,
+        ..ForkRequest::default()
+    };
+    let forked = control.fork_sandbox(root, "box", request).await.unwrap();
+    let copy = forked.into_iter().next().unwrap().unwrap();
+    assert_eq!(copy.spec.secrets, []);
+}
+
+#[tokio::test]
+async fn an_organisation_does_not_wait_for_another_ones_change() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    let theirs = plane.tenant("others", None).await;
+    control
+        .set_secret(&theirs, set("gitlab", "api.example"))
+        .await
+        .unwrap();
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
+    let stuck = plane.runner.hold_secrets(&theirs.org);
+    let removing = {
+        let (control, theirs) = (control.clone(), theirs.clone());
+        tokio::spawn(async move { control.remove_secret(&theirs, "gitlab").await })
+    };
+    wait(|| async { plane.runner.waits_for_secrets().then_some(()) }).await;
+    control.remove_secret(root, "github").await.unwrap();
+    assert_eq!(plane.runner.known_secrets(&root.org), []);
+    drop(stuck);
+    removing.await.unwrap().unwrap();
+    assert_eq!(plane.runner.known_secrets(&theirs.org), []);
+}
+
+#[tokio::test]
+async fn a_host_without_a_network_is_not_told_again() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    plane.runner.refuse_secrets(Some(RunnerError::Unsupported {
+        message: "no network".into(),
+    }));
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
+    assert_eq!(control.hosts_told_again(), 0);
+    plane.runner.refuse_secrets(Some(RunnerError::Internal {
+        message: "broken".into(),
+    }));
+    for _ in 0..3 {
+        control
+            .set_secret(root, set("github", "api.example"))
+            .await
+            .unwrap();
+    }
+    assert_eq!(control.hosts_told_again(), 1, "one task for all changes");
+    plane.runner.refuse_secrets(None);
+    wait(|| async { (control.hosts_told_again() == 0).then_some(()) }).await;
+    let known = plane.runner.known_secrets(&root.org);
+    assert_eq!(known[0].version, 4);
 }
 
 #[tokio::test]
@@ -109,7 +212,10 @@ async fn hosts_hear_of_secrets_before_a_sandbox_holds_them_and_of_every_change()
     let known = || {
         let known = plane.runner.known_secrets(&root.org);
         let of = |secret: &cove_model::secret::SealedSecret| (secret.name.clone(), secret.version);
-        known.iter().map(of).collect::<Vec<_>>()
+        // Secrets that were made in the same moment come in any order.
+        let mut known: Vec<_> = known.iter().map(of).collect();
+        known.sort();
+        known
     };
     control
         .set_secret(root, set("github", "api.example"))

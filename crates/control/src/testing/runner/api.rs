@@ -1,5 +1,6 @@
 //! What the host in memory answers to control.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ use cove_runner_api::{
     RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport, SecretUses,
     SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
+use tokio::sync::Semaphore;
 
 use super::{GuestKind, MemoryRunner, answer, missing};
 use crate::testing::Call;
@@ -35,6 +37,24 @@ impl MemoryRunner {
         self.world().secrets.clear();
     }
 
+    /// What it answers when it is told of secrets.
+    pub fn refuse_secrets(&self, fault: Option<RunnerError>) {
+        self.world().secrets_fault = fault;
+    }
+
+    /// Whoever tells it of this organisation's secrets waits, until what this answers is dropped.
+    pub fn hold_secrets(&self, org: &OrgId) -> HeldSecrets {
+        let gate = Arc::new(Semaphore::new(0));
+        let mut world = self.world();
+        world.secrets_held = Some((org.clone(), Arc::clone(&gate)));
+        world.secrets_waited = false;
+        HeldSecrets(gate)
+    }
+
+    pub fn waits_for_secrets(&self) -> bool {
+        self.world().secrets_waited
+    }
+
     /// Told to whoever asks next.
     pub fn report_use(&self, used: SecretUseReport) {
         self.world().secret_uses.push(used);
@@ -48,6 +68,14 @@ impl MemoryRunner {
             "a5".repeat(32)
         );
         cove_vault::HostKeys::from_command(&["sh".into(), "-c".into(), lines])
+    }
+}
+
+pub struct HeldSecrets(Arc<Semaphore>);
+
+impl Drop for HeldSecrets {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -472,6 +500,20 @@ impl RunnerApi for MemoryRunner {
     async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
         self.reached()?;
         let org = secrets.keys.org.clone();
+        let held = {
+            let mut world = self.world();
+            if let Some(fault) = world.secrets_fault.clone() {
+                return Err(fault);
+            }
+            let held = world.secrets_held.clone();
+            let held = held.filter(|(whose, gate)| *whose == org && !gate.is_closed());
+            world.secrets_waited |= held.is_some();
+            held
+        };
+        if let Some((_, gate)) = held {
+            // Closed, not filled.
+            let _ = gate.acquire().await;
+        }
         self.world().secrets.insert(org, secrets);
         Ok(())
     }

@@ -1,0 +1,228 @@
+//! What hosts are told of secrets, and what they tell of their use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
+use cove_model::{HostId, OrgId};
+use cove_runner_api::SecretUseReport;
+use cove_store::{PageRequest, SecretUsage};
+use parking_lot::Mutex;
+use time::OffsetDateTime;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::Control;
+use crate::audit::Operation;
+use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
+
+/// How soon a host that did not hear of a change is told again, and how seldom in the end.
+const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Uses that wait for the database; later ones are lost, with a line in the log.
+const UNWRITTEN_MAX: usize = 65_536;
+
+type Told = (OrgId, HostId);
+
+/// One caller at a time tells a host of an organisation's secrets, so that what it hears last is what the database
+/// says. Organisations do not wait for each other.
+#[derive(Default)]
+pub(crate) struct Telling {
+    turns: Mutex<HashMap<Told, Weak<tokio::sync::Mutex<()>>>>,
+    /// Those that are told again, with how many changes they missed meanwhile.
+    again: Mutex<HashMap<Told, u64>>,
+    /// Uses that the database did not take. They are told once.
+    unwritten: Mutex<Vec<(OrgId, SecretUsage)>>,
+}
+
+impl Telling {
+    async fn turn(&self, told: Told) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock();
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            match turns.get(&told).and_then(Weak::upgrade) {
+                Some(turn) => turn,
+                None => {
+                    let turn = Arc::default();
+                    turns.insert(told, Arc::downgrade(&turn));
+                    turn
+                }
+            }
+        };
+        turn.lock_owned().await
+    }
+
+    /// For the next time.
+    fn keep(&self, org: &OrgId, uses: Vec<SecretUsage>) {
+        let mut unwritten = self.unwritten.lock();
+        let room = UNWRITTEN_MAX.saturating_sub(unwritten.len());
+        if uses.len() > room {
+            tracing::error!(%org, lost = uses.len() - room, "uses of secrets are lost: the database does not take them");
+        }
+        unwritten.extend(uses.into_iter().take(room).map(|used| (org.clone(), used)));
+    }
+
+    /// `false` when somebody tells it again already.
+    fn missed(&self, told: &Told) -> bool {
+        let mut again = self.again.lock();
+        match again.get_mut(told) {
+            Some(missed) => {
+                *missed += 1;
+                false
+            }
+            None => {
+                again.insert(told.clone(), 0);
+                true
+            }
+        }
+    }
+
+    fn missing(&self, told: &Told) -> u64 {
+        self.again.lock().get(told).copied().unwrap_or(0)
+    }
+
+    /// `false` when another change was missed since there were `missing`.
+    fn caught_up(&self, told: &Told, missing: u64) -> bool {
+        let mut again = self.again.lock();
+        let done = again.get(told).is_none_or(|now| *now == missing);
+        if done {
+            again.remove(told);
+        }
+        done
+    }
+}
+
+/// A host that never can: one without a network has no use for secrets.
+fn is_final(error: &ControlError) -> bool {
+    error.code == ErrorCode::Unsupported
+}
+
+#[cfg(feature = "testing")]
+impl Control {
+    /// How many hosts and organisations are told again.
+    pub fn hosts_told_again(&self) -> usize {
+        self.0.secrets.again.lock().len()
+    }
+}
+
+impl Control {
+    /// Tells a host all secrets of an organisation as they are now, one such call after another.
+    pub(super) async fn tell_secrets(&self, org: &OrgId, host: &Host) -> Result<(), ControlError> {
+        let told = (org.clone(), host.id.clone());
+        let _turn = self.0.secrets.turn(told).await;
+        let Some(keys) = self.store().secret_keys(org).await? else {
+            return Ok(());
+        };
+        self.tell_secrets_of(keys, host).await
+    }
+
+    async fn tell_secrets_of(&self, keys: OrgKeys, host: &Host) -> Result<(), ControlError> {
+        let mut secrets = Vec::new();
+        let mut page = PageRequest::default();
+        loop {
+            let found = self.store().secrets(&keys.org, &page).await?;
+            secrets.extend(found.items.into_iter().map(|secret| SealedSecret {
+                id: secret.id,
+                name: secret.name,
+                version: secret.version,
+                binding: secret.binding,
+                sealed: secret.sealed,
+            }));
+            match found.next_cursor {
+                Some(cursor) => page.cursor = Some(cursor),
+                None => break,
+            }
+        }
+        let runner = host.runner().await?;
+        Ok(runner.set_secrets(OrgSecrets { keys, secrets }).await?)
+    }
+
+    /// Every host hears of a change before its caller does. One that does not answer is told until it has heard, or
+    /// until it is another process, which asks for everything.
+    pub(super) async fn spread_secrets(&self, org: &OrgId) {
+        for host in self.hosts() {
+            self.tell_or_repeat(org, host).await;
+        }
+    }
+
+    async fn tell_or_repeat(&self, org: &OrgId, host: &Arc<Host>) {
+        match self.tell_secrets(org, host).await {
+            Ok(()) => return,
+            Err(error) if is_final(&error) => {
+                tracing::debug!(%error, host = %host.id, "a host cannot use secrets");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, %org, host = %host.id, "a host did not hear of a change of secrets; telling it again");
+            }
+        }
+        let told = (org.clone(), host.id.clone());
+        if !self.0.secrets.missed(&told) {
+            return;
+        }
+        let (control, host) = (self.clone(), Arc::clone(host));
+        self.0.tasks.changes.spawn(async move {
+            let closing = control.0.tasks.closing.clone();
+            let mut pause = RETRY;
+            loop {
+                tokio::select! {
+                    () = closing.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let missing = control.0.secrets.missing(&told);
+                let heard = match control.tell_secrets(&told.0, &host).await {
+                    Ok(()) => true,
+                    Err(error) => is_final(&error),
+                };
+                if heard && control.0.secrets.caught_up(&told, missing) {
+                    return;
+                }
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+        });
+    }
+
+    /// Collects what was used on a host, and tells a runner that has just begun about all secrets.
+    pub(crate) async fn tend_secrets(&self, host: &Arc<Host>) -> Result<(), ControlError> {
+        let told = host.runner().await?.secret_uses().await?;
+        if *host.secrets_life.lock() != told.life {
+            for keys in self.store().all_secret_keys().await? {
+                self.tell_or_repeat(&keys.org, host).await;
+            }
+            host.secrets_life.lock().clone_from(&told.life);
+        }
+        self.note_uses(told.uses).await
+    }
+
+    async fn note_uses(&self, uses: Vec<SecretUseReport>) -> Result<(), ControlError> {
+        let mut by_org: BTreeMap<OrgId, Vec<SecretUsage>> = BTreeMap::new();
+        for (org, used) in std::mem::take(&mut *self.0.secrets.unwritten.lock()) {
+            by_org.entry(org).or_default().push(used);
+        }
+        for report in uses {
+            let nanos = i128::from(report.last_used_ms) * 1_000_000;
+            let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);
+            by_org.entry(report.org).or_default().push(SecretUsage {
+                secret: report.secret,
+                sandbox: report.sandbox,
+                count: report.count,
+                last_used_at: at.unwrap_or_else(|_| self.now()),
+            });
+        }
+        let mut outcome = Ok(());
+        for (org, uses) in by_org {
+            if let Err(error) = self.store().note_secret_uses(&org, &uses).await {
+                outcome = Err(error.into());
+                self.0.secrets.keep(&org, uses);
+                continue;
+            }
+            for used in uses {
+                let mut operation = Operation::new("secret.use", used.secret.as_str());
+                operation.detail = Some(format!("{} times by {}", used.count, used.sandbox));
+                self.record_own(&org, operation, "ok").await;
+            }
+        }
+        outcome
+    }
+}
