@@ -1,5 +1,8 @@
 //! The host's key, the keys of organisations that it wraps, and the placeholders that sandboxes have of secrets.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use cove_gateway::host::Termination;
 use cove_model::secret::{OrgKeys, OrgSecrets, SecretHost, placeholder};
 use cove_model::{OrgId, SandboxSpec};
@@ -15,11 +18,18 @@ use crate::config::EngineConfig;
 use crate::engine::{Engine, Inner};
 use crate::error::{chain, from_isolation, internal};
 use crate::record::{Durability, Record};
+use crate::sandbox::Sandbox;
+
+/// How often, and how soon at first, a sandbox is told again of a host that one of its secrets is bound to.
+const BIND_TRIES: u32 = 8;
+const BIND_RETRY: Duration = Duration::from_millis(200);
 
 /// Where the host's key comes from. It is read when it is needed and not held in between.
 #[derive(Debug, Clone)]
 pub enum HostKeySource {
-    /// Made when it is missing.
+    /// The host's own, made when it is missing.
+    Own(std::path::PathBuf),
+    /// One that the operator named: never made, since the one they mean may only not be there yet.
     File(std::path::PathBuf),
     /// Prints it.
     Command(Vec<String>),
@@ -28,17 +38,18 @@ pub enum HostKeySource {
 impl HostKeySource {
     pub fn of(config: &EngineConfig) -> Self {
         match config.secret_key_command.is_empty() {
-            true => Self::File(match &config.secret_key_file {
-                Some(path) => path.clone(),
-                None => config.data_dir.join("secret.key"),
-            }),
+            true => match &config.secret_key_file {
+                Some(path) => Self::File(path.clone()),
+                None => Self::Own(config.data_dir.join("secret.key")),
+            },
             false => Self::Command(config.secret_key_command.clone()),
         }
     }
 
     pub(crate) fn read(&self) -> Result<HostKeys, VaultError> {
         match self {
-            Self::File(path) => HostKeys::load_or_make(path),
+            Self::Own(path) => HostKeys::load_or_make(path),
+            Self::File(path) => HostKeys::load(path),
             Self::Command(command) => HostKeys::from_command(command),
         }
     }
@@ -71,6 +82,8 @@ impl Engine {
 }
 
 impl Engine {
+    /// In force in the terminator when this returns. Where a secret was bound to another host, running sandboxes
+    /// hear of that afterwards: this does not wait for what they are busy with.
     pub(crate) async fn set_org_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError> {
         let uid = self.inner.gateway_uid()?;
         let org = secrets.keys.org.clone();
@@ -81,21 +94,11 @@ impl Engine {
             if record.placeholders.is_empty() || record.owner.as_deref() != Some(org.as_str()) {
                 continue;
             }
-            let hosts = self.inner.bound_hosts(&org, &record).await;
-            if hosts.len() == record.secret_hosts.len() {
+            if self.inner.bound_hosts(&org, &record).await.len() == record.secret_hosts.len() {
                 continue;
             }
-            // A secret is bound to another host now: connections there are terminated from here on.
-            let _operation = sandbox.operation.lock().await;
-            sandbox.update(Durability::Written, |record| record.secret_hosts = hosts)?;
-            self.inner.place_secrets(&sandbox.record()).await?;
-            if let Some(machine) = sandbox.machine() {
-                let network = sandbox.record().spec.network;
-                machine
-                    .set_network(&network)
-                    .await
-                    .map_err(from_isolation)?;
-            }
+            let (inner, org) = (Arc::clone(&self.inner), org.clone());
+            tokio::spawn(async move { inner.bind_again(&org, &sandbox).await });
         }
         Ok(())
     }
@@ -119,6 +122,42 @@ impl Inner {
             message: "this host has no network, which secrets need".into(),
         })?;
         Ok(keeper.uid())
+    }
+
+    /// A secret is bound to another host now: connections there are terminated from here on.
+    async fn bind_again(&self, org: &OrgId, sandbox: &Sandbox) {
+        let mut pause = BIND_RETRY;
+        for _ in 0..BIND_TRIES {
+            match self.try_bind(org, sandbox).await {
+                Ok(()) => return,
+                Err(error) => {
+                    let id = &sandbox.record().id;
+                    tracing::warn!(%error, sandbox = %id, "its secrets cannot be used at a new host yet");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    async fn try_bind(&self, org: &OrgId, sandbox: &Sandbox) -> Result<(), RunnerError> {
+        let _operation = sandbox.operation.lock().await;
+        let record = sandbox.record();
+        let hosts = self.bound_hosts(org, &record).await;
+        if hosts.len() == record.secret_hosts.len() {
+            return Ok(());
+        }
+        // One that does not run hears of everything when it starts.
+        if let Some(machine) = sandbox.machine() {
+            self.place_secrets(&record).await?;
+            machine
+                .set_network(&record.spec.network)
+                .await
+                .map_err(from_isolation)?;
+        }
+        // Last, so that one that failed is tried again with the next change.
+        sandbox.update(Durability::Written, |record| record.secret_hosts = hosts)?;
+        Ok(())
     }
 
     /// New placeholders for a sandbox; refused when a secret is not known or its hosts are not reached.
@@ -194,7 +233,9 @@ impl Inner {
         if let Some(keeper) = self.gatekeeper.get() {
             keeper.terminations().forget(&record.id);
         }
-        self.terminators.remove(&record.id).await;
+        if let Some(org) = org_of(record.owner.as_deref()) {
+            self.terminators.remove(&org, &record.id).await;
+        }
     }
 }
 

@@ -31,9 +31,9 @@ pub struct SecretHost {
 pub enum SecretUse {
     /// `Authorization: Bearer`.
     Bearer,
-    /// `Authorization: Basic`: as user name, as password or within either.
+    /// `Authorization: Basic`: the whole user name or the whole password.
     Basic,
-    /// In the header of this name, in lower case.
+    /// In the header of this name, in lower case: all of it, or all after one word like `Token`.
     Header(String),
     /// In the query parameter of this name.
     Query(String),
@@ -278,15 +278,25 @@ impl fmt::Display for SecretUse {
     }
 }
 
-/// Headers that say where a request goes or how long it is; a value there would change what the request is.
-const RESERVED_HEADERS: [&str; 11] = [
+/// Headers that say where a request goes or how long it is, that belong to one connection, or that the terminator
+/// sets itself; a value there would change what the request is, or be lost.
+const RESERVED_HEADERS: [&str; 20] = [
+    "accept-encoding",
     "authorization",
+    "connect-accept-encoding",
     "connection",
     "content-encoding",
     "content-length",
     "expect",
+    "grpc-accept-encoding",
     "host",
+    "http2-settings",
+    "if-range",
+    "keep-alive",
+    "proxy-authenticate",
     "proxy-authorization",
+    "proxy-connection",
+    "range",
     "te",
     "trailer",
     "transfer-encoding",
@@ -402,6 +412,9 @@ mod tests {
             "header:Content-Length",
             "header:a b",
             "header:authorization",
+            "header:Accept-Encoding",
+            "header:range",
+            "header:keep-alive",
             "query:",
             "query:a&b",
             "form:x",

@@ -14,8 +14,11 @@ use rustix::process::{Resource, getrlimit};
 
 /// Threads that encrypt.
 const WORKERS_MAX: usize = 4;
-/// Buffers of all connections are far below this.
-const MAX_ADDRESS_SPACE: u64 = 8 << 30;
+/// What guests and servers can make it hold ends here, with this process alone.
+const MAX_ADDRESS_SPACE: u64 = 1 << 30;
+/// The kernel ends it before the processes of the host, whose protection it would inherit, and after those of
+/// sandboxes.
+const OOM_SCORE: &str = "200";
 
 /// What the runtime, the allocator and sockets that are there already need. Notably absent: anything that opens a
 /// file or makes a socket or connects one, runs a program, changes an id, traces, signals or mounts.
@@ -81,6 +84,7 @@ fn run() -> io::Result<()> {
     let listener = sockets.pop().map(UnixListener::from);
     let listener = listener.ok_or_else(|| io::Error::other("the parent sent no socket"))?;
     let start: Start = call::read_blocking(&mut engine)?;
+    std::fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
     // A session of its own, so that a terminal's signals do not reach it; already a leader is fine.
     let _ = rustix::process::setsid();
     rights::limit_resources(&[

@@ -1,7 +1,9 @@
 //! The process: everything that reads what a sandbox or a server said, and everything that knows a value.
 
+mod answer;
 mod carry;
 mod certificates;
+mod heads;
 mod refusal;
 mod scrub;
 mod serve;

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,6 +23,13 @@ const KEYS_MAX: usize = 16;
 /// More than that many keys with their line ends take.
 const FILE_BYTES_MAX: u64 = 4096;
 const MODE: u32 = 0o600;
+const ROOT: u32 = 0;
+/// How long the command that prints the key may take.
+const COMMAND: Duration = Duration::from_secs(30);
+/// How often it is asked whether the command has ended, once it has printed everything.
+const COMMAND_STEP: Duration = Duration::from_millis(5);
+/// Two first uses at once in this process make one key.
+static MAKING: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 /// The first one wraps; each of them unwraps what it wrapped.
 pub struct HostKeys(Vec<HostKey>);
@@ -38,55 +48,96 @@ impl std::fmt::Debug for HostKeys {
 }
 
 impl HostKeys {
-    /// From a file of lines with 64 hexadecimal digits each, the newest first. Made when it is missing. One
-    /// that others may read is refused.
-    pub fn load_or_make(path: &Path) -> Result<Self, VaultError> {
-        let failed = |doing| {
-            move |source| VaultError::File {
-                doing,
-                path: path.display().to_string(),
-                source,
-            }
+    /// From a file of lines with 64 hexadecimal digits each, the newest first. One that is missing, that others may
+    /// read or that belongs to somebody else is refused.
+    pub fn load(path: &Path) -> Result<Self, VaultError> {
+        let failed = |source| VaultError::File {
+            doing: "read the host key",
+            path: path.display().to_string(),
+            source,
         };
-        match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make(path).map_err(failed("write the host key"))?;
-            }
-            Err(error) => return Err(failed("read the host key")(error)),
-            Ok(found) if found.is_file() && found.permissions().mode() & 0o077 == 0 => {}
-            Ok(_) => {
-                return Err(VaultError::HostKey {
-                    path: path.display().to_string(),
-                    problem: "it must be a file with mode 0600".into(),
-                });
-            }
-        }
-        let mut text = Zeroizing::new(String::new());
-        fs::File::open(path)
-            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-            .map_err(failed("read the host key"))?;
-        Self::parse(&text).map_err(|problem| VaultError::HostKey {
+        let unusable = |problem: String| VaultError::HostKey {
             path: path.display().to_string(),
             problem,
-        })
+        };
+        let named = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(unusable(
+                    "it does not exist; restore it from a backup, or make one with \
+                     `(umask 077; openssl rand -hex 32 > FILE)` if no secret was ever set"
+                        .into(),
+                ));
+            }
+            other => other.map_err(failed)?,
+        };
+        if !named.is_file() {
+            return Err(unusable("it must be a file with mode 0600".into()));
+        }
+        let file = fs::File::open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if found.ino() != named.ino() || found.dev() != named.dev() {
+            return Err(unusable("it was replaced while it was read".into()));
+        }
+        if found.mode() & 0o077 != 0 {
+            return Err(unusable("it must be a file with mode 0600".into()));
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if ![ROOT, own].contains(&found.uid()) {
+            return Err(unusable(format!(
+                "it belongs to user {}, not to root",
+                found.uid()
+            )));
+        }
+        let mut text = Zeroizing::new(String::new());
+        file.take(FILE_BYTES_MAX)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        Self::parse(&text).map_err(unusable)
+    }
+
+    /// Like [`HostKeys::load`], but made when it is missing. A file that exists is never replaced, also when two
+    /// processes make it at once: both then read the one that came first.
+    pub fn load_or_make(path: &Path) -> Result<Self, VaultError> {
+        let failed = |source| VaultError::File {
+            doing: "write the host key",
+            path: path.display().to_string(),
+            source,
+        };
+        let _making = MAKING.lock();
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                sweep(path).and_then(|()| make(path)).map_err(failed)?;
+            }
+            // It was made by a process that was killed right then.
+            Ok(found) if found.nlink() > 1 => sweep(path).map_err(failed)?,
+            _ => {}
+        }
+        Self::load(path)
     }
 
     /// From what a command prints, in the form of the file: how a key management service is asked.
     pub fn from_command(command: &[String]) -> Result<Self, VaultError> {
+        Self::from_command_within(command, COMMAND)
+    }
+
+    fn from_command_within(command: &[String], within: Duration) -> Result<Self, VaultError> {
         let failed = |problem: String| VaultError::Command { problem };
         let (program, arguments) = command
             .split_first()
             .ok_or_else(|| failed("it is empty".into()))?;
-        let output = Command::new(program)
+        let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .output()
+            .process_group(0)
+            .spawn()
             .map_err(|error| failed(format!("{program}: {error}")))?;
-        if !output.status.success() {
-            return Err(failed(format!("{program}: {}", output.status)));
+        let printed = printed(&mut child, within);
+        if printed.is_err() {
+            end(&mut child);
         }
-        let printed = Zeroizing::new(output.stdout);
+        let printed = printed.map_err(|problem| failed(format!("{program}: {problem}")))?;
         let text = std::str::from_utf8(&printed);
         let text = text.map_err(|_| failed(format!("{program} printed something else")))?;
         Self::parse(text).map_err(failed)
@@ -165,22 +216,166 @@ impl HostKey {
     }
 }
 
+/// All that a command prints, once it has ended well.
+fn printed(child: &mut Child, within: Duration) -> Result<Zeroizing<Vec<u8>>, String> {
+    let deadline = Instant::now() + within;
+    let late = || format!("it did not end within {} s", within.as_secs());
+    let stdout = child.stdout.take().ok_or("it has no output")?;
+    let (sender, receiver) = mpsc::channel();
+    // Ends with the pipe, at the latest when the command and what it started are killed.
+    std::thread::spawn(move || {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+        let read = stdout.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        // Nobody waits any more when it was late.
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    let read = receiver.recv_timeout(within).map_err(|_| late())?;
+    let bytes = read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it printed more than {FILE_BYTES_MAX} bytes"));
+    }
+    loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) if status.success() => return Ok(bytes),
+            Some(status) => return Err(status.to_string()),
+            None if Instant::now() >= deadline => return Err(late()),
+            None => std::thread::sleep(COMMAND_STEP),
+        }
+    }
+}
+
+/// The command and everything it started: it leads a process group of its own.
+fn end(child: &mut Child) {
+    if let Ok(None) = child.try_wait() {
+        let group = i32::try_from(child.id()).ok();
+        if let Some(group) = group.and_then(rustix::process::Pid::from_raw) {
+            // It may end by itself meanwhile.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = child.wait();
+    }
+}
+
 /// On disk before it is used: what it wraps is lost without it.
 fn make(path: &Path) -> io::Result<()> {
     let key = Zeroizing::new(rand::random::<[u8; KEY_BYTES]>());
     let line = Zeroizing::new(format!("{}\n", hex::encode(&key[..])));
-    let fresh = path.with_extension("new");
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    let fresh = fresh_prefix(path) + &hex::encode(rand::random::<[u8; 8]>());
+    let fresh = path.with_file_name(fresh);
+    let made = place(path, &fresh, line.as_bytes());
+    let removed = fs::remove_file(&fresh);
+    match made {
+        // Another process was first; its key counts.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
     }
+    removed?;
+    fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// How files are named that become the key at `path`.
+fn fresh_prefix(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{name}.new-")
+}
+
+/// Removes what processes left that were killed while they made the key.
+fn sweep(path: &Path) -> io::Result<()> {
+    let prefix = fresh_prefix(path);
+    for entry in fs::read_dir(path.parent().unwrap_or(Path::new("/")))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn place(path: &Path, fresh: &Path, line: &[u8]) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .create_new(true)
         .write(true)
         .mode(MODE)
-        .open(&fresh)?;
-    file.write_all(line.as_bytes())?;
+        .open(fresh)?;
+    file.write_all(line)?;
     file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    // Unlike a rename this fails when there is one already.
+    fs::hard_link(fresh, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn first_uses_at_once_make_one_key() {
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("secret.key");
+            let start = std::sync::Barrier::new(8);
+            let ids: Vec<String> = std::thread::scope(|scope| {
+                let makers: Vec<_> = (0..8)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            start.wait();
+                            HostKeys::load_or_make(&path).unwrap().newest().to_owned()
+                        })
+                    })
+                    .collect();
+                makers.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_key_that_exists_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.key");
+        let first = HostKeys::load_or_make(&path).unwrap();
+        // Another process, which did not see the file in time, and one that was killed while it made it.
+        make(&path).unwrap();
+        fs::hard_link(&path, folder.path().join("secret.key.new-1")).unwrap();
+        let again = HostKeys::load_or_make(&path).unwrap();
+        assert_eq!(first.newest(), again.newest());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_configured_key_is_never_made_and_another_users_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.key");
+        let missing = HostKeys::load(&path).unwrap_err().to_string();
+        assert!(missing.contains("does not exist"), "{missing}");
+        assert!(!path.exists());
+        HostKeys::load_or_make(&path).unwrap();
+        HostKeys::load(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(HostKeys::load(&path).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+            let refused = HostKeys::load(&path).unwrap_err().to_string();
+            assert!(refused.contains("12345"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_hangs_or_prints_without_end_is_killed() {
+        let run = |script: &str, within| {
+            let command = ["sh", "-c", script].map(str::to_owned);
+            HostKeys::from_command_within(&command, within).map(drop)
+        };
+        let short = Duration::from_millis(200);
+        for script in ["sleep 1000 & sleep 1000", "exec >&-; sleep 1000"] {
+            let late = run(script, short).unwrap_err().to_string();
+            assert!(late.contains("did not end"), "{late}");
+        }
+        let long = Duration::from_secs(100);
+        let much = run("yes 5a", long).unwrap_err().to_string();
+        assert!(much.contains("more than"), "{much}");
+        run(&format!("echo {}", "5a".repeat(32)), long).unwrap();
+    }
 }

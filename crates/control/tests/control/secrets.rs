@@ -60,7 +60,10 @@ async fn rotation_wraps_with_the_newest_host_key_and_is_the_operators() {
         .set_secret(root, set("github", CANARY, "api.example"))
         .await
         .unwrap();
+    plane.runner.forget_secrets();
     assert_eq!(control.rotate_secret_keys(root).await.unwrap(), 1);
+    // Hosts have what the new key wraps.
+    assert_eq!(plane.runner.known_secrets(&root.org).len(), 1);
     let keys = plane.store.secret_keys(&root.org).await.unwrap().unwrap();
     let host = plane.runner.host_keys().unwrap();
     assert_eq!(keys.wrapped.host_key, host.newest());

@@ -3,12 +3,16 @@
 //! What an organisation's secrets are is control's to say, anew after every start of this engine: nothing of it
 //! is kept on disk here, so that no secret that was removed meanwhile can come back. Until control has said it,
 //! connections to bound hosts are refused.
+//!
+//! Each organisation has a lock of its own, held while its process is spoken to: one that does not answer delays
+//! its own organisation and no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +20,7 @@ use cove_isolation::accounts;
 use cove_model::secret::{OrgSecrets, SecretHost};
 use cove_model::{OrgId, SandboxId};
 use cove_runner_api::SecretUseReport;
-use cove_terminator::call::{Call, Placed, PlacedGrant, Reply, Start, Used};
+use cove_terminator::call::{Call, Placed, PlacedGrant, Reply, Start, USES_MAX, Used};
 use cove_terminator::host::Process;
 use cove_vault::{OpenedKeys, Zeroizing};
 use tokio::sync::Mutex;
@@ -31,6 +35,15 @@ const ROOTS: [&str; 3] = [
     "/etc/ssl/cert.pem",
 ];
 
+/// Organisations whose secrets this host knows, and the bytes of all of them: what control says is bounded, also
+/// when somebody else speaks for it.
+const ORGS_MAX: usize = 4096;
+const SECRETS_BYTES_MAX: usize = 256 << 20;
+/// What a secret or the keys take besides their text.
+const OVERHEAD: usize = 512;
+/// Answers about uses that one question may take: more than all pairs of secrets and sandboxes on a host.
+const USES_ROUNDS: usize = 64;
+
 pub struct Terminators {
     /// Which start of this engine it is.
     pub life: String,
@@ -38,26 +51,38 @@ pub struct Terminators {
     host_cache: PathBuf,
     data_dir: PathBuf,
     extra_roots: Option<PathBuf>,
-    orgs: Mutex<HashMap<OrgId, Org>>,
+    orgs: parking_lot::Mutex<HashMap<OrgId, Known>>,
+}
+
+struct Known {
+    /// What its secrets take.
+    bytes: usize,
+    org: Arc<Mutex<Org>>,
 }
 
 /// The placeholders of one sandbox by the names of their secrets.
 pub type Placeholders = BTreeMap<String, String>;
 
+#[derive(Default)]
 struct Org {
+    secrets: Option<OrgSecrets>,
+    /// While it has sandboxes with secrets.
+    serving: Option<Serving>,
+    uses: Vec<(SandboxId, String, Used)>,
+}
+
+struct Serving {
     /// Where the gateway hands connections over, for all processes that this organisation has in turn.
     socket: String,
     listener: UnixListener,
-    secrets: Option<OrgSecrets>,
     sandboxes: HashMap<SandboxId, Placed>,
     /// Names of secrets by slot.
     names: Vec<String>,
     next: u32,
     process: Option<Process>,
-    uses: Vec<(SandboxId, String, Used)>,
 }
 
-impl Org {
+impl Serving {
     fn new() -> io::Result<Self> {
         let socket = format!(
             "cove-terminator-{}",
@@ -69,12 +94,10 @@ impl Org {
         Ok(Self {
             socket,
             listener,
-            secrets: None,
             sandboxes: HashMap::new(),
             names: Vec::new(),
             next: 0,
             process: None,
-            uses: Vec::new(),
         })
     }
 
@@ -87,17 +110,54 @@ impl Org {
         u32::try_from(slot).unwrap_or(u32::MAX)
     }
 
-    fn note_uses(&mut self, used: Vec<Used>) {
-        for used in used {
+    fn named(&self, used: Vec<Used>) -> Vec<(SandboxId, String, Used)> {
+        let named = used.into_iter().filter_map(|used| {
             let sandbox = self.sandboxes.values().find(|it| it.slot == used.sandbox);
             let name = self.names.get(used.secret as usize);
             // What the process makes up is nobody's.
-            if let (Some(sandbox), Some(name)) = (sandbox, name) {
-                let told = (sandbox.sandbox.clone(), name.clone(), used);
-                self.uses.push(told);
+            Some((sandbox?.sandbox.clone(), name?.clone(), used))
+        });
+        named.collect()
+    }
+
+    /// Everything that was used since the last time. A process that does not answer has no place any more.
+    async fn ask_uses(&mut self) -> io::Result<Vec<(SandboxId, String, Used)>> {
+        let mut all = Vec::new();
+        for _ in 0..USES_ROUNDS {
+            let Some(process) = &mut self.process else {
+                break;
+            };
+            match process.call(&Call::Uses).await {
+                Ok(Reply::Uses(used)) => {
+                    let more = used.len() == USES_MAX;
+                    all.extend(self.named(used));
+                    if !more {
+                        break;
+                    }
+                }
+                other => {
+                    self.process = None;
+                    if all.is_empty() {
+                        other?;
+                    }
+                }
             }
         }
+        Ok(all)
     }
+}
+
+fn size_of(secrets: &OrgSecrets) -> usize {
+    let OrgSecrets { keys, secrets } = secrets;
+    let keys = keys.public.len() + keys.authority.len() + keys.wrapped.bytes.len() + OVERHEAD;
+    let each = secrets
+        .iter()
+        .map(|it| it.sealed.len() + it.name.len() + OVERHEAD);
+    keys + each.sum::<usize>()
+}
+
+fn tell_refused(org: &OrgId) {
+    tracing::error!(%org, "a secret does not open; it was changed in the database");
 }
 
 impl Terminators {
@@ -108,35 +168,62 @@ impl Terminators {
             host_cache: config.host_cache.clone(),
             data_dir: config.data_dir.clone(),
             extra_roots: config.secret_roots.clone(),
-            orgs: Mutex::default(),
+            orgs: parking_lot::Mutex::default(),
         }
+    }
+
+    /// The organisation's entry, which grows to so many bytes; refused where the host would know too much.
+    fn entry(&self, org: &OrgId, bytes: Option<usize>) -> io::Result<Arc<Mutex<Org>>> {
+        let mut orgs = self.orgs.lock();
+        let before = orgs.get(org).map(|known| known.bytes);
+        if before.is_none() && orgs.len() >= ORGS_MAX {
+            return Err(io::Error::other(format!(
+                "this host knows the secrets of {ORGS_MAX} organisations, and takes no more"
+            )));
+        }
+        if let Some(bytes) = bytes {
+            let all: usize = orgs.values().map(|known| known.bytes).sum();
+            let others = all - before.unwrap_or(0);
+            if others + bytes > SECRETS_BYTES_MAX && bytes > before.unwrap_or(0) {
+                return Err(io::Error::other(format!(
+                    "the secrets of all organisations on this host take more than {} MiB",
+                    SECRETS_BYTES_MAX >> 20
+                )));
+            }
+        }
+        let known = orgs.entry(org.clone()).or_insert_with(|| Known {
+            bytes: 0,
+            org: Arc::default(),
+        });
+        known.bytes = bytes.unwrap_or(known.bytes);
+        Ok(Arc::clone(&known.org))
+    }
+
+    fn find(&self, org: &OrgId) -> Option<Arc<Mutex<Org>>> {
+        let orgs = self.orgs.lock();
+        orgs.get(org).map(|known| Arc::clone(&known.org))
     }
 
     /// All secrets of an organisation as they are now. In force when this returns.
     pub async fn set(&self, secrets: OrgSecrets, gateway_uid: u32) -> io::Result<()> {
         let org = secrets.keys.org.clone();
-        let mut orgs = self.orgs.lock().await;
-        if !orgs.contains_key(&org) {
-            orgs.insert(org.clone(), Org::new()?);
-        }
-        let Some(entry) = orgs.get_mut(&org) else {
-            return Ok(());
-        };
+        let entry = self.entry(&org, Some(size_of(&secrets)))?;
+        let mut entry = entry.lock().await;
         let same_keys = entry
             .secrets
             .as_ref()
             .is_none_or(|before| before.keys.public == secrets.keys.public);
-        if !same_keys {
-            entry.process = None;
+        if let (false, Some(serving)) = (same_keys, &mut entry.serving) {
+            serving.process = None;
         }
         let told = Call::Secrets(secrets.secrets.clone());
         entry.secrets = Some(secrets);
-        self.tell(&org, entry, told, gateway_uid).await
+        self.tell(&org, &mut entry, told, gateway_uid).await
     }
 
     /// The secrets that control last told of.
     pub async fn known(&self, org: &OrgId) -> Option<OrgSecrets> {
-        self.orgs.lock().await.get(org)?.secrets.clone()
+        self.find(org)?.lock().await.secrets.clone()
     }
 
     /// A sandbox is about to run with these placeholders; the socket that its connections are handed over at.
@@ -147,22 +234,23 @@ impl Terminators {
         placeholders: &Placeholders,
         gateway_uid: u32,
     ) -> io::Result<String> {
-        let mut orgs = self.orgs.lock().await;
-        if !orgs.contains_key(org) {
-            orgs.insert(org.clone(), Org::new()?);
-        }
-        let entry = orgs.get_mut(org).ok_or(io::ErrorKind::NotFound)?;
-        let slot = match entry.sandboxes.get(sandbox) {
+        let entry = self.entry(org, None)?;
+        let mut entry = entry.lock().await;
+        let serving = match &mut entry.serving {
+            Some(serving) => serving,
+            none => none.insert(Serving::new()?),
+        };
+        let slot = match serving.sandboxes.get(sandbox) {
             Some(placed) => placed.slot,
             None => {
-                entry.next += 1;
-                entry.next
+                serving.next += 1;
+                serving.next
             }
         };
         let grants = placeholders
             .iter()
             .map(|(secret, placeholder)| PlacedGrant {
-                slot: entry.slot(secret),
+                slot: serving.slot(secret),
                 secret: secret.clone(),
                 placeholder: placeholder.clone(),
             });
@@ -171,9 +259,9 @@ impl Terminators {
             slot,
             grants: grants.collect(),
         };
-        entry.sandboxes.insert(sandbox.clone(), placed.clone());
-        let socket = entry.socket.clone();
-        self.tell(org, entry, Call::Place(placed), gateway_uid)
+        serving.sandboxes.insert(sandbox.clone(), placed.clone());
+        let socket = serving.socket.clone();
+        self.tell(org, &mut entry, Call::Place(placed), gateway_uid)
             .await?;
         Ok(socket)
     }
@@ -190,108 +278,119 @@ impl Terminators {
         hosts
     }
 
-    /// It is gone. The process of an organisation without such sandboxes ends.
-    pub async fn remove(&self, sandbox: &SandboxId) {
-        let mut orgs = self.orgs.lock().await;
-        let holding = orgs
-            .values_mut()
-            .find(|org| org.sandboxes.contains_key(sandbox));
-        let Some(entry) = holding else {
+    /// It is gone. The process and the socket of an organisation without such sandboxes go too.
+    pub async fn remove(&self, org: &OrgId, sandbox: &SandboxId) {
+        let Some(entry) = self.find(org) else {
             return;
         };
-        if let Some(process) = &mut entry.process {
-            // What it used last is still told. A process that does not answer is replaced when it is needed.
-            if let Ok(Reply::Uses(used)) = process.call(&Call::Uses).await {
-                entry.note_uses(used);
-            }
-        }
-        entry.sandboxes.remove(sandbox);
-        let removed = match &mut entry.process {
-            Some(process) => process.call(&Call::Remove(sandbox.clone())).await.is_ok(),
-            None => true,
+        let mut entry = entry.lock().await;
+        let Some(serving) = &mut entry.serving else {
+            return;
         };
-        if !removed || entry.sandboxes.is_empty() {
-            entry.process = None;
+        if !serving.sandboxes.contains_key(sandbox) {
+            return;
+        }
+        if let Some(process) = &mut serving.process
+            && process.call(&Call::Remove(sandbox.clone())).await.is_err()
+        {
+            // It is replaced when it is needed.
+            serving.process = None;
+        }
+        // What it used last is still told, since it can use nothing any more.
+        let used = serving.ask_uses().await.unwrap_or_default();
+        serving.sandboxes.remove(sandbox);
+        let last = serving.sandboxes.is_empty();
+        entry.uses.extend(used);
+        if last {
+            entry.serving = None;
         }
     }
 
     /// What was used since the last time. Replaces processes that have died.
     pub async fn take_uses(&self, gateway_uid: u32) -> Vec<SecretUseReport> {
-        let mut orgs = self.orgs.lock().await;
-        let mut reports = Vec::new();
-        for (org, entry) in &mut *orgs {
-            if !entry.sandboxes.is_empty() && entry.secrets.is_some() {
-                match self.ask_uses(org, entry, gateway_uid).await {
-                    Ok(used) => entry.note_uses(used),
-                    Err(error) => {
-                        tracing::warn!(%org, %error, "the terminator does not answer");
-                    }
-                }
-            }
-            let told = entry
-                .uses
-                .drain(..)
-                .map(|(sandbox, secret, used)| SecretUseReport {
-                    org: org.clone(),
-                    secret,
-                    sandbox,
-                    count: used.count,
-                    last_used_ms: used.last_ms,
-                });
-            reports.extend(told);
-        }
-        reports
+        let orgs: Vec<_> = {
+            let orgs = self.orgs.lock();
+            let each = orgs.iter();
+            each.map(|(org, known)| (org.clone(), Arc::clone(&known.org)))
+                .collect()
+        };
+        // Each by itself: one that is slow delays the answer by its own time at most.
+        let asked = orgs
+            .into_iter()
+            .map(|(org, entry)| async move { self.uses_of(&org, &entry, gateway_uid).await });
+        futures_util::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
-    async fn ask_uses(&self, org: &OrgId, entry: &mut Org, uid: u32) -> io::Result<Vec<Used>> {
-        if let Some(process) = &mut entry.process {
-            match process.call(&Call::Uses).await {
-                Ok(Reply::Uses(used)) => return Ok(used),
-                _ => entry.process = None,
+    async fn uses_of(&self, org: &OrgId, entry: &Mutex<Org>, uid: u32) -> Vec<SecretUseReport> {
+        let mut entry = entry.lock().await;
+        if entry.secrets.is_some()
+            && let Some(serving) = &mut entry.serving
+        {
+            let asked = serving.ask_uses().await;
+            let gone = serving.process.is_none();
+            match asked {
+                Ok(used) => entry.uses.extend(used),
+                Err(error) => tracing::warn!(%org, %error, "the terminator does not answer"),
+            }
+            if gone && let Err(error) = self.launch(org, &mut entry, uid).await {
+                tracing::warn!(%org, %error, "the terminator does not start");
             }
         }
-        self.launch(org, entry, uid).await?;
-        Ok(Vec::new())
+        let told = entry
+            .uses
+            .drain(..)
+            .map(|(sandbox, secret, used)| SecretUseReport {
+                org: org.clone(),
+                secret,
+                sandbox,
+                count: used.count,
+                last_used_ms: used.last_ms,
+            });
+        told.collect()
     }
 
     /// Tells a process what has changed. One that died, or was never there, is started with everything.
     async fn tell(&self, org: &OrgId, entry: &mut Org, call: Call, uid: u32) -> io::Result<()> {
-        if entry.sandboxes.is_empty() || entry.secrets.is_none() {
+        if entry.secrets.is_none() {
             return Ok(());
         }
-        if let Some(process) = &mut entry.process {
+        let Some(serving) = &mut entry.serving else {
+            return Ok(());
+        };
+        if let Some(process) = &mut serving.process {
             match process.call(&call).await {
                 Ok(Reply::Done) => return Ok(()),
                 Ok(Reply::Refused) => {
-                    tracing::error!(%org, "a secret does not open; it was changed in the database");
+                    tell_refused(org);
                     return Ok(());
                 }
-                Ok(_) | Err(_) => entry.process = None,
+                Ok(_) | Err(_) => serving.process = None,
             }
         }
         self.launch(org, entry, uid).await
     }
 
     async fn launch(&self, org: &OrgId, entry: &mut Org, gateway_uid: u32) -> io::Result<()> {
-        let Some(secrets) = &entry.secrets else {
+        let (Some(secrets), Some(serving)) = (&entry.secrets, &mut entry.serving) else {
             return Ok(());
         };
         let start = self.start(org, secrets, gateway_uid).await?;
         let program = cove_embedded::TERMINATOR;
-        let mut process = Process::launch(program, &start, &entry.listener).await?;
+        let mut process = Process::launch(program, &start, &serving.listener).await?;
         drop(start);
-        if process
-            .call(&Call::Secrets(secrets.secrets.clone()))
-            .await?
-            == Reply::Refused
-        {
-            tracing::error!(%org, "a secret does not open; it was changed in the database");
+        let told = Call::Secrets(secrets.secrets.clone());
+        if process.call(&told).await? == Reply::Refused {
+            tell_refused(org);
         }
-        for placed in entry.sandboxes.values() {
+        for placed in serving.sandboxes.values() {
             process.call(&Call::Place(placed.clone())).await?;
         }
         tracing::info!(%org, pid = process.id(), "a terminator runs");
-        entry.process = Some(process);
+        serving.process = Some(process);
         Ok(())
     }
 

@@ -11,13 +11,11 @@ use bytes::Bytes;
 use cove_model::network::Name;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderValue, RANGE, UPGRADE,
-};
+use hyper::body::Incoming;
+use hyper::header::HOST;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -26,17 +24,24 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
+use super::answer::scrubbed;
 use super::certificates::Certificates;
+use super::heads::{is_websocket, only_chunked, restrain};
 use super::refusal::Refusal;
-use super::scrub::{Scrubber, Stream};
 use super::swap::swap;
 use super::table::Connection;
 
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const H2: &[u8] = b"h2";
+/// What one connection may hold in memory: heads, windows and buffers.
+const HEAD_BYTES_MAX: usize = 128 * 1024;
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
+const SEND_BUFFER: usize = 64 * 1024;
+const STREAMS_MAX: u32 = 100;
 
-type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
+pub type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
 
 /// Where a connection leads.
 pub struct Route {
@@ -186,7 +191,9 @@ async fn terminate(
         .await
         .map_err(late)??;
     let both_h2 = protocol.as_deref() == Some(H2);
-    let (sender, driver) = open(TokioIo::new(server), both_h2).await?;
+    let tasks = Tasks::default();
+    let _ending = Ending(tasks.clone());
+    let (sender, driver) = open(TokioIo::new(server), both_h2, &tasks).await?;
     // Both end with this future, also when it is dropped because the connection is cut.
     let mut driving = JoinSet::new();
     driving.spawn(driver);
@@ -205,13 +212,20 @@ async fn terminate(
     let serving = async {
         match both_h2 {
             true => {
-                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                builder.serve_connection(client, service).await
+                hyper::server::conn::http2::Builder::new(tasks.clone())
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    .max_send_buf_size(SEND_BUFFER)
+                    .max_concurrent_streams(STREAMS_MAX)
+                    .serve_connection(client, service)
+                    .await
             }
             false => {
                 let mut builder = hyper::server::conn::http1::Builder::new();
-                let builder = builder.half_close(false).preserve_header_case(true);
                 builder
+                    .half_close(false)
+                    .preserve_header_case(true)
+                    .max_buf_size(HEAD_BYTES_MAX)
                     .serve_connection(client, service)
                     .with_upgrades()
                     .await
@@ -224,15 +238,49 @@ async fn terminate(
     served.map_err(io::Error::other)
 }
 
+/// What HTTP/2 runs beside a connection. It ends with the connection, also when that is cut.
+#[derive(Clone, Default)]
+struct Tasks(Arc<parking_lot::Mutex<Option<JoinSet<()>>>>);
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, future: F) {
+        let mut tasks = self.0.lock();
+        let tasks = tasks.get_or_insert_default();
+        // Those that have ended.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            future.await;
+        });
+    }
+}
+
+struct Ending(Tasks);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Tasks hold the set that they are in: it does not end by itself.
+        drop(self.0.0.lock().take());
+    }
+}
+
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-async fn open<T>(server: TokioIo<T>, many: bool) -> io::Result<(Sender, Driver)>
+async fn open<T>(server: TokioIo<T>, many: bool, tasks: &Tasks) -> io::Result<(Sender, Driver)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match many {
         true => {
-            let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), server).await;
+            let shaken = hyper::client::conn::http2::Builder::new(tasks.clone())
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_send_buf_size(SEND_BUFFER)
+                .handshake(server)
+                .await;
             let (sender, connection) = shaken.map_err(io::Error::other)?;
             let driver = Box::pin(async move {
                 let _ = connection.await;
@@ -241,7 +289,8 @@ where
         }
         false => {
             let mut builder = hyper::client::conn::http1::Builder::new();
-            let shaken = builder.preserve_header_case(true).handshake(server).await;
+            let builder = builder.preserve_header_case(true);
+            let shaken = builder.max_buf_size(HEAD_BYTES_MAX).handshake(server).await;
             let (sender, connection) = shaken.map_err(io::Error::other)?;
             let driver = Box::pin(async move {
                 let _ = connection.with_upgrades().await;
@@ -273,32 +322,29 @@ impl Exchange {
             return Err(Refusal::Method);
         }
         self.check_host(&request)?;
-        let client = request
-            .headers()
-            .contains_key(UPGRADE)
-            .then(|| hyper::upgrade::on(&mut request));
+        let upgrading = request.version() == Version::HTTP_11 && is_websocket(request.headers());
+        let client = upgrading.then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
+        only_chunked(&parts.headers).map_err(|_| Refusal::Unwritable)?;
         let usable = self.connection.usable(&self.route.host, self.route.port);
         let used = swap(&mut parts, &usable)?;
-        // What is not compressed can be scrubbed, and so can what is whole.
-        parts
-            .headers
-            .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        parts.headers.remove(RANGE);
+        restrain(&mut parts.headers, upgrading);
         if parts.version != Version::HTTP_2 {
             // In the form that servers expect; the host is in its header.
             parts.uri = origin_form(&parts.uri)?;
         }
+        let scrubber = self.connection.scrubber(&usable.secrets);
+        let scrubber = scrubber.ok_or(Refusal::Unsearchable)?;
         if !used.is_empty() && !self.connection.use_now(&used) {
             return Err(Refusal::Unknown);
         }
-        let scrubber = self.connection.scrubber(&usable);
         drop(used);
         drop(usable);
         let head = parts.method == Method::HEAD;
         let sent = self.sender.send(Request::from_parts(parts, body)).await;
         let mut answer = sent.map_err(|_| Refusal::Server)?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let client = client.filter(|_| is_websocket(answer.headers()));
             let client = client.ok_or(Refusal::Server)?;
             let server = hyper::upgrade::on(&mut answer);
             self.tunnels.lock().await.spawn(tunnel(client, server));
@@ -340,116 +386,4 @@ async fn tunnel(client: hyper::upgrade::OnUpgrade, server: hyper::upgrade::OnUpg
     let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
     // Either side may end it at any moment.
     let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-}
-
-fn scrubbed(
-    answer: Response<Incoming>,
-    scrubber: Arc<Scrubber>,
-    head: bool,
-) -> Result<Answer, Refusal> {
-    let (mut parts, body) = answer.into_parts();
-    scrub_headers(&mut parts.headers, &scrubber);
-    let bodiless = head
-        || parts.status.is_informational()
-        || matches!(
-            parts.status,
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-    if bodiless {
-        return Ok(Response::from_parts(parts, body.boxed_unsync()));
-    }
-    let encodings = parts.headers.get_all(CONTENT_ENCODING).iter();
-    let mut encodings = encodings.map(|it| it.to_str().unwrap_or("?").trim());
-    if encodings.any(|it| !it.eq_ignore_ascii_case("identity")) {
-        return Err(Refusal::Encoded);
-    }
-    // A placeholder is as long as it is.
-    parts.headers.remove(CONTENT_LENGTH);
-    let body = Scrubbed {
-        body,
-        scrubber,
-        stream: Stream::default(),
-        waiting: None,
-        ended: false,
-    };
-    Ok(Response::from_parts(parts, body.boxed_unsync()))
-}
-
-fn scrub_headers(headers: &mut HeaderMap, scrubber: &Scrubber) {
-    for value in headers.values_mut() {
-        if let Some(changed) = scrubber.whole(value.as_bytes()) {
-            *value =
-                HeaderValue::from_bytes(&changed).unwrap_or(HeaderValue::from_static("removed"));
-        }
-    }
-}
-
-/// A body without values of secrets.
-struct Scrubbed {
-    body: Incoming,
-    scrubber: Arc<Scrubber>,
-    stream: Stream,
-    /// Trailers that come after what was held back.
-    waiting: Option<Frame<Bytes>>,
-    ended: bool,
-}
-
-impl Body for Scrubbed {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        loop {
-            if let Some(frame) = self.waiting.take() {
-                return Poll::Ready(Some(Ok(frame)));
-            }
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            let this = &mut *self;
-            let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    this.ended = true;
-                    let rest = this.stream.finish(&this.scrubber);
-                    match rest.is_empty() {
-                        true => return Poll::Ready(None),
-                        false => return Poll::Ready(Some(Ok(Frame::data(rest)))),
-                    }
-                }
-            };
-            match frame.into_data() {
-                Ok(piece) => {
-                    let piece = this.stream.push(&this.scrubber, piece);
-                    if !piece.is_empty() {
-                        return Poll::Ready(Some(Ok(Frame::data(piece))));
-                    }
-                }
-                Err(frame) => {
-                    this.ended = true;
-                    let Ok(mut trailers) = frame.into_trailers() else {
-                        continue;
-                    };
-                    scrub_headers(&mut trailers, &this.scrubber);
-                    this.waiting = Some(Frame::trailers(trailers));
-                    let rest = this.stream.finish(&this.scrubber);
-                    if !rest.is_empty() {
-                        return Poll::Ready(Some(Ok(Frame::data(rest))));
-                    }
-                }
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.ended && self.waiting.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
 }

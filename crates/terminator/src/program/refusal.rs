@@ -18,6 +18,10 @@ pub enum Refusal {
     Unwritable,
     #[error("the server answered in an encoding that cannot be checked for secrets")]
     Encoded,
+    #[error(
+        "the secrets of this sandbox for this host are too many or too long to be looked for in answers"
+    )]
+    Unsearchable,
     #[error("the server cannot be reached")]
     Server,
 }
@@ -29,7 +33,7 @@ impl Refusal {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unknown => StatusCode::FORBIDDEN,
             Self::Unwritable => StatusCode::BAD_REQUEST,
-            Self::Encoded | Self::Server => StatusCode::BAD_GATEWAY,
+            Self::Encoded | Self::Unsearchable | Self::Server => StatusCode::BAD_GATEWAY,
         }
     }
 

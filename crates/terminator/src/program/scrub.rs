@@ -3,7 +3,9 @@
 //! A guard against accidents (an error page that repeats the request, an echo service), not against a bound host
 //! that means harm: it could send a value in a form that nobody looks for.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use bytes::Bytes;
@@ -18,23 +20,28 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'~');
 
+/// What JavaScript's encodeURIComponent leaves besides.
+const COMPONENT: &AsciiSet = &UNRESERVED
+    .remove(b'!')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*');
+/// What forms leave: the tilde is encoded there, the asterisk is not.
+const FORM: &AsciiSet = &UNRESERVED.add(b'~').remove(b'*');
+/// All bytes that are looked for in one answer. The searcher takes some ten times as much.
+const PATTERN_BYTES_MAX: usize = 4 << 20;
+
 pub fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
-/// How a value may be written: as it is, percent-encoded, as JSON writes it, and within base64 of anything.
+/// How a value may be written: as it is, percent-encoded, as JSON and HTML write it, and within base64 of anything.
 pub fn forms(value: &str) -> Vec<Vec<u8>> {
-    let encoded = percent_encoded(value);
-    let mut forms = vec![
-        value.to_owned(),
-        encoded.clone(),
-        lowercase_escapes(&encoded),
-    ];
-    if let Ok(json) = serde_json::to_string(value) {
-        let inner = json[1..json.len() - 1].to_owned();
-        forms.push(inner.replace('/', "\\/"));
-        forms.push(inner);
-    }
+    let mut forms = vec![value.to_owned()];
+    forms.extend(percent_forms(value));
+    forms.extend(json_forms(value));
+    forms.extend(html_forms(value));
     for before in 0..3 {
         let padded = [&[0; 2][..before], value.as_bytes()].concat();
         // Only the characters that no byte beside the value has a part in.
@@ -42,13 +49,79 @@ pub fn forms(value: &str) -> Vec<Vec<u8>> {
         let last = 8 * padded.len() / 6;
         for engine in [&STANDARD, &URL_SAFE] {
             let text = engine.encode(&padded);
-            forms.push(text.get(first..last).unwrap_or_default().to_owned());
+            let text = text.get(first..last).unwrap_or_default();
+            forms.push(text.replace('/', "\\/"));
+            forms.push(text.replace('+', "\\u002B"));
+            let encoded = percent_encoded(text);
+            forms.push(lowercase_escapes(&encoded));
+            forms.push(encoded);
+            forms.push(text.to_owned());
         }
     }
     let mut forms: Vec<Vec<u8>> = forms.into_iter().map(String::into_bytes).collect();
     forms.retain(|form| form.len() >= FORM_BYTES_MIN);
     forms.sort();
     forms.dedup();
+    forms
+}
+
+/// As the libraries of common languages encode parts of addresses and forms.
+fn percent_forms(value: &str) -> Vec<String> {
+    let mut forms = Vec::new();
+    for set in [UNRESERVED, COMPONENT, FORM] {
+        let encoded = utf8_percent_encode(value, set).to_string();
+        for text in [
+            encoded.replace("%20", "+"),
+            encoded.replace("%2F", "/"),
+            encoded,
+        ] {
+            forms.push(lowercase_escapes(&text));
+            forms.push(text);
+        }
+    }
+    forms
+}
+
+/// Plain, with escaped slashes, and with what encoders escape for the sake of HTML.
+fn json_forms(value: &str) -> Vec<String> {
+    let Ok(json) = serde_json::to_string(value) else {
+        return Vec::new();
+    };
+    let inner = &json[1..json.len() - 1];
+    let escaped = |letters: &[char], upper: bool| {
+        let mut text = String::with_capacity(inner.len());
+        for letter in inner.chars() {
+            match (letters.contains(&letter), upper) {
+                (false, _) => text.push(letter),
+                (true, true) => text.push_str(&format!("\\u{:04X}", u32::from(letter))),
+                (true, false) => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            }
+        }
+        text
+    };
+    let mut forms = vec![inner.replace('/', "\\/")];
+    for upper in [false, true] {
+        forms.push(escaped(&['&', '<', '>'], upper));
+        forms.push(escaped(&['&', '<', '>', '\''], upper));
+        forms.push(escaped(&['&', '<', '>', '\'', '+', '`'], upper));
+    }
+    // Where quotes are escaped by number too.
+    let quoted = escaped(&['&', '<', '>', '\'', '+', '`'], true);
+    forms.push(quoted.replace("\\\"", "\\u0022"));
+    forms.push(inner.to_owned());
+    forms
+}
+
+fn html_forms(value: &str) -> Vec<String> {
+    let some = value.replace('&', "&amp;");
+    let some = some.replace('<', "&lt;").replace('>', "&gt;");
+    let mut forms = Vec::new();
+    for quote in ["\"", "&quot;", "&#34;"] {
+        for apostrophe in ["'", "&#39;", "&#x27;", "&#039;", "&apos;"] {
+            let text = some.replace('"', quote);
+            forms.push(text.replace('\'', apostrophe));
+        }
+    }
     forms
 }
 
@@ -70,44 +143,96 @@ fn lowercase_escapes(encoded: &str) -> String {
     text
 }
 
-/// What to look for, and what each becomes. Cheap to share between answers.
-pub struct Scrubber {
-    searcher: Option<AhoCorasick>,
+/// What to look for, in the order of secrets. Made once for the same secrets, and shared.
+pub struct Searcher {
+    found: Option<AhoCorasick>,
     patterns: Vec<Vec<u8>>,
-    replacements: Vec<Bytes>,
+    /// Which secret each pattern is a form of.
+    of: Vec<usize>,
+}
+
+impl Searcher {
+    /// `None` when not all of it can be looked for: then nothing of an answer may be passed on.
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let (mut patterns, mut of) = (Vec::new(), Vec::new());
+        let mut bytes = 0;
+        for (index, value) in values.into_iter().enumerate() {
+            for form in forms(value) {
+                bytes += form.len();
+                patterns.push(form);
+                of.push(index);
+            }
+            if bytes > PATTERN_BYTES_MAX {
+                return None;
+            }
+        }
+        let found = match patterns.is_empty() {
+            true => None,
+            // Of a size in proportion to the patterns, unlike a table of all transitions.
+            false => Some(
+                AhoCorasick::builder()
+                    .kind(Some(AhoCorasickKind::ContiguousNFA))
+                    .match_kind(MatchKind::LeftmostLongest)
+                    .build(&patterns)
+                    .ok()?,
+            ),
+        };
+        Some(Self {
+            found,
+            patterns,
+            of,
+        })
+    }
+}
+
+/// What to look for, and what each becomes.
+pub struct Scrubber {
+    searcher: Arc<Searcher>,
+    /// By secret.
+    placeholders: Vec<Bytes>,
 }
 
 impl Scrubber {
-    /// Values with the placeholders that take their places.
-    pub fn new<'a>(values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let (mut patterns, mut replacements) = (Vec::new(), Vec::new());
-        for (value, placeholder) in values {
-            for form in forms(value) {
-                patterns.push(form);
-                replacements.push(Bytes::copy_from_slice(placeholder.as_bytes()));
-            }
-        }
-        let searcher = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(&patterns);
+    /// Placeholders in the order of the searcher's values.
+    pub fn with<'a>(
+        searcher: Arc<Searcher>,
+        placeholders: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         Self {
-            searcher: searcher.ok().filter(|_| !patterns.is_empty()),
-            patterns,
-            replacements,
+            searcher,
+            placeholders: placeholders.into_iter().map(bytes).collect(),
         }
+    }
+
+    /// Values with the placeholders that take their places.
+    pub fn new<'a>(values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        let (values, placeholders): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+        Some(Self::with(Arc::new(Searcher::new(values)?), placeholders))
+    }
+
+    fn replacement(&self, pattern: usize) -> &[u8] {
+        let secret = self.searcher.of.get(pattern);
+        let text = secret.and_then(|secret| self.placeholders.get(*secret));
+        text.map_or(&[], |text| &text[..])
     }
 
     /// `None` when there is nothing to replace.
     pub fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let searcher = self.searcher.as_ref()?;
+        let searcher = self.searcher.found.as_ref()?;
         searcher.find(bytes)?;
-        Some(searcher.replace_all_bytes(bytes, &self.replacements))
+        let mut text = Vec::with_capacity(bytes.len());
+        searcher.replace_all_with_bytes(bytes, &mut text, |found, _, text| {
+            text.extend_from_slice(self.replacement(found.pattern().as_usize()));
+            true
+        });
+        Some(text)
     }
 
     /// Where a tail of `bytes` begins that could be the start of something to replace.
     fn tail(&self, bytes: &[u8]) -> usize {
         let mut tail = bytes.len();
-        for pattern in &self.patterns {
+        for pattern in &self.searcher.patterns {
             let from = bytes.len().saturating_sub(pattern.len() - 1);
             let starts = bytes[from..tail.max(from)].iter();
             let found = starts
@@ -129,18 +254,15 @@ pub struct Stream {
 
 impl Stream {
     pub fn push(&mut self, scrubber: &Scrubber, piece: Bytes) -> Bytes {
-        if scrubber.searcher.is_none() {
+        let Some(searcher) = &scrubber.searcher.found else {
             return piece;
-        }
+        };
         let all = match self.held.is_empty() {
             true => piece,
             false => {
                 self.held.extend_from_slice(&piece);
                 Bytes::from(std::mem::take(&mut self.held))
             }
-        };
-        let Some(searcher) = &scrubber.searcher else {
-            return all;
         };
         // A match that ends before the tail is final; one that could still grow begins in the tail.
         let mut end = scrubber.tail(&all);
@@ -152,7 +274,7 @@ impl Stream {
             }
             let text = changed.get_or_insert_with(Vec::new);
             text.extend_from_slice(&all[done..found.start()]);
-            text.extend_from_slice(&scrubber.replacements[found.pattern().as_usize()]);
+            text.extend_from_slice(scrubber.replacement(found.pattern().as_usize()));
             done = found.end();
         }
         end = end.max(done);
@@ -180,10 +302,10 @@ impl Stream {
 mod tests {
     use super::*;
 
-    const VALUE: &str = "sk/canary+0123456789\"=~x";
+    const VALUE: &str = "sk/canary+0 123<4&56789\"='~x";
 
     fn cut(bytes: &[u8], at: usize) -> Vec<u8> {
-        let scrubber = Scrubber::new([(VALUE, "cove-secret-x")]);
+        let scrubber = Scrubber::new([(VALUE, "cove-secret-x")]).unwrap();
         let mut stream = Stream::default();
         let mut out = Vec::new();
         for piece in bytes.chunks(at) {
@@ -197,6 +319,23 @@ mod tests {
     fn every_form_is_found_however_it_is_cut() {
         let json = serde_json::to_string(VALUE).unwrap();
         let mut texts = vec![VALUE.to_owned(), percent_encoded(VALUE), json];
+        texts.extend(
+            [
+                // Go's url.QueryEscape and Python's quote_plus, Python's quote, encodeURIComponent, forms.
+                "sk%2Fcanary%2B0+123%3C4%2656789%22%3D%27~x",
+                "sk/canary%2B0%20123%3C4%2656789%22%3D%27~x",
+                "sk%2Fcanary%2B0%20123%3C4%2656789%22%3D'~x",
+                "sk%2Fcanary%2B0+123%3C4%2656789%22%3D%27%7Ex",
+                "sk%2fcanary%2b0+123%3c4%2656789%22%3d%27~x",
+                // Go's JSON and .NET's.
+                r#"sk/canary+0 123\u003c4\u002656789\"='~x"#,
+                r#"sk/canary\u002B0 123\u003C4\u002656789\u0022=\u0027~x"#,
+                // HTML of Go and of Python.
+                "sk/canary+0 123&lt;4&amp;56789&#34;=&#39;~x",
+                "sk/canary+0 123&lt;4&amp;56789&quot;=&#x27;~x",
+            ]
+            .map(str::to_owned),
+        );
         for before in ["", "u:", "ab:", "user:"] {
             texts.push(STANDARD.encode(format!("{before}{VALUE}")));
             texts.push(URL_SAFE.encode(format!("{before}{VALUE}, and more")));
@@ -216,8 +355,34 @@ mod tests {
     }
 
     #[test]
+    fn base64_in_json_and_in_addresses_is_found() {
+        let value = ">>>???~~~0123456789";
+        let scrubber = Scrubber::new([(value, "cove-secret-x")]).unwrap();
+        let text = STANDARD.encode(value);
+        assert!(text.contains('/') && text.contains('+'), "{text}");
+        for text in [
+            text.replace('/', "\\/"),
+            percent_encoded(&text),
+            text.replace('+', "%2b").replace('/', "%2f"),
+        ] {
+            let out = scrubber.whole(text.as_bytes()).unwrap_or_default();
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.starts_with("cove-secret-x"), "{text}: {out}");
+        }
+    }
+
+    #[test]
+    fn more_than_can_be_looked_for_is_refused() {
+        let values: Vec<String> = (0..64)
+            .map(|index| format!("{index}{}", "<&'\"/+ ".repeat(1000)))
+            .collect();
+        assert!(Searcher::new(values.iter().map(String::as_str)).is_none());
+        assert!(Searcher::new([values[0].as_str()]).is_some());
+    }
+
+    #[test]
     fn other_text_passes_unchanged_and_is_not_held() {
-        let scrubber = Scrubber::new([(VALUE, "cove-secret-x")]);
+        let scrubber = Scrubber::new([(VALUE, "cove-secret-x")]).unwrap();
         let mut stream = Stream::default();
         let event = Bytes::from_static(b"data: {\"delta\":\"hello\"}\n\n");
         assert_eq!(stream.push(&scrubber, event.clone()), event);

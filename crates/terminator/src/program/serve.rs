@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cove_model::network::Name;
 use cove_vault::OpenedKeys;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -20,8 +20,8 @@ use super::table::Table;
 use crate::call::{self, Call, Reply, Start};
 use crate::handover;
 
-/// Connections at once; the gateway's own limits of a sandbox and an organisation come first.
-const CONNECTIONS_MAX: usize = 16_384;
+/// Connections at once; the limit of a sandbox and the gateway's own come first.
+const CONNECTIONS_MAX: usize = 4096;
 /// How long the gateway may take to say what it hands over.
 const HANDOVER: Duration = Duration::from_secs(5);
 /// How long to rest when descriptors or memory run out.
@@ -99,7 +99,7 @@ pub async fn serve(
     }
 }
 
-async fn take_over(
+pub(super) async fn take_over(
     table: &Arc<Table>,
     certificates: &Certificates,
     mut gateway: UnixStream,
@@ -120,8 +120,14 @@ async fn take_over(
     let counts = Arc::new(Counts::default());
     let client = Counted::client(hello, tcp(client)?);
     let server = Counted::server(tcp(server)?, counts.clone());
-    let connection = table.connect(message.sandbox);
-    let carried = carry(certificates, connection, route, client, server).await;
+    let full = || io::Error::other("the sandbox has too many connections");
+    let connection = table.connect(message.sandbox).ok_or_else(full)?;
+    let carrying = carry(certificates, connection, route, client, server);
+    // The gateway says nothing more: when it closes its end, or is gone, the connection must end too.
+    let carried = tokio::select! {
+        carried = carrying => carried,
+        _ = gateway.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
+    };
     let counted = [&counts.sent, &counts.received].map(|it| it.load(Ordering::Relaxed));
     let told = counted.map(u64::to_le_bytes).concat();
     // A gateway that has gone does not want to know.

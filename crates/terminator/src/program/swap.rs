@@ -10,29 +10,40 @@ use percent_encoding::percent_decode_str;
 
 use super::refusal::Refusal;
 use super::scrub::percent_encoded;
-use super::table::Usable;
+use super::table::{Usable, Usables};
 
-/// The secrets whose values are in the request now.
-pub fn swap<'a>(request: &mut Parts, usable: &'a [Usable]) -> Result<Vec<&'a Usable>, Refusal> {
+/// The word before a value, like `Token`.
+const SCHEME_MAX: usize = 32;
+
+/// The secrets whose values are in the request now. A placeholder becomes the value once and only where it fills its
+/// place: a request is not much longer than the guest made it, and a server that repeats part of a place repeats no
+/// part of a value beside text that the guest chose.
+pub fn swap<'a>(request: &mut Parts, usable: &'a Usables) -> Result<Vec<&'a Usable>, Refusal> {
     let mut used = Vec::new();
-    for secret in usable {
+    for secret in &usable.secrets {
+        let (placeholder, value) = (secret.placeholder.as_str(), secret.value.as_str());
         let swapped = match &secret.binding.usage {
             SecretUse::Bearer => replace(&mut request.headers, AUTHORIZATION.as_str(), |text| {
-                let token = bearer(text)?;
-                let kept = text.len() - token.len();
-                (token == secret.placeholder)
-                    .then(|| format!("{}{}", &text[..kept], secret.value.as_str()))
+                bearer(text).filter(|token| *token == placeholder)?;
+                Some(format!("Bearer {value}"))
             })?,
             SecretUse::Basic => replace(&mut request.headers, AUTHORIZATION.as_str(), |text| {
                 let plain = basic(text)?;
-                plain.contains(&secret.placeholder).then(|| {
-                    let real = plain.replace(&secret.placeholder, &secret.value);
-                    format!("Basic {}", STANDARD.encode(real))
-                })
+                let (user, password) = plain.split_once(':')?;
+                let real = match (user == placeholder, password == placeholder) {
+                    (_, true) => format!("{user}:{value}"),
+                    (true, false) => format!("{value}:{password}"),
+                    (false, false) => return None,
+                };
+                Some(format!("Basic {}", STANDARD.encode(real)))
             })?,
             SecretUse::Header(name) => replace(&mut request.headers, name, |text| {
-                text.contains(&secret.placeholder)
-                    .then(|| text.replace(&secret.placeholder, &secret.value))
+                match text.trim().split_once(' ') {
+                    None => (text.trim() == placeholder).then(|| value.to_owned()),
+                    // Like `Token VALUE`.
+                    Some((scheme, rest)) => (is_scheme(scheme) && rest.trim_start() == placeholder)
+                        .then(|| format!("{scheme} {value}")),
+                }
             })?,
             SecretUse::Query(name) => swap_query(&mut request.uri, name, secret)?,
         };
@@ -42,6 +53,11 @@ pub fn swap<'a>(request: &mut Parts, usable: &'a [Usable]) -> Result<Vec<&'a Usa
     }
     refuse_unknown(request, usable)?;
     Ok(used)
+}
+
+fn is_scheme(word: &str) -> bool {
+    let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    word.len() <= SCHEME_MAX && word.bytes().all(letter) && !word.contains(PLACEHOLDER_PREFIX)
 }
 
 fn bearer(text: &str) -> Option<&str> {
@@ -69,7 +85,6 @@ fn replace(
     name: &str,
     new: impl Fn(&str) -> Option<String>,
 ) -> Result<bool, Refusal> {
-    let mut swapped = false;
     let hyper::header::Entry::Occupied(mut values) =
         headers.try_entry(name).map_err(|_| Refusal::Unwritable)?
     else {
@@ -82,9 +97,9 @@ fn replace(
         *value = HeaderValue::try_from(text).map_err(|_| Refusal::Unwritable)?;
         // Not indexed by HTTP/2's compression, not shown by anything that prints headers.
         value.set_sensitive(true);
-        swapped = true;
+        return Ok(true);
     }
-    Ok(swapped)
+    Ok(false)
 }
 
 fn swap_query(uri: &mut Uri, name: &str, secret: &Usable) -> Result<bool, Refusal> {
@@ -95,7 +110,7 @@ fn swap_query(uri: &mut Uri, name: &str, secret: &Usable) -> Result<bool, Refusa
     let pairs: Vec<String> = query
         .split('&')
         .map(|pair| match decoded(pair) {
-            Some((key, value)) if key == name && value == secret.placeholder => {
+            Some((key, value)) if !swapped && key == name && value == secret.placeholder => {
                 swapped = true;
                 let key = pair.split('=').next().unwrap_or_default();
                 format!("{key}={}", percent_encoded(&secret.value))
@@ -123,32 +138,142 @@ fn decoded(pair: &str) -> Option<(String, String)> {
 }
 
 /// A placeholder that is left where one belongs is another sandbox's, another host's or a revoked secret's. Passing
-/// it on would only be an odd failure far away.
-fn refuse_unknown(request: &Parts, usable: &[Usable]) -> Result<(), Refusal> {
+/// it on would only be an odd failure far away. One of this sandbox's whose secret was removed, or is not bound to this
+/// host, is refused in every header and parameter, since where it belonged may be forgotten.
+fn refuse_unknown(request: &Parts, usable: &Usables) -> Result<(), Refusal> {
     let holds = |text: &str| text.contains(PLACEHOLDER_PREFIX);
-    for value in request.headers.get_all(AUTHORIZATION) {
-        let text = value.to_str().unwrap_or_default();
-        if !value.is_sensitive() && (holds(text) || basic(text).is_some_and(|text| holds(&text))) {
+    let revoked = |text: &str| {
+        let mut revoked = usable.revoked.iter();
+        holds(text) && revoked.any(|placeholder| text.contains(placeholder.as_str()))
+    };
+    let declared_header = |name: &str| {
+        let mut secrets = usable.secrets.iter();
+        secrets
+            .any(|it| matches!(&it.binding.usage, SecretUse::Header(declared) if declared == name))
+    };
+    let declared_parameter = |name: &str| {
+        let mut secrets = usable.secrets.iter();
+        secrets
+            .any(|it| matches!(&it.binding.usage, SecretUse::Query(declared) if declared == name))
+    };
+    for (name, value) in &request.headers {
+        // Sensitive: swapped just now.
+        let Some(text) = value.to_str().ok().filter(|_| !value.is_sensitive()) else {
+            continue;
+        };
+        let declared = match *name == AUTHORIZATION {
+            true => holds(text) || basic(text).is_some_and(|text| holds(&text)),
+            false => holds(text) && declared_header(name.as_str()),
+        };
+        if declared || revoked(text) {
             return Err(Refusal::Unknown);
         }
     }
-    for secret in usable {
-        match &secret.binding.usage {
-            SecretUse::Header(name) => {
-                let mut values = request.headers.get_all(name).iter();
-                if values.any(|value| value.to_str().is_ok_and(holds)) {
-                    return Err(Refusal::Unknown);
-                }
-            }
-            SecretUse::Query(name) => {
-                let pairs = request.uri.query().unwrap_or_default().split('&');
-                let mut pairs = pairs.filter_map(decoded);
-                if pairs.any(|(key, value)| key == *name && holds(&value)) {
-                    return Err(Refusal::Unknown);
-                }
-            }
-            SecretUse::Bearer | SecretUse::Basic => {}
+    let pairs = request.uri.query().unwrap_or_default().split('&');
+    for (key, value) in pairs.filter_map(decoded) {
+        if revoked(&value) || (holds(&value) && declared_parameter(&key)) {
+            return Err(Refusal::Unknown);
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::tests::usable;
+    use super::*;
+    use hyper::Request;
+
+    const PLACEHOLDER: &str = "cove-secret-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const OTHER: &str = "cove-secret-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+    const VALUE: &str = "sk-canary-0123456789";
+
+    fn parts(path: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::get(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn swapped(usage: &str, path: &str, headers: &[(&str, &str)]) -> Result<Parts, Refusal> {
+        let mut parts = parts(path, headers);
+        let usable = Usables {
+            secrets: vec![usable(usage, PLACEHOLDER, VALUE)],
+            revoked: Vec::new(),
+        };
+        swap(&mut parts, &usable).map(|_| parts)
+    }
+
+    #[test]
+    fn a_placeholder_must_fill_its_place() {
+        let header = |text: &str| swapped("header:x-key", "/", &[("x-key", text)]);
+        assert_eq!(header(PLACEHOLDER).unwrap().headers["x-key"], VALUE);
+        let token = header(&format!("Token {PLACEHOLDER}")).unwrap();
+        assert_eq!(token.headers["x-key"], format!("Token {VALUE}"));
+        for beside in [
+            format!("a{PLACEHOLDER}"),
+            format!("{PLACEHOLDER}b"),
+            format!("a b {PLACEHOLDER}"),
+            format!("{PLACEHOLDER} {PLACEHOLDER}"),
+            format!("{PLACEHOLDER},{PLACEHOLDER}"),
+        ] {
+            assert_eq!(header(&beside).err(), Some(Refusal::Unknown), "{beside}");
+        }
+        let basic = |text: &str| {
+            let text = format!("Basic {}", STANDARD.encode(text));
+            swapped("basic", "/", &[("authorization", &text)])
+        };
+        for (given, real) in [
+            (format!("user:{PLACEHOLDER}"), format!("user:{VALUE}")),
+            (format!("{PLACEHOLDER}:"), format!("{VALUE}:")),
+        ] {
+            let real = format!("Basic {}", STANDARD.encode(real));
+            assert_eq!(basic(&given).unwrap().headers["authorization"], real);
+        }
+        for beside in [
+            format!("user:x{PLACEHOLDER}"),
+            format!("user:{PLACEHOLDER}x"),
+            PLACEHOLDER.to_owned(),
+        ] {
+            assert_eq!(basic(&beside).err(), Some(Refusal::Unknown), "{beside}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_is_swapped_once() {
+        let twice = [("x-key", PLACEHOLDER), ("x-key", PLACEHOLDER)];
+        assert_eq!(
+            swapped("header:x-key", "/", &twice).err(),
+            Some(Refusal::Unknown)
+        );
+        let path = format!("/?key={PLACEHOLDER}&key={PLACEHOLDER}");
+        assert_eq!(
+            swapped("query:key", &path, &[]).err(),
+            Some(Refusal::Unknown)
+        );
+        let once = format!("/?a=1&key={PLACEHOLDER}");
+        let once = swapped("query:key", &once, &[]).unwrap();
+        assert_eq!(once.uri.query(), Some("a=1&key=sk-canary-0123456789"));
+    }
+
+    #[test]
+    fn revoked_placeholders_are_refused_in_headers_and_parameters() {
+        let usable = Usables {
+            secrets: Vec::new(),
+            revoked: vec![OTHER.to_owned()],
+        };
+        let path = format!("/?key={OTHER}");
+        for mut refused in [
+            parts("/", &[("x-key", OTHER)]),
+            parts("/", &[("authorization", &format!("Bearer {OTHER}"))]),
+            parts(&path, &[]),
+        ] {
+            let outcome = swap(&mut refused, &usable).map(|used| used.len());
+            assert_eq!(outcome, Err(Refusal::Unknown), "{refused:?}");
+        }
+        // Nobody knows this one: it is text.
+        let mut text = parts("/", &[("x-key", PLACEHOLDER)]);
+        assert!(swap(&mut text, &usable).unwrap().is_empty());
+    }
 }

@@ -1,7 +1,7 @@
 //! What the process knows: the organisation's secrets, opened, and which sandbox has which placeholder.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cove_model::network::Name;
@@ -11,8 +11,19 @@ use cove_vault::{About, OpenedKeys, Zeroizing};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::scrub::Scrubber;
+use super::scrub::{Scrubber, Searcher};
 use crate::call::{Placed, USES_MAX, Used};
+
+/// Connections of one sandbox at once. What each holds in memory is bounded; a sandbox gets a small part of all.
+const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
+
+/// What a sandbox may use at one host, and its placeholders that stand for nothing there: their secrets were removed,
+/// or are bound to other hosts.
+#[derive(Default)]
+pub struct Usables {
+    pub secrets: Vec<Usable>,
+    pub revoked: Vec<String>,
+}
 
 /// A secret that a sandbox may use at one host.
 pub struct Usable {
@@ -32,6 +43,9 @@ pub struct Table {
     org: OrgId,
     keys: OpenedKeys,
     state: Mutex<State>,
+    /// What looks for the same versions of secrets, as long as a connection uses it. Held while one is made: many
+    /// connections at once make one.
+    searchers: Mutex<Searchers>,
 }
 
 #[derive(Default)]
@@ -61,6 +75,8 @@ pub struct Connection {
 }
 
 type Known = ((SecretId, u64), String);
+/// By the versions of secrets.
+type Searchers = HashMap<Vec<(SecretId, u64)>, Weak<Searcher>>;
 
 impl Table {
     pub fn new(org: OrgId, keys: OpenedKeys) -> Self {
@@ -68,7 +84,21 @@ impl Table {
             org,
             keys,
             state: Mutex::default(),
+            searchers: Mutex::default(),
         }
+    }
+
+    /// `None` when not all of these secrets can be looked for.
+    fn searcher(&self, secrets: &[Usable]) -> Option<Arc<Searcher>> {
+        let wanted: Vec<_> = secrets.iter().map(|it| it.key.clone()).collect();
+        let mut searchers = self.searchers.lock();
+        if let Some(found) = searchers.get(&wanted).and_then(Weak::upgrade) {
+            return Some(found);
+        }
+        searchers.retain(|_, searcher| searcher.strong_count() > 0);
+        let made = Arc::new(Searcher::new(secrets.iter().map(|it| it.value.as_str()))?);
+        searchers.insert(wanted, Arc::downgrade(&made));
+        Some(made)
     }
 
     /// Exactly these from now on. One that does not open is left out, and so refused. What used another version, or
@@ -122,8 +152,13 @@ impl Table {
         theirs.for_each(|live| live.cut.notify_one());
     }
 
-    pub fn connect(self: &Arc<Self>, sandbox: SandboxId) -> Connection {
+    /// `None` when the sandbox has as many connections as it may.
+    pub fn connect(self: &Arc<Self>, sandbox: SandboxId) -> Option<Connection> {
         let mut state = self.state.lock();
+        let theirs = state.live.values().filter(|live| live.sandbox == sandbox);
+        if theirs.count() >= CONNECTIONS_PER_SANDBOX_MAX {
+            return None;
+        }
         let id = state.next;
         state.next += 1;
         let cut = Arc::new(Notify::new());
@@ -133,13 +168,13 @@ impl Table {
             cut: cut.clone(),
         };
         state.live.insert(id, live);
-        Connection {
+        Some(Connection {
             table: self.clone(),
             id,
             sandbox,
             cut,
             scrubber: Mutex::default(),
-        }
+        })
     }
 
     pub fn take_uses(&self) -> Vec<Used> {
@@ -165,42 +200,46 @@ fn key(sealed: &SealedSecret) -> (SecretId, u64) {
 
 impl Connection {
     /// What the sandbox may use at this host now.
-    pub fn usable(&self, host: &Name, port: u16) -> Vec<Usable> {
+    pub fn usable(&self, host: &Name, port: u16) -> Usables {
         let state = self.table.state.lock();
+        let mut usable = Usables::default();
         let Some(placed) = state.placed.get(&self.sandbox) else {
-            return Vec::new();
+            return usable;
         };
-        let usable = placed.grants.iter().filter_map(|grant| {
-            let opened = state.secrets.get(&grant.secret)?;
-            let binding = &opened.sealed.binding;
-            let bound = |it: &cove_model::secret::SecretHost| it.name == *host && it.port == port;
-            binding.hosts.iter().any(bound).then(|| Usable {
-                value: opened.value.clone(),
-                binding: binding.clone(),
-                placeholder: grant.placeholder.clone(),
-                key: key(&opened.sealed),
-                slots: (placed.slot, grant.slot),
-            })
-        });
-        usable.collect()
+        let bound = |it: &cove_model::secret::SecretHost| it.name == *host && it.port == port;
+        for grant in &placed.grants {
+            let opened = state.secrets.get(&grant.secret);
+            let opened = opened.filter(|it| it.sealed.binding.hosts.iter().any(bound));
+            match opened {
+                Some(opened) => usable.secrets.push(Usable {
+                    value: opened.value.clone(),
+                    binding: opened.sealed.binding.clone(),
+                    placeholder: grant.placeholder.clone(),
+                    key: key(&opened.sealed),
+                    slots: (placed.slot, grant.slot),
+                }),
+                None => usable.revoked.push(grant.placeholder.clone()),
+            }
+        }
+        usable
     }
 
-    /// Made once for a connection: the same secrets are looked for in all of its answers.
-    pub fn scrubber(&self, usable: &[Usable]) -> Arc<Scrubber> {
-        let known: Vec<Known> = usable
+    /// Made once for a connection: the same secrets are looked for in all of its answers. `None` when they cannot
+    /// be looked for.
+    pub fn scrubber(&self, secrets: &[Usable]) -> Option<Arc<Scrubber>> {
+        let known: Vec<Known> = secrets
             .iter()
             .map(|it| (it.key.clone(), it.placeholder.clone()))
             .collect();
         let mut kept = self.scrubber.lock();
         match &*kept {
-            Some((before, scrubber)) if *before == known => scrubber.clone(),
+            Some((before, scrubber)) if *before == known => Some(scrubber.clone()),
             _ => {
-                let values = usable
-                    .iter()
-                    .map(|it| (it.value.as_str(), it.placeholder.as_str()));
-                let scrubber = Arc::new(Scrubber::new(values));
+                let searcher = self.table.searcher(secrets)?;
+                let placeholders = secrets.iter().map(|it| it.placeholder.as_str());
+                let scrubber = Arc::new(Scrubber::with(searcher, placeholders));
                 *kept = Some((known, scrubber.clone()));
-                scrubber
+                Some(scrubber)
             }
         }
     }
@@ -236,5 +275,48 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.table.state.lock().live.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use cove_vault::{HostKeys, make_keys};
+
+    pub fn usable(usage: &str, placeholder: &str, value: &str) -> Usable {
+        Usable {
+            value: Arc::new(Zeroizing::new(value.to_owned())),
+            binding: SecretBinding {
+                hosts: vec!["api.example".parse().unwrap()],
+                usage: usage.parse().unwrap(),
+            },
+            placeholder: placeholder.to_owned(),
+            key: (SecretId::random(), 1),
+            slots: (1, 1),
+        }
+    }
+
+    #[test]
+    fn connections_of_a_sandbox_are_bounded_and_share_what_looks_for_secrets() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
+        let org = OrgId::random();
+        let keys = make_keys(&org, &host).unwrap();
+        let keys = OpenedKeys::unwrap(&keys, &host).unwrap();
+        let table = Arc::new(Table::new(org, keys));
+        let (greedy, other) = (SandboxId::random(), SandboxId::random());
+        let held: Vec<_> = (0..CONNECTIONS_PER_SANDBOX_MAX)
+            .map(|_| table.connect(greedy.clone()).unwrap())
+            .collect();
+        assert!(table.connect(greedy.clone()).is_none());
+        let neighbour = table.connect(other).unwrap();
+        let secrets = [usable("bearer", "cove-secret-x", "sk-canary-0123456789")];
+        let first = table.searcher(&secrets).unwrap();
+        neighbour.scrubber(&secrets).unwrap();
+        held[0].scrubber(&secrets).unwrap();
+        // This one, and one in the scrubber of each connection.
+        assert_eq!(Arc::strong_count(&first), 3);
+        drop(held);
+        assert!(table.connect(greedy).is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! Whole connections over loopback: a client, the terminator's part, and a server, in each version of HTTP.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,8 +21,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 
 use super::carry::{Counted, Counts, Route, carry};
 use super::certificates::Certificates;
+use super::serve::take_over;
 use super::table::Table;
 use crate::call::{Placed, PlacedGrant};
+use crate::handover::{self, Handover};
 
 const HOST: &str = "api.example";
 const PLACEHOLDER: &str = "cove-secret-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -91,7 +94,7 @@ where
         host: cove_model::network::Name::from_text(HOST).unwrap(),
         port: 443,
     };
-    let connection = table.connect(sandbox);
+    let connection = table.connect(sandbox).unwrap();
     tokio::spawn(async move {
         let server = Counted::server(server, Arc::new(Counts::default()));
         let client = Counted::client(Vec::new(), client);
@@ -248,4 +251,94 @@ async fn an_upgraded_connection_is_carried_both_ways() {
         client.read_exact(&mut echoed).await.unwrap();
         assert_eq!(&echoed, text);
     }
+}
+
+/// Sends `head` and answers what comes back until the server's side ends, with the request that the server got.
+async fn exchange(head: &str, answer: &'static str) -> (String, String) {
+    let (heard, hearing) = tokio::sync::oneshot::channel();
+    let mut client = connect(b"http/1.1", |mut server| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(server.read_u8().await.unwrap());
+        }
+        let _ = heard.send(String::from_utf8(head).unwrap());
+        server.write_all(answer.as_bytes()).await.unwrap();
+        let _ = server.shutdown().await;
+    })
+    .await;
+    let head = format!(
+        "{head}Host: {HOST}\r\nAuthorization: Bearer {PLACEHOLDER}\r\nConnection: close\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    // Some servers end without TLS's goodbye.
+    let _ = client.read_to_end(&mut got).await;
+    (hearing.await.unwrap(), String::from_utf8(got).unwrap())
+}
+
+#[tokio::test]
+async fn a_guest_cannot_ask_for_answers_that_are_not_scrubbed() {
+    let head = "GET / HTTP/1.1\r\nTE: gzip, trailers\r\nGrpc-Accept-Encoding: gzip\r\n\
+                Accept-Encoding: br\r\nRange: bytes=3-\r\nIf-Range: x\r\nUpgrade: h2c\r\n\
+                HTTP2-Settings: AAMAAABk\r\n";
+    let fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (asked, got) = exchange(head, fine).await;
+    let asked = asked.to_ascii_lowercase();
+    assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+    for gone in ["gzip", "range", "br\r\n", "upgrade", "h2c", "settings"] {
+        assert!(!asked.contains(gone), "{gone} in {asked}");
+    }
+    assert!(asked.contains("te: trailers\r\n"), "{asked}");
+    assert!(
+        asked.contains("grpc-accept-encoding: identity\r\n"),
+        "{asked}"
+    );
+}
+
+#[tokio::test]
+async fn answers_that_cannot_be_looked_into_are_refused_and_nothing_beside_the_body_tells_a_value()
+{
+    let plain = "GET / HTTP/1.1\r\n";
+    for answer in [
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nGrpc-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\nraw",
+    ] {
+        let (_, got) = exchange(plain, answer).await;
+        assert!(got.starts_with("HTTP/1.1 502"), "{answer}: {got}");
+    }
+    let phrase = "HTTP/1.1 200 sk-canary-0123456789\r\nContent-Length: 2\r\n\r\nok";
+    let (asked, got) = exchange(plain, phrase).await;
+    assert!(asked.contains(VALUE), "{asked}");
+    assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+    assert!(!got.contains("canary"), "{got}");
+    let smuggled = "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n";
+    let mut client = connect(b"http/1.1", |_| async {}).await;
+    let head = format!("{smuggled}Host: {HOST}\r\n\r\n0\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut got = [0; 12];
+    client.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"HTTP/1.1 400");
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_the_gateway_closes_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
+    let org = OrgId::random();
+    let keys = cove_vault::make_keys(&org, &host).unwrap();
+    let opened = || OpenedKeys::unwrap(&keys, &host).unwrap();
+    let certificates = Certificates::new(org.as_str(), &opened(), "").unwrap();
+    let table = Arc::new(Table::new(org, opened()));
+    let (_inside, client) = pair().await;
+    let (server, _outside) = pair().await;
+    let (gateway, ours) = tokio::net::UnixStream::pair().unwrap();
+    let message = Handover::new(SandboxId::random(), HOST.into(), 443, b"");
+    handover::send(&gateway, &message, client.as_fd(), server.as_fd())
+        .await
+        .unwrap();
+    drop(gateway);
+    let ended = take_over(&table, &certificates, ours).await.unwrap_err();
+    assert_eq!(ended.kind(), std::io::ErrorKind::ConnectionAborted);
 }
