@@ -1,5 +1,6 @@
 //! A WebSocket attached to a process: output with offsets in, input and requests out.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::process::{AttachEvent, AttachFrame, AttachRequest, Stream};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -71,16 +72,19 @@ pub struct AttachSender {
 
 impl AttachSender {
     /// Input for the process.
+    #[boxed]
     pub async fn input(&mut self, bytes: Vec<u8>) -> Result<(), ClientError> {
         self.sink.send(Message::binary(bytes)).await.map_err(broken)
     }
 
+    #[boxed]
     pub async fn request(&mut self, request: &AttachRequest) -> Result<(), ClientError> {
         let text = serde_json::to_string(request).map_err(ClientError::Answer)?;
         self.sink.send(Message::text(text)).await.map_err(broken)
     }
 
     /// Leaves; the process goes on.
+    #[boxed]
     pub async fn close(&mut self) -> Result<(), ClientError> {
         match self.sink.close().await {
             Ok(()) | Err(Error::ConnectionClosed | Error::AlreadyClosed) => Ok(()),
@@ -95,6 +99,7 @@ pub struct AttachReceiver {
 
 impl AttachReceiver {
     /// The next message; `None` when the server closed.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<AttachMessage>, ClientError> {
         loop {
             let message = match self.stream.next().await {

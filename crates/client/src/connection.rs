@@ -1,6 +1,7 @@
 //! Connections to one server: HTTP/1.1, kept alive, returned to the pool when their answer was read
 //! to the end, dropped otherwise.
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -119,6 +120,7 @@ impl Connections {
         format!("{}{path_and_query}", self.prefix)
     }
 
+    #[boxed]
     pub async fn send(&self, request: Request<Outgoing>) -> Result<Response<Answer>, ClientError> {
         if let Endpoint::Local(server) = &self.place {
             let response = server(request).await;

@@ -1,5 +1,6 @@
 //! What a sandbox's network policy decided.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::egress::{EgressLine, EgressList, EgressQuery};
 use cove_api::route::NDJSON;
 use http::{Method, header};
@@ -9,6 +10,7 @@ use crate::{Client, ClientError, Lines, Outgoing, with_query};
 
 impl Client {
     /// What is kept now.
+    #[boxed]
     pub async fn egress(&self, id: &str, query: &EgressQuery) -> Result<EgressList, ClientError> {
         let query = EgressQuery {
             follow: false,
@@ -19,6 +21,7 @@ impl Client {
     }
 
     /// What is kept, and then decisions as they are taken.
+    #[boxed]
     pub async fn follow_egress(
         &self,
         id: &str,

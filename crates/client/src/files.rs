@@ -1,5 +1,6 @@
 //! Files inside sandboxes.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::file::{
     ChangeMode, FileChange, FileInfo, ListFiles, Listing, MakeDirectory, MoveFile, ReadArchive,
     ReadFile, RemoveFile, StatFile, WatchFiles, WriteArchive, WriteFile, Written,
@@ -12,6 +13,7 @@ use crate::{ByteStream, Client, ClientError, Lines, Outgoing, document, with_que
 
 impl Client {
     /// A file's contents; `range` as in HTTP, `bytes=0-99` say.
+    #[boxed]
     pub async fn read_file(
         &self,
         id: &str,
@@ -29,6 +31,7 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn write_file(
         &self,
         id: &str,
@@ -43,21 +46,25 @@ impl Client {
         .await
     }
 
+    #[boxed]
     pub async fn remove_file(&self, id: &str, remove: &RemoveFile) -> Result<(), ClientError> {
         let path = with_query(&sandbox_path(id, "/files"), remove)?;
         self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 
+    #[boxed]
     pub async fn list_files(&self, id: &str, list: &ListFiles) -> Result<Listing, ClientError> {
         self.get(&with_query(&sandbox_path(id, "/files/list"), list)?)
             .await
     }
 
+    #[boxed]
     pub async fn stat_file(&self, id: &str, stat: &StatFile) -> Result<FileInfo, ClientError> {
         self.get(&with_query(&sandbox_path(id, "/files/stat"), stat)?)
             .await
     }
 
+    #[boxed]
     pub async fn watch_files(
         &self,
         id: &str,
@@ -70,18 +77,21 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn make_directory(&self, id: &str, make: &MakeDirectory) -> Result<(), ClientError> {
         let path = sandbox_path(id, "/files/mkdir");
         self.nothing(Method::POST, &path, Outgoing::json(make)?)
             .await
     }
 
+    #[boxed]
     pub async fn move_file(&self, id: &str, r#move: &MoveFile) -> Result<(), ClientError> {
         let path = sandbox_path(id, "/files/move");
         self.nothing(Method::POST, &path, Outgoing::json(r#move)?)
             .await
     }
 
+    #[boxed]
     pub async fn change_mode(&self, id: &str, change: &ChangeMode) -> Result<(), ClientError> {
         let path = sandbox_path(id, "/files/chmod");
         self.nothing(Method::POST, &path, Outgoing::json(change)?)
@@ -89,6 +99,7 @@ impl Client {
     }
 
     /// The tree under a path, as tar.
+    #[boxed]
     pub async fn read_archive(
         &self,
         id: &str,
@@ -102,6 +113,7 @@ impl Client {
     }
 
     /// Unpacks a tar below a path.
+    #[boxed]
     pub async fn write_archive(
         &self,
         id: &str,

@@ -1,5 +1,6 @@
 //! Identity tokens and the issuer's keys.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::identity::{
     CreateIdentityToken, IdentityKeys, IdentityToken, OpenIdConfiguration, RotateIdentityKeys,
 };
@@ -9,6 +10,7 @@ use crate::{Client, ClientError};
 
 impl Client {
     /// A token that says which sandbox its holder is.
+    #[boxed]
     pub async fn identity_token(
         &self,
         id: &str,
@@ -17,15 +19,18 @@ impl Client {
         self.post(&sandbox_path(id, "/identity"), create).await
     }
 
+    #[boxed]
     pub async fn identity_issuer(&self) -> Result<OpenIdConfiguration, ClientError> {
         self.get("/.well-known/openid-configuration").await
     }
 
+    #[boxed]
     pub async fn identity_keys(&self) -> Result<IdentityKeys, ClientError> {
         self.get("/.well-known/jwks.json").await
     }
 
     /// Replaces the key that signs.
+    #[boxed]
     pub async fn rotate_identity_keys(
         &self,
         rotate: &RotateIdentityKeys,

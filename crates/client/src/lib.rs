@@ -23,6 +23,7 @@ mod tenancy;
 mod tls;
 mod volumes;
 
+use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,6 +118,7 @@ impl Client {
     }
 
     /// One request, answered by whatever the server says, errors included.
+    #[boxed]
     pub async fn send(
         &self,
         method: Method,
@@ -142,6 +144,7 @@ impl Client {
     }
 
     /// As [`Client::send`], with every answer that is not a success turned into an error.
+    #[boxed]
     pub async fn call(
         &self,
         method: Method,
@@ -158,6 +161,7 @@ impl Client {
 
     /// A request with an optional JSON body and the whole of its answer; for servers that are not
     /// Cove's.
+    #[boxed]
     pub async fn exchange(
         &self,
         method: Method,

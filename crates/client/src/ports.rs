@@ -1,5 +1,6 @@
 //! Ports inside: sharing their previews, and connections to them.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::port::{PortShare, SharePort};
 use http::{Method, StatusCode, header};
 use hyper::upgrade::Upgraded;
@@ -12,6 +13,7 @@ use crate::{Client, ClientError, Outgoing};
 pub type PortConnection = TokioIo<Upgraded>;
 
 impl Client {
+    #[boxed]
     pub async fn share_port(
         &self,
         id: &str,
@@ -23,12 +25,14 @@ impl Client {
     }
 
     /// Takes back all links and makes the port private.
+    #[boxed]
     pub async fn unshare_port(&self, id: &str, port: u16) -> Result<(), ClientError> {
         let path = sandbox_path(id, &format!("/ports/{port}/share"));
         self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 
     /// Returns once the connection inside stands.
+    #[boxed]
     pub async fn connect_port(&self, id: &str, port: u16) -> Result<PortConnection, ClientError> {
         let path = sandbox_path(id, &format!("/ports/{port}/tcp"));
         let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, "tcp")];

@@ -1,5 +1,6 @@
 //! Commands and processes.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use cove_api::Page;
 use cove_api::process::{
@@ -20,6 +21,7 @@ fn process_path(sandbox: &str, process: &str, rest: &str) -> String {
 
 impl Client {
     /// Runs a command and waits for its end, however long that is.
+    #[boxed]
     pub async fn exec(&self, id: &str, exec: &Exec) -> Result<ExecResult, ClientError> {
         let path = sandbox_path(id, "/exec");
         let response = self
@@ -30,6 +32,7 @@ impl Client {
     }
 
     /// Runs a command and follows it.
+    #[boxed]
     pub async fn exec_live(
         &self,
         id: &str,
@@ -43,6 +46,7 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn start_process(
         &self,
         id: &str,
@@ -51,14 +55,17 @@ impl Client {
         self.post(&sandbox_path(id, "/processes"), start).await
     }
 
+    #[boxed]
     pub async fn processes(&self, id: &str) -> Result<Page<Process>, ClientError> {
         self.get(&sandbox_path(id, "/processes")).await
     }
 
+    #[boxed]
     pub async fn process(&self, id: &str, process: &str) -> Result<Process, ClientError> {
         self.get(&process_path(id, process, "")).await
     }
 
+    #[boxed]
     pub async fn output(
         &self,
         id: &str,
@@ -72,6 +79,7 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn write_stdin(
         &self,
         id: &str,
@@ -87,6 +95,7 @@ impl Client {
         document(response).await.map(drop)
     }
 
+    #[boxed]
     pub async fn signal(&self, id: &str, process: &str, signal: &str) -> Result<(), ClientError> {
         let body = SignalProcess {
             signal: signal.to_owned(),
@@ -97,6 +106,7 @@ impl Client {
             .await
     }
 
+    #[boxed]
     pub async fn resize(
         &self,
         id: &str,
@@ -109,6 +119,7 @@ impl Client {
     }
 
     /// A WebSocket to a running command; output begins at the given offsets.
+    #[boxed]
     pub async fn attach(
         &self,
         id: &str,

@@ -1,5 +1,6 @@
 //! Sandboxes, images and the host.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::event::{Event, EventsQuery};
 use cove_api::host::{Health, Metrics, Port, Runner};
 use cove_api::image::{AddImage, Image, ImageJob};
@@ -21,6 +22,7 @@ pub(crate) fn sandbox_path(id: &str, rest: &str) -> String {
 
 impl Client {
     /// `idempotency_key` makes repeats safe: the same key and body get the first answer.
+    #[boxed]
     pub async fn create_sandbox(
         &self,
         create: &CreateSandbox,
@@ -37,6 +39,7 @@ impl Client {
         .await
     }
 
+    #[boxed]
     pub async fn list_sandboxes(
         &self,
         query: &ListSandboxes,
@@ -44,10 +47,12 @@ impl Client {
         self.get(&with_query("/v1/sandboxes", query)?).await
     }
 
+    #[boxed]
     pub async fn sandbox(&self, id: &str) -> Result<Sandbox, ClientError> {
         self.get(&sandbox_path(id, "")).await
     }
 
+    #[boxed]
     pub async fn patch_sandbox(
         &self,
         id: &str,
@@ -62,11 +67,13 @@ impl Client {
         .await
     }
 
+    #[boxed]
     pub async fn delete_sandbox(&self, id: &str) -> Result<(), ClientError> {
         self.nothing(Method::DELETE, &sandbox_path(id, ""), Outgoing::empty())
             .await
     }
 
+    #[boxed]
     pub async fn start_sandbox(&self, id: &str) -> Result<Sandbox, ClientError> {
         self.json(
             Method::POST,
@@ -77,19 +84,23 @@ impl Client {
         .await
     }
 
+    #[boxed]
     pub async fn stop_sandbox(&self, id: &str, stop: &StopSandbox) -> Result<Sandbox, ClientError> {
         self.post(&sandbox_path(id, "/stop"), stop).await
     }
 
+    #[boxed]
     pub async fn metrics(&self, id: &str) -> Result<Metrics, ClientError> {
         self.get(&sandbox_path(id, "/metrics")).await
     }
 
+    #[boxed]
     pub async fn ports(&self, id: &str) -> Result<Page<Port>, ClientError> {
         self.get(&sandbox_path(id, "/ports")).await
     }
 
     /// Events so far; of one sandbox, or of all.
+    #[boxed]
     pub async fn events(
         &self,
         id: Option<&str>,
@@ -103,6 +114,7 @@ impl Client {
     }
 
     /// Events after `after`, and then as they happen.
+    #[boxed]
     pub async fn follow_events(
         &self,
         id: Option<&str>,
@@ -120,14 +132,17 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn images(&self) -> Result<Page<Image>, ClientError> {
         self.get("/v1/images").await
     }
 
+    #[boxed]
     pub async fn image(&self, id: &str) -> Result<Image, ClientError> {
         self.get(&format!("/v1/images/{}", segment(id))).await
     }
 
+    #[boxed]
     pub async fn remove_image(&self, id: &str) -> Result<(), ClientError> {
         self.nothing(
             Method::DELETE,
@@ -137,11 +152,13 @@ impl Client {
         .await
     }
 
+    #[boxed]
     pub async fn add_image(&self, source: &AddImage) -> Result<ImageJob, ClientError> {
         self.post("/v1/images", source).await
     }
 
     /// Adds an image and follows its progress; the last line says how it ended.
+    #[boxed]
     pub async fn add_image_live(&self, source: &AddImage) -> Result<Lines<ImageJob>, ClientError> {
         let headers = [JSON[0].clone(), (header::ACCEPT, NDJSON)];
         let body = Outgoing::json(source)?;
@@ -151,18 +168,22 @@ impl Client {
         ))
     }
 
+    #[boxed]
     pub async fn image_job(&self, id: &str) -> Result<ImageJob, ClientError> {
         self.get(&format!("/v1/images/jobs/{}", segment(id))).await
     }
 
+    #[boxed]
     pub async fn runners(&self) -> Result<Page<Runner>, ClientError> {
         self.get("/v1/runners").await
     }
 
+    #[boxed]
     pub async fn quarantine(&self) -> Result<Page<Quarantined>, ClientError> {
         self.get("/v1/quarantine").await
     }
 
+    #[boxed]
     pub async fn adopt_quarantined(
         &self,
         id: &str,
@@ -173,20 +194,24 @@ impl Client {
             .await
     }
 
+    #[boxed]
     pub async fn delete_quarantined(&self, id: &str) -> Result<(), ClientError> {
         let path = format!("/v1/quarantine/{}", segment(id));
         self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 
+    #[boxed]
     pub async fn health(&self) -> Result<Health, ClientError> {
         self.get(&with_query("/healthz", &NoQuery {})?).await
     }
 
+    #[boxed]
     pub async fn ready(&self) -> Result<Health, ClientError> {
         self.get("/readyz").await
     }
 
     /// The text Prometheus would read.
+    #[boxed]
     pub async fn prometheus(&self) -> Result<String, ClientError> {
         let response = self
             .call(Method::GET, "/metrics", &[], Outgoing::empty())

@@ -1,5 +1,6 @@
 //! Snapshots, forks, rollbacks, timelines, and sandboxes at rest.
 
+use async_recursion::async_recursion as boxed;
 use cove_api::route::BYTES;
 use cove_api::sandbox::Sandbox;
 use cove_api::snapshot::{
@@ -21,19 +22,23 @@ impl Client {
         self.json(Method::POST, &path, &[], Outgoing::empty()).await
     }
 
+    #[boxed]
     pub async fn freeze_sandbox(&self, id: &str) -> Result<Sandbox, ClientError> {
         self.rest(id, "/freeze").await
     }
 
+    #[boxed]
     pub async fn pause_sandbox(&self, id: &str) -> Result<Sandbox, ClientError> {
         self.rest(id, "/pause").await
     }
 
+    #[boxed]
     pub async fn resume_sandbox(&self, id: &str) -> Result<Sandbox, ClientError> {
         self.rest(id, "/resume").await
     }
 
     /// `idempotency_key` makes repeats safe: the same key and body get the first answer.
+    #[boxed]
     pub async fn take_snapshot(
         &self,
         id: &str,
@@ -48,6 +53,7 @@ impl Client {
     }
 
     /// Of one sandbox, or of all.
+    #[boxed]
     pub async fn snapshots(
         &self,
         sandbox: Option<&str>,
@@ -60,15 +66,18 @@ impl Client {
         self.get(&with_query(&path, page)?).await
     }
 
+    #[boxed]
     pub async fn snapshot(&self, id: &str) -> Result<Snapshot, ClientError> {
         self.get(&snapshot_path(id, "")).await
     }
 
+    #[boxed]
     pub async fn delete_snapshot(&self, id: &str) -> Result<(), ClientError> {
         self.nothing(Method::DELETE, &snapshot_path(id, ""), Outgoing::empty())
             .await
     }
 
+    #[boxed]
     pub async fn fork_sandbox(
         &self,
         id: &str,
@@ -79,6 +88,7 @@ impl Client {
             .await
     }
 
+    #[boxed]
     pub async fn fork_snapshot(
         &self,
         id: &str,
@@ -101,6 +111,7 @@ impl Client {
             .await
     }
 
+    #[boxed]
     pub async fn rollback_sandbox(
         &self,
         id: &str,
@@ -109,11 +120,13 @@ impl Client {
         self.post(&sandbox_path(id, "/rollback"), rollback).await
     }
 
+    #[boxed]
     pub async fn timeline(&self, id: &str) -> Result<Timeline, ClientError> {
         self.get(&sandbox_path(id, "/timeline")).await
     }
 
     /// The whole of a snapshot as one file.
+    #[boxed]
     pub async fn export_snapshot(&self, id: &str) -> Result<ByteStream, ClientError> {
         let path = snapshot_path(id, "/export");
         Ok(ByteStream::new(
@@ -123,6 +136,7 @@ impl Client {
     }
 
     /// Takes in a file that an export made. As with all uploads, it takes as long as it takes.
+    #[boxed]
     pub async fn import_snapshot(
         &self,
         import: &ImportSnapshot,

@@ -1,5 +1,6 @@
 //! Answers that go on: raw bytes, lines of JSON, server-sent events. Each reads at the caller's pace.
 
+use async_recursion::async_recursion as boxed;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -41,6 +42,7 @@ impl ByteStream {
         self.length
     }
 
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         if !self.ready.is_empty() {
             return Ok(Some(std::mem::take(&mut self.ready)));
@@ -104,6 +106,7 @@ impl<T: DeserializeOwned> Lines<T> {
     }
 
     /// The next value; `None` at the end. Dropping the future loses nothing.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         loop {
             let Some(line) = line(&mut self.bytes, &mut self.buffer).await? else {
@@ -157,6 +160,7 @@ impl<T: DeserializeOwned> ServerEvents<T> {
         }
     }
 
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         while let Some(line) = line(&mut self.bytes, &mut self.buffer).await? {
             let text = std::str::from_utf8(&line)

@@ -1,5 +1,6 @@
 //! Trust for https: the given certificates, or the system's bundle.
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    #[boxed]
     pub async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.connector.connect(self.name.clone(), stream).await
     }

@@ -4,6 +4,7 @@
 //! are there: revoking the key ends it at once, and its use counts against the key's rate limit.
 //! Nothing is kept, so any number of tokens cost nothing and a restart loses none.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -165,6 +166,7 @@ impl Control {
     }
 
     /// Who holds this token. May `use` that sandbox, and must not be asked about another.
+    #[boxed]
     pub async fn token_holder(
         &self,
         id: &SandboxId,
@@ -196,6 +198,7 @@ impl Control {
     }
 
     /// Whether a caller may do something at all and its sandbox is there, before more is read of the request.
+    #[boxed]
     pub async fn expect(
         &self,
         principal: &Principal,

@@ -4,6 +4,7 @@
 //! What is taken back is sent to every admission at once; besides, each looks at the database now and
 //! then, for what ends by the clock.
 
+use async_recursion::async_recursion as boxed;
 use std::time::Duration;
 
 use cove_model::{KeyId, SandboxId};
@@ -129,6 +130,7 @@ pub struct Admission {
 impl Admission {
     /// Returns when whoever was let in must go: their key or link was taken back or has expired. While
     /// the database cannot be read nobody stays whose end was announced, and nobody stays for long.
+    #[boxed]
     pub async fn ended(mut self) {
         let mut look = Instant::now() + FIRST_LOOK;
         let mut unread_since = None;

@@ -4,6 +4,7 @@
 //! flushed. One that goes into a sandbox is preceded by its intent in the journal on this host, and
 //! followed by how it ended. Refused ones change nothing and are sampled.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::OrgId;
 use cove_store::{
     AuditHead, AuditRecord, ChainBreak, ChainCheck, Page, PageRequest, Scope, StoreError,
@@ -61,6 +62,7 @@ pub struct AuditChain {
 
 impl Control {
     /// Needs `admin`. Newest first.
+    #[boxed]
     pub async fn audit(
         &self,
         principal: &Principal,
@@ -73,6 +75,7 @@ impl Control {
     }
 
     /// Needs `admin`. Oldest first, some at a time: those after this sequence.
+    #[boxed]
     pub async fn audit_after(
         &self,
         principal: &Principal,
@@ -86,6 +89,7 @@ impl Control {
     }
 
     /// Needs `admin`. Where the caller's chain begins and ends; absent before its first record.
+    #[boxed]
     pub async fn audit_head(
         &self,
         principal: &Principal,
@@ -96,6 +100,7 @@ impl Control {
     }
 
     /// Needs `admin`. Checks the chain of the caller's organisation; an operator's, a page of all.
+    #[boxed]
     pub async fn verify_audit(
         &self,
         principal: &Principal,

@@ -1,5 +1,6 @@
 //! What runs without being asked: events, metering, idle policies, reconciling, sweeping.
 
+use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ impl Control {
     /// Call once before anything else: makes the home organisation and brings the database and the
     /// hosts into agreement after whatever happened before. Needs the store; a runner that does not
     /// answer yet is met again by [`Control::run`].
+    #[boxed]
     pub async fn prepare(&self) -> Result<(), ControlError> {
         self.register_hosts().await?;
         self.read_clocks().await?;
@@ -66,6 +68,7 @@ impl Control {
 
     /// The background work (events, metering, idle policies, reconciling, sweeping) until
     /// `shutdown`; everything pending is written before it returns.
+    #[boxed]
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut loops = JoinSet::new();
         let config = self.config();
@@ -158,6 +161,7 @@ impl Control {
     }
 
     /// Whether the store and at least one host answer, for readiness checks.
+    #[boxed]
     pub async fn ready(&self) -> Result<(), ControlError> {
         self.home()?;
         self.store().check().await?;

@@ -9,6 +9,7 @@
 //! How each language's driver is started and what it says is `cove_code`'s; here is who may run code, in
 //! which process, one run after the other. [`run`] is one run.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ pub struct CodeRequest {
 
 impl Control {
     /// Needs `use`. Starts a context.
+    #[boxed]
     pub async fn create_code_context(
         &self,
         principal: &Principal,
@@ -80,6 +82,7 @@ impl Control {
     }
 
     /// Needs `use`. Those that run.
+    #[boxed]
     pub async fn code_contexts(
         &self,
         principal: &Principal,
@@ -90,6 +93,7 @@ impl Control {
     }
 
     /// Needs `use`. Ends a context and what it started.
+    #[boxed]
     pub async fn remove_code_context(
         &self,
         principal: &Principal,
@@ -112,6 +116,7 @@ impl Control {
     }
 
     /// Needs `use`. Ends the code a context runs now, not the context.
+    #[boxed]
     pub async fn interrupt_code(
         &self,
         principal: &Principal,
@@ -126,6 +131,7 @@ impl Control {
     }
 
     /// Needs `use`. Runs code in a context; dropping the run leaves the code to its end.
+    #[boxed]
     pub async fn run_code(
         &self,
         principal: &Principal,

@@ -1,5 +1,6 @@
 //! What the network policies of sandboxes decided, read from the host for their owners.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::{HostId, SandboxId};
 use cove_runner_api::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use cove_store::Scope;
@@ -43,6 +44,7 @@ pub struct EgressReader {
 
 impl Control {
     /// Reads the log of a sandbox from after `after`, 0 for all that is kept.
+    #[boxed]
     pub async fn egress(
         &self,
         principal: &Principal,
@@ -67,6 +69,7 @@ impl Control {
 
 impl EgressReader {
     /// Up to `limit` entries. Empty when there are none, or none came within `wait_ms`.
+    #[boxed]
     pub async fn next(&mut self, limit: u32, wait_ms: u64) -> Result<EgressBatch, ControlError> {
         let mut lost = false;
         loop {

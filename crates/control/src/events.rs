@@ -5,6 +5,7 @@
 //! Listeners are woken from here and share what is new; one that was away reads what it missed from the
 //! store, as long as that is still kept.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,6 +59,7 @@ pub struct EventSubscription {
 
 impl EventSubscription {
     /// The next one, waiting for it; `None` at shutdown. Dropping the wait loses nothing.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<EventItem>, ControlError> {
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -134,6 +136,7 @@ impl EventSubscription {
 
 impl Control {
     /// Needs `read`. `after` is the sequence last seen; absent: from now on.
+    #[boxed]
     pub async fn events(
         &self,
         principal: &Principal,
@@ -175,6 +178,7 @@ impl Control {
     }
 
     /// Needs `read`. The sandbox of an event, read once for all who follow; `None` when it is gone.
+    #[boxed]
     pub async fn sandbox_of(
         &self,
         principal: &Principal,
@@ -196,6 +200,7 @@ impl Control {
     }
 
     /// Needs `read`. Those kept, oldest first, without waiting.
+    #[boxed]
     pub async fn list_events(
         &self,
         principal: &Principal,

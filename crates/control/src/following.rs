@@ -5,6 +5,7 @@
 //! until somebody needs it, and then goes on from the offsets reached, without a gap or a repeat. Every
 //! interface follows output through here: the API, the dialects and SSH.
 
+use async_recursion::async_recursion as boxed;
 use bytes::BytesMut;
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
 use cove_protocol::message::{Channel, Exit, OutputFrom, Start};
@@ -89,6 +90,7 @@ async fn was_put_to_rest(access: &GuestAccess, error: &GuestError) -> bool {
 
 impl Following {
     /// Starts a command and follows it from its first byte on.
+    #[boxed]
     pub async fn start(access: GuestAccess, start: Start) -> Result<Self, GuestError> {
         let from = OutputFrom {
             id: start.id.clone(),
@@ -100,6 +102,7 @@ impl Following {
     }
 
     /// Follows a process that is there already; its sandbox is not woken for that.
+    #[boxed]
     pub async fn attach(access: GuestAccess, from: OutputFrom) -> Result<Self, GuestError> {
         let follow = access.listener().follow(from.clone()).await?;
         Ok(Self::new(access, follow, from, true))
@@ -146,6 +149,7 @@ impl Following {
     }
 
     /// The next event; `None` after the exit. Dropping the wait loses nothing.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, FollowError> {
         if let Some(event) = self.rest.take() {
             let (first, rest) = split(event);

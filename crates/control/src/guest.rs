@@ -1,5 +1,6 @@
 //! The way into a sandbox: a client of its guest, with the sandbox's defaults and its idleness kept.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -253,6 +254,7 @@ impl GuestAccess {
 
     /// Whether the sandbox is at rest now, by what its host says. A connection that a capture cut may
     /// fail in many ways; this tells them from a guest that is really gone.
+    #[boxed]
     pub async fn rests(&self) -> bool {
         let view = async {
             let runner = self.control.runner(&self.sandbox.host).await?;
@@ -262,6 +264,7 @@ impl GuestAccess {
     }
 
     /// Starts a command, waking the sandbox if need be, and then only listens to it.
+    #[boxed]
     pub async fn start_following(&self, mut start: Start) -> Result<Follow, GuestError> {
         let refused = |error| GuestError::Connect(io::Error::other(error));
         let large = start
@@ -295,6 +298,7 @@ impl GuestAccess {
 
     /// Goes on with a process's output after the sandbox was captured. One that was put to rest is not
     /// woken for that: whoever only listens waits until somebody needs it.
+    #[boxed]
     pub async fn follow_again(&self, from: OutputFrom) -> Result<Follow, ControlError> {
         let (control, id) = (&self.control, &self.sandbox.id);
         let mut events = control.0.listeners.watch(id);
@@ -480,6 +484,7 @@ impl Control {
 
     /// Needs `use`. A sandbox that is frozen or paused is woken, unless its policy says not to; one
     /// that is stopped is a conflict.
+    #[boxed]
     pub async fn guest(
         &self,
         principal: &Principal,
@@ -552,6 +557,7 @@ impl Control {
     }
 
     /// Needs `use`. Runs a command to its end and collects its output.
+    #[boxed]
     pub async fn exec(
         &self,
         principal: &Principal,

@@ -4,6 +4,7 @@
 //! may read, makes none. They stay in this process and in one file of its directory. A key that is due is made on
 //! the way of whoever asks for the next token; where that fails the present one goes on signing.
 
+use async_recursion::async_recursion as boxed;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -198,6 +199,7 @@ impl Control {
     }
 
     /// For anybody: the public keys.
+    #[boxed]
     pub async fn identity_keys(&self) -> Result<Jwks, ControlError> {
         let file = &self.config().identity.key_file;
         let now = self.now().unix_timestamp();
@@ -206,6 +208,7 @@ impl Control {
 
     /// Needs `use`: whoever may work in a sandbox can act for it. Answers with a token that says which
     /// sandbox its holder is.
+    #[boxed]
     pub async fn identity_token(
         &self,
         principal: &Principal,
@@ -226,6 +229,7 @@ impl Control {
     }
 
     /// The operator's alone. The public keys after it.
+    #[boxed]
     pub async fn rotate_identity_keys(
         &self,
         principal: &Principal,

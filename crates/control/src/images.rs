@@ -6,6 +6,7 @@
 //! it brought, for that organisation alone, so nobody else's fetch can move or borrow it, and asking
 //! for a private image without the right credentials opens nothing.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashSet;
 
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
@@ -117,6 +118,7 @@ impl Control {
     }
 
     /// Needs `read`. Those everybody may use and those the caller's organisation fetched.
+    #[boxed]
     pub async fn list_images(&self, principal: &Principal) -> Result<Vec<ImageView>, ControlError> {
         principal.require(Scope::Read)?;
         let mut images = self.images_on_hosts().await?;
@@ -153,6 +155,7 @@ impl Control {
     }
 
     /// Needs `read`. By id or name.
+    #[boxed]
     pub async fn get_image(
         &self,
         principal: &Principal,
@@ -164,6 +167,7 @@ impl Control {
     }
 
     /// Needs `manage`; a path on the host needs an operator. Answers at once with a job to poll.
+    #[boxed]
     pub async fn add_image(
         &self,
         principal: &Principal,
@@ -264,6 +268,7 @@ impl Control {
 
     /// Needs `manage`. An image others may use too stays on the host; one that sandboxes or snapshots of
     /// the caller need is not removed.
+    #[boxed]
     pub async fn remove_image(
         &self,
         principal: &Principal,
@@ -307,6 +312,7 @@ impl Control {
 
     /// Operators only: what the host has, has promised and lacks. Of several hosts, the one that new sandboxes go
     /// to.
+    #[boxed]
     pub async fn host(&self, principal: &Principal) -> Result<HostReport, ControlError> {
         principal.require_operator()?;
         let host = self.choose_host(None)?;

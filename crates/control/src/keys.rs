@@ -4,6 +4,7 @@
 //! nothing. Looked-up keys are remembered for a moment; a revocation in this process is immediate,
 //! in another one it takes [`REMEMBERED`].
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -200,6 +201,7 @@ fn not_valid() -> ControlError {
 impl Control {
     /// Makes the token with this hash the installation's root key (home organisation, admin).
     /// Repeating it changes nothing; another hash replaces the earlier root key.
+    #[boxed]
     pub async fn bootstrap_root_key(&self, hash: &TokenHash) -> Result<Key, ControlError> {
         let key = Key {
             id: KeyId::random(),
@@ -220,6 +222,7 @@ impl Control {
     }
 
     /// Who holds this token; counts against the key's rate limit.
+    #[boxed]
     pub async fn authenticate(
         &self,
         token: &str,
@@ -270,6 +273,7 @@ impl Control {
     }
 
     /// Needs `admin`.
+    #[boxed]
     pub async fn create_key(
         &self,
         principal: &Principal,
@@ -328,6 +332,7 @@ impl Control {
     }
 
     /// Needs `admin`.
+    #[boxed]
     pub async fn list_keys(
         &self,
         principal: &Principal,
@@ -338,6 +343,7 @@ impl Control {
     }
 
     /// Needs `admin`. At once and for good.
+    #[boxed]
     pub async fn revoke_key(&self, principal: &Principal, id: &KeyId) -> Result<Key, ControlError> {
         let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
         let revoked = self.to_the_end(async move {

@@ -4,6 +4,7 @@
 //! came by, and never by what they say: the callers here take the sandbox's id from the host. A sandbox can
 //! do what its owner granted in `identity.grants`, to itself, and is audited like its owner.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +161,7 @@ impl Control {
     }
 
     /// Refuses a sandbox that was not granted this, before anything else that it sends is read.
+    #[boxed]
     pub async fn require_grant(&self, id: &SandboxId, grant: Grant) -> Result<(), ControlError> {
         self.myself_with(id, grant).await.map(drop)
     }
@@ -191,11 +193,13 @@ impl Control {
         Ok((record, principal))
     }
 
+    #[boxed]
     pub async fn who_am_i(&self, id: &SandboxId) -> Result<WhoAmI, ControlError> {
         self.myself(id).await
     }
 
     /// Not audited one by one: a sandbox could fill its organisation's records.
+    #[boxed]
     pub async fn my_token(
         &self,
         id: &SandboxId,
@@ -207,6 +211,7 @@ impl Control {
     }
 
     /// What it may use itself, and how many seconds it may still live. What its organisation has is not for guests.
+    #[boxed]
     pub async fn my_limits(
         &self,
         id: &SandboxId,
@@ -224,6 +229,7 @@ impl Control {
         Some(longest.saturating_sub(age))
     }
 
+    #[boxed]
     pub async fn snapshot_myself(
         &self,
         id: &SandboxId,
@@ -243,6 +249,7 @@ impl Control {
 
     /// A copy that begins from its disk, with an identity of its own. It is granted nothing and lives no longer
     /// than this one would have.
+    #[boxed]
     pub async fn fork_myself(&self, id: &SandboxId) -> Result<SandboxId, ControlError> {
         let (record, principal) = self.granted(id, Grant::Fork).await?;
         let request = ForkRequest {
@@ -258,6 +265,7 @@ impl Control {
     }
 
     /// Counts as use: its idle policy begins anew.
+    #[boxed]
     pub async fn keep_myself_awake(&self, id: &SandboxId) -> Result<(), ControlError> {
         let (record, _) = self.granted(id, Grant::KeepAwake).await?;
         self.0.in_use.activity.note(&record.id, self.moment());
@@ -265,6 +273,7 @@ impl Control {
     }
 
     /// Replaces its labels, but for those that the server keeps for other APIs.
+    #[boxed]
     pub async fn label_myself(
         &self,
         id: &SandboxId,
@@ -298,6 +307,7 @@ impl Control {
     }
 
     /// Answers when it is decided: whoever asks goes with it.
+    #[boxed]
     pub async fn end_myself(&self, id: &SandboxId) -> Result<(), ControlError> {
         let (record, principal) = self.granted(id, Grant::End).await?;
         let control = self.clone();

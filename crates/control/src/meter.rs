@@ -5,6 +5,7 @@
 //! there, so a frozen sandbox pays for its memory and a paused one does not; disk counts as long as it
 //! exists. A snapshot's disk counts too, as far as nobody else holds it, for the organisation as a whole.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -153,6 +154,7 @@ impl Control {
     }
 
     /// Needs `read`. Of the whole organisation.
+    #[boxed]
     pub async fn usage(
         &self,
         principal: &Principal,
@@ -164,6 +166,7 @@ impl Control {
     }
 
     /// Needs `read`. Also of sandboxes that are gone.
+    #[boxed]
     pub async fn usage_by_sandbox(
         &self,
         principal: &Principal,
@@ -180,6 +183,7 @@ impl Control {
     }
 
     /// Needs `read`. Over its whole life so far.
+    #[boxed]
     pub async fn sandbox_usage(
         &self,
         principal: &Principal,

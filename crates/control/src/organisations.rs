@@ -1,5 +1,6 @@
 //! Organisations, the unit of tenancy.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::OrgId;
 use cove_model::spec::check_name;
 use cove_store::{Holding, Organisation, Page, PageRequest, Quota, Scope, StoreError};
@@ -44,6 +45,7 @@ impl Control {
     }
 
     /// Operators only.
+    #[boxed]
     pub async fn create_organisation(
         &self,
         principal: &Principal,
@@ -81,6 +83,7 @@ impl Control {
     }
 
     /// Operators only.
+    #[boxed]
     pub async fn list_organisations(
         &self,
         principal: &Principal,
@@ -91,6 +94,7 @@ impl Control {
     }
 
     /// The caller's own (needs `read`), or by id any other (operators only).
+    #[boxed]
     pub async fn organisation(
         &self,
         principal: &Principal,
@@ -105,6 +109,7 @@ impl Control {
     }
 
     /// Operators only.
+    #[boxed]
     pub async fn set_quota(
         &self,
         principal: &Principal,

@@ -4,6 +4,7 @@
 //! the port's links back since. Nothing of it is kept but a count in the port's row, so any number of
 //! links cost nothing and all of them end at once.
 
+use async_recursion::async_recursion as boxed;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_model::SandboxId;
@@ -144,6 +145,7 @@ pub enum Pass<'a> {
 
 impl Control {
     /// Needs `use`. Signs a link for a port, or opens it to everybody.
+    #[boxed]
     pub async fn share_port(
         &self,
         principal: &Principal,
@@ -219,6 +221,7 @@ impl Control {
     }
 
     /// Needs `use`. Makes every link of the port worthless and closes it to everybody.
+    #[boxed]
     pub async fn unshare_port(
         &self,
         principal: &Principal,
@@ -254,6 +257,7 @@ impl Control {
     }
 
     /// Which ports of a sandbox are open to everybody now.
+    #[boxed]
     pub async fn public_ports(&self, id: &SandboxId) -> Result<Vec<u16>, ControlError> {
         let now = self.now();
         let shares = self.store().port_shares(id, None).await?;

@@ -6,6 +6,7 @@
 //! something that somebody deleted. What the host has set aside (a damaged record) is listed too; one that
 //! has a row is put back into service with what the row says.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -107,6 +108,7 @@ impl Control {
     }
 
     /// Operators only.
+    #[boxed]
     pub async fn list_quarantine(
         &self,
         principal: &Principal,
@@ -246,6 +248,7 @@ impl Control {
     }
 
     /// Operators only. Deletes what no organisation owns, and all that is in it.
+    #[boxed]
     pub async fn delete_quarantined(
         &self,
         principal: &Principal,

@@ -3,6 +3,7 @@
 //! What the owner wants is written down first, then the host is asked, then what it answered is
 //! written down. Each sandbox has one change at a time in this process.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use cove_model::{
@@ -199,6 +200,7 @@ impl Control {
     }
 
     /// Needs `manage`. Answers when PID 1 does.
+    #[boxed]
     pub async fn create_sandbox(
         &self,
         principal: &Principal,
@@ -210,6 +212,7 @@ impl Control {
     }
 
     /// Needs `read`. By id or by name, as everywhere below.
+    #[boxed]
     pub async fn get_sandbox(
         &self,
         principal: &Principal,
@@ -220,6 +223,7 @@ impl Control {
     }
 
     /// Needs `read`. Newest first.
+    #[boxed]
     pub async fn list_sandboxes(
         &self,
         principal: &Principal,
@@ -232,6 +236,7 @@ impl Control {
     }
 
     /// Needs `manage`.
+    #[boxed]
     pub async fn update_sandbox(
         &self,
         principal: &Principal,
@@ -249,6 +254,7 @@ impl Control {
     }
 
     /// Needs `manage`. Returns when nothing of it is left on the host.
+    #[boxed]
     pub async fn delete_sandbox(
         &self,
         principal: &Principal,
@@ -261,6 +267,7 @@ impl Control {
     }
 
     /// Needs `use`. Starting one that runs is done already; one that is frozen or paused is resumed.
+    #[boxed]
     pub async fn start_sandbox(
         &self,
         principal: &Principal,
@@ -278,6 +285,7 @@ impl Control {
 
     /// Needs `manage`. `grace_ms` absent: the configured one. Stopping one that is stopped is done
     /// already.
+    #[boxed]
     pub async fn stop_sandbox(
         &self,
         principal: &Principal,
@@ -295,6 +303,7 @@ impl Control {
     }
 
     /// Needs `read`. Figures from the host itself, now.
+    #[boxed]
     pub async fn sample_sandbox(
         &self,
         principal: &Principal,

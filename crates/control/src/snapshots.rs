@@ -4,6 +4,7 @@
 //! (`tend`). Each snapshot remembers what the sandbox's state had grown from; together with where a
 //! sandbox is now that is its timeline.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use cove_model::spec::check_name;
@@ -119,6 +120,7 @@ impl Control {
     }
 
     /// Needs `read`. By id or by name, as everywhere below.
+    #[boxed]
     pub async fn get_snapshot(
         &self,
         principal: &Principal,
@@ -129,6 +131,7 @@ impl Control {
     }
 
     /// Needs `read`. Newest first; of one sandbox, or of all.
+    #[boxed]
     pub async fn list_snapshots(
         &self,
         principal: &Principal,
@@ -155,6 +158,7 @@ impl Control {
     }
 
     /// Needs `manage`. Answers once it is on disk.
+    #[boxed]
     pub async fn take_snapshot(
         &self,
         principal: &Principal,
@@ -176,6 +180,7 @@ impl Control {
     }
 
     /// Needs `manage`. What grew from it is not touched.
+    #[boxed]
     pub async fn delete_snapshot(
         &self,
         principal: &Principal,
@@ -212,6 +217,7 @@ impl Control {
 
     /// Needs `manage`. One pause of the parent, however many children; each child succeeds or fails
     /// by itself.
+    #[boxed]
     pub async fn fork_sandbox(
         &self,
         principal: &Principal,
@@ -232,6 +238,7 @@ impl Control {
     }
 
     /// Needs `manage`. Several sandboxes from one snapshot, with the settings it was taken with.
+    #[boxed]
     pub async fn fork_snapshot(
         &self,
         principal: &Principal,
@@ -252,6 +259,7 @@ impl Control {
     }
 
     /// Needs `manage`. What the sandbox was before is kept, and named in the answer.
+    #[boxed]
     pub async fn rollback_sandbox(
         &self,
         principal: &Principal,

@@ -5,6 +5,7 @@
 //! are, so nothing of it is kept but a count that taking all of them back raises. It ends with that key.
 //! Whoever is logged in stays as long as what let them in is good.
 
+use async_recursion::async_recursion as boxed;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use cove_model::{KeyId, OrgId, SandboxId};
@@ -129,6 +130,7 @@ fn refused() -> ControlError {
 
 impl Control {
     /// Needs `use`. Answers with a token that lets its holder log in to this sandbox.
+    #[boxed]
     pub async fn ssh_token(
         &self,
         principal: &Principal,
@@ -191,6 +193,7 @@ impl Control {
     }
 
     /// Needs `use`. Makes every token of the sandbox worthless; who is logged in by one has to go.
+    #[boxed]
     pub async fn revoke_ssh_tokens(
         &self,
         principal: &Principal,
@@ -218,6 +221,7 @@ impl Control {
     }
 
     /// Needs `admin`: a registered key opens every sandbox of the organisation.
+    #[boxed]
     pub async fn add_ssh_key(
         &self,
         principal: &Principal,
@@ -258,6 +262,7 @@ impl Control {
     }
 
     /// Needs `admin`.
+    #[boxed]
     pub async fn list_ssh_keys(
         &self,
         principal: &Principal,
@@ -268,6 +273,7 @@ impl Control {
     }
 
     /// Needs `admin`. Its holder cannot log in any more, and has to go where that is done.
+    #[boxed]
     pub async fn remove_ssh_key(
         &self,
         principal: &Principal,
@@ -289,6 +295,7 @@ impl Control {
     }
 
     /// Whether it is worth proving that a key is held: some organisation has registered it.
+    #[boxed]
     pub async fn ssh_key_is_known(&self, fingerprint: &str) -> Result<bool, ControlError> {
         Ok(!self.living_ssh_keys(fingerprint).await?.is_empty())
     }
@@ -329,6 +336,7 @@ impl Control {
     }
 
     /// Who logs in with a token. `login` names its sandbox, by id or by name.
+    #[boxed]
     pub async fn ssh_login_by_token(
         &self,
         login: &str,
@@ -367,6 +375,7 @@ impl Control {
     }
 
     /// Who logs in with a key that was proven to be held.
+    #[boxed]
     pub async fn ssh_login_by_key(
         &self,
         login: &str,

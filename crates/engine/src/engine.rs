@@ -1,5 +1,6 @@
 //! The engine itself: what it is made of, how it opens and closes.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -84,6 +85,7 @@ pub(crate) struct Inner {
 impl Engine {
     /// Opens the data directory, adopts what runs and sweeps what was half made.
     /// Its sandboxes are held by `tiers`.
+    #[boxed]
     pub async fn open(
         config: EngineConfig,
         tiers: Vec<Box<dyn OpenTier>>,
@@ -115,6 +117,7 @@ impl Engine {
     }
 
     /// Lets go of the host: what runs, runs on. With nothing left, claims on the host go too.
+    #[boxed]
     pub async fn close(&self) {
         self.inner.guard.stop().await;
         self.inner.counter.stop().await;
@@ -139,6 +142,7 @@ impl Engine {
     }
 
     /// Deletes every sandbox, snapshot and volume, then detaches the pool: for tests and for removing an installation.
+    #[boxed]
     pub async fn destroy(self) -> Result<(), EngineError> {
         let aside = self.inner.aside.all().into_iter().map(|(id, _)| id);
         let sandboxes = self
@@ -210,6 +214,7 @@ impl Engine {
     }
 
     /// Has every tier prepare all that it keeps ready; benchmarks tell warm from cold by it.
+    #[boxed]
     pub async fn warm_up(&self) {
         for tier in self.inner.tiers.all() {
             tier.warm_up().await;
@@ -217,6 +222,7 @@ impl Engine {
     }
 
     /// Gives back what is prepared and lets what is under way end, so that the next create is cold.
+    #[boxed]
     pub async fn cool_down(&self) {
         for tier in self.inner.tiers.all() {
             tier.cool_down().await;

@@ -1,6 +1,7 @@
 //! Getting a storage pool back that turned read-only. A filesystem stays so until nobody uses it, so every
 //! sandbox is ended first; disks are kept, and memory that was not on disk is lost.
 
+use async_recursion::async_recursion as boxed;
 use std::path::Path;
 
 use cove_model::{SandboxId, State};
@@ -43,6 +44,7 @@ impl Engine {
     }
 
     /// Ends the processes of every sandbox, whatever they do, and remembers which ran.
+    #[boxed]
     pub async fn interrupt_all(&self) -> Result<(), RunnerError> {
         let files = self.interruptions()?;
         self.end_each(|interrupted| {
@@ -54,6 +56,7 @@ impl Engine {
     }
 
     /// Ends the processes of every sandbox, whatever they do. Disks stay.
+    #[boxed]
     pub async fn end_all(&self) -> Result<(), RunnerError> {
         self.end_each(|_| Ok(())).await
     }
@@ -82,6 +85,7 @@ impl Engine {
     }
 
     /// Lets go of the host and unmounts the pool. The next engine over the same data mounts it again.
+    #[boxed]
     pub async fn detach(self) -> Result<(), EngineError> {
         self.cool_down().await;
         self.close().await;
@@ -99,6 +103,7 @@ impl Engine {
 
     /// Starts one again after a repair, and returns whether it did: one that was deleted or started meanwhile is
     /// left as it is.
+    #[boxed]
     pub async fn start_again(&self, interrupted: &Interrupted) -> Result<bool, RunnerError> {
         let id = &interrupted.id;
         let stopped = match self.get(id).await {

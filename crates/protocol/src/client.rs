@@ -2,6 +2,7 @@
 //! back typed answers. What a guest sends is hostile until it passed through here: frames are
 //! bounded, texts cut, listings capped, offsets checked.
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,6 +192,7 @@ impl Guest {
         }
     }
 
+    #[boxed]
     pub async fn info(&self) -> Result<Info, GuestError> {
         match self.ask(Request::Info(Empty {})).await? {
             ReplyKind::Info(info) => Ok(info),
@@ -200,6 +202,7 @@ impl Guest {
 
     /// Starts a process and leaves it to the guest. `follow` is cleared: use
     /// [`Guest::start_following`] for output on the same call.
+    #[boxed]
     pub async fn start(&self, mut start: Start) -> Result<Process, GuestError> {
         start.follow = false;
         match self.ask(Request::Start(start)).await? {
@@ -210,6 +213,7 @@ impl Guest {
 
     /// Starts a process and stays as its foreground follower: nothing is dropped, and a follower
     /// that does not read holds the process up. The first event is `Started`.
+    #[boxed]
     pub async fn start_following(&self, mut start: Start) -> Result<Follow, GuestError> {
         start.follow = true;
         let of = OutputFrom {
@@ -223,11 +227,13 @@ impl Guest {
 
     /// Runs a process to its end and collects at most [`cove_limits::EXEC_OUTPUT_MAX`] bytes of each
     /// stream; the rest is counted and dropped.
+    #[boxed]
     pub async fn exec(&self, start: Start) -> Result<ExecResult, GuestError> {
         self.start_following(start).await?.collect().await
     }
 
     /// Replays a process's output from the given offsets and, with `follow`, goes on until its exit.
+    #[boxed]
     pub async fn follow(&self, from: OutputFrom) -> Result<Follow, GuestError> {
         let call = self.open(Request::Output(from.clone())).await?;
         Ok(Follow::new(self.clone(), from, call, false))
@@ -239,15 +245,18 @@ impl Guest {
         Ok(StdinWriter::new(self.clone(), id, call))
     }
 
+    #[boxed]
     pub async fn signal(&self, signal: Signal) -> Result<(), GuestError> {
         self.ask_done(Request::Signal(signal)).await.map(drop)
     }
 
+    #[boxed]
     pub async fn resize(&self, resize: Resize) -> Result<(), GuestError> {
         self.ask_done(Request::Resize(resize)).await.map(drop)
     }
 
     /// Every process the guest still knows, at most [`PROCESSES_MAX`].
+    #[boxed]
     pub async fn processes(&self) -> Result<Listed<Process>, GuestError> {
         timeout(self.deadline, async {
             let mut call = self.open(Request::Processes(Empty {})).await?;
@@ -276,14 +285,17 @@ impl Guest {
         }
     }
 
+    #[boxed]
     pub async fn read_file(&self, read: ReadFile) -> Result<FileReader, GuestError> {
         FileReader::start(self.open(Request::ReadFile(read)).await?).await
     }
 
+    #[boxed]
     pub async fn write_file(&self, write: WriteFile) -> Result<Upload, GuestError> {
         Ok(Upload::new(self.open(Request::WriteFile(write)).await?))
     }
 
+    #[boxed]
     pub async fn stat(&self, path: PathRequest) -> Result<FileInfo, GuestError> {
         match self.ask(Request::Stat(path)).await? {
             ReplyKind::File(info) => Ok(info),
@@ -292,6 +304,7 @@ impl Guest {
     }
 
     /// At most [`LISTING_MAX`] entries, whatever the guest sends.
+    #[boxed]
     pub async fn list(&self, list: ListDir) -> Result<DirListing, GuestError> {
         let limit = list.limit;
         let entries = Listed::new(self.payer.as_deref());
@@ -302,23 +315,28 @@ impl Guest {
         .map_err(|_| GuestError::TimedOut(self.deadline))?
     }
 
+    #[boxed]
     pub async fn mkdir(&self, make: MakeDir) -> Result<(), GuestError> {
         self.ask_done(Request::MakeDir(make)).await.map(drop)
     }
 
+    #[boxed]
     pub async fn rename(&self, r#move: Move) -> Result<(), GuestError> {
         self.ask_done(Request::Move(r#move)).await.map(drop)
     }
 
+    #[boxed]
     pub async fn remove(&self, remove: Remove) -> Result<(), GuestError> {
         self.ask_done(Request::Remove(remove)).await.map(drop)
     }
 
+    #[boxed]
     pub async fn set_attributes(&self, set: SetAttributes) -> Result<(), GuestError> {
         self.ask_done(Request::SetAttributes(set)).await.map(drop)
     }
 
     /// The tree under a path as a tar stream.
+    #[boxed]
     pub async fn archive_out(&self, archive: ArchiveOut) -> Result<ArchiveReader, GuestError> {
         Ok(ArchiveReader::new(
             self.open(Request::ArchiveOut(archive)).await?,
@@ -326,15 +344,18 @@ impl Guest {
     }
 
     /// Takes a tar stream in; [`Upload::finish`] tells bytes and entries.
+    #[boxed]
     pub async fn archive_in(&self, archive: ArchiveIn) -> Result<Upload, GuestError> {
         Ok(Upload::new(self.open(Request::ArchiveIn(archive)).await?))
     }
 
     /// Returns once the watch stands: everything after that moment is reported.
+    #[boxed]
     pub async fn watch(&self, watch: Watch) -> Result<Watcher, GuestError> {
         Watcher::start(self.clone(), watch).await
     }
 
+    #[boxed]
     pub async fn ports(&self) -> Result<Vec<Port>, GuestError> {
         match self.ask(Request::Ports(Empty {})).await? {
             ReplyKind::Ports(ports) => Ok(ports.ports),
@@ -343,11 +364,13 @@ impl Guest {
     }
 
     /// A connection to a TCP port inside; returns once it stands.
+    #[boxed]
     pub async fn connect_port(&self, port: u16) -> Result<PortStream, GuestError> {
         let request = Request::ConnectPort(ConnectPort { port: port.into() });
         PortStream::start(self.open(request).await?).await
     }
 
+    #[boxed]
     pub async fn metrics(&self) -> Result<Metrics, GuestError> {
         match self.ask(Request::Metrics(Empty {})).await? {
             ReplyKind::Metrics(metrics) => Ok(metrics),
@@ -357,6 +380,7 @@ impl Guest {
 
     /// Asks the guest to let go of every connection, so that it can be captured. Returns once it has;
     /// it then takes no call until it is sent SIGUSR1.
+    #[boxed]
     pub async fn quiesce(&self, wait: Duration) -> Result<(), GuestError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let deadline = wait.saturating_add(self.deadline);
@@ -377,11 +401,13 @@ impl Guest {
     }
 
     /// Tells a restored guest to look who it is now.
+    #[boxed]
     pub async fn refresh(&self) -> Result<(), GuestError> {
         self.ask_done(Request::Refresh(Empty {})).await.map(drop)
     }
 
     /// Ends every process inside and the guest itself. Returns when all is flushed.
+    #[boxed]
     pub async fn shutdown(&self, grace: Duration) -> Result<(), GuestError> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.within(grace.saturating_add(SHUTDOWN_MARGIN))

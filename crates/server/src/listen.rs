@@ -1,5 +1,6 @@
 //! Connections: accepted up to a limit, timed, and ended gracefully.
 
+use async_recursion::async_recursion as boxed;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +65,7 @@ pub enum ServeError {
 
 /// Serves until `shutdown`. From then on new connections are refused and streams that can be resumed
 /// end, those that follow a command a moment later; other requests get `shutdown_grace`, are asked to end, and are cut.
+#[boxed]
 pub async fn serve(
     listener: std::net::TcpListener,
     app: App,
@@ -74,6 +76,7 @@ pub async fn serve(
 }
 
 /// Serves visits to ports inside, on a listener of their own, in the same way.
+#[boxed]
 pub async fn serve_previews(
     listener: std::net::TcpListener,
     app: App,

@@ -5,6 +5,7 @@
 //! needs a header that browsers and forwarding programs do not add by themselves, the right `Host`, and none
 //! of the headers that forwarding programs leave.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -40,6 +41,7 @@ const BUFFER_MAX: usize = 16 * 1024;
 const BODY_MAX: usize = 64 * 1024;
 
 /// Serves until `shutdown`.
+#[boxed]
 pub async fn serve_metadata(control: Control, shutdown: CancellationToken) {
     let server = control.clone();
     let visit = move |id: SandboxId, stream: GuestStream| {

@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -162,6 +163,7 @@ fn config(host_key: &HostKey) -> server::Config {
 }
 
 /// Serves clients until asked to end.
+#[boxed]
 pub async fn serve(
     listener: TcpListener,
     control: Control,

@@ -5,6 +5,7 @@
 //! that must not race (quotas, unique names, idempotency) happen inside the transaction that acts.
 #![forbid(unsafe_code)]
 
+use async_recursion::async_recursion as boxed;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -417,10 +418,12 @@ pub trait Store: Send + Sync + 'static {
 
 /// Opens the database an operator named: `postgres://…` or `postgresql://…`, else the path of an
 /// SQLite file (with `sqlite:` before it or without).
+#[boxed]
 pub async fn open(address: &str) -> Result<Arc<dyn Store>, StoreError> {
     if address.starts_with("postgres://") || address.starts_with("postgresql://") {
         let postgres = postgres::Postgres::open(address).await?;
-        return Ok(Arc::new(store::SqlStore::new(postgres)));
+        let store: Arc<dyn Store> = Arc::new(store::SqlStore::new(postgres));
+        return Ok(store);
     }
     let path = address.strip_prefix("sqlite:").unwrap_or(address);
     if path.contains("://") {
@@ -437,10 +440,12 @@ pub fn checkpoint_sqlite(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Opens or makes an SQLite file.
+#[boxed]
 pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>, StoreError> {
     let path = path.to_owned();
     let sqlite = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&path))
         .await
         .map_err(|error| StoreError::Unavailable(error.into()))??;
-    Ok(Arc::new(store::SqlStore::new(sqlite)))
+    let store: Arc<dyn Store> = Arc::new(store::SqlStore::new(sqlite));
+    Ok(store)
 }

@@ -5,6 +5,7 @@
 //! being written form the next one, so many at once cost few commits. What nobody waits for is moved by
 //! the background work.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -148,12 +149,14 @@ impl AuditLog {
 
     /// Returns when the record is in the database and flushed. To be run to its end: cut off between
     /// the store's commit and the queue's it would have the batch written again, and skipped there.
+    #[boxed]
     pub async fn write(&self, record: AuditRecord) -> Result<(), StoreError> {
         let position = self.add(record)?;
         self.move_up_to(position).await
     }
 
     /// Everything that is complete by now.
+    #[boxed]
     pub async fn move_all(&self) -> Result<(), StoreError> {
         let last = self.state().queue.back().map(|entry| entry.position);
         match last {
@@ -205,6 +208,7 @@ impl AuditLog {
     }
 
     /// Moves what earlier processes left in the journal.
+    #[boxed]
     pub async fn take_over(&self) -> Result<(), StoreError> {
         let left = {
             let mut state = self.state();
@@ -237,6 +241,7 @@ impl AuditLog {
     }
 
     /// At an orderly end: everything is moved, and the journal is empty.
+    #[boxed]
     pub async fn finish(&self) -> Result<(), StoreError> {
         self.move_all().await?;
         let mut state = self.state();

@@ -1,5 +1,6 @@
 //! One run of code, followed to its end: over broken connections, with its time limit.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -118,6 +119,7 @@ impl CodeRun {
     }
 
     /// The next thing the code says; `None` at its end. Dropping the future loses nothing.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<CodeEvent>, ControlError> {
         loop {
             if let Some(event) = self.queue.pop_front() {

@@ -6,6 +6,7 @@
 //! organisation or other credentials are another. A fetch that died with the host's process counts as
 //! failed: what the host has under that name may have come with somebody else's credentials.
 
+use async_recursion::async_recursion as boxed;
 use std::time::Duration;
 
 use cove_model::{HostId, OrgId};
@@ -231,6 +232,7 @@ impl Control {
     }
 
     /// Needs `read`. An operator sees everybody's.
+    #[boxed]
     pub async fn image_job(
         &self,
         principal: &Principal,

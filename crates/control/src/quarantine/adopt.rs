@@ -1,5 +1,6 @@
 //! Giving what is in quarantine to an organisation.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::{OrgId, SandboxId, SnapshotId, State, VolumeId};
 use cove_runner_api::{Reinstate, SandboxOwner, SandboxView, SnapshotView};
 use cove_store::{
@@ -18,6 +19,7 @@ use crate::sandboxes::{holding, observed};
 impl Control {
     /// Operators only. Gives it to an organisation (the operators' own where none is named), or puts one that
     /// has an owner back into service.
+    #[boxed]
     pub async fn adopt_quarantined(
         &self,
         principal: &Principal,

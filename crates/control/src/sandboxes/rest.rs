@@ -3,6 +3,7 @@
 //! Frozen means its processes hold still; paused means its memory is on disk. Whoever needs it wakes
 //! it, and however many need it at once, it is woken once.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -66,6 +67,7 @@ impl Rest {
 
 impl Control {
     /// Needs `manage`. Its processes hold still and memory is kept. Done already for a frozen one.
+    #[boxed]
     pub async fn freeze_sandbox(
         &self,
         principal: &Principal,
@@ -75,6 +77,7 @@ impl Control {
     }
 
     /// Needs `manage`. Its memory goes to disk. Done already for a paused one.
+    #[boxed]
     pub async fn pause_sandbox(
         &self,
         principal: &Principal,
@@ -84,6 +87,7 @@ impl Control {
     }
 
     /// Needs `use`. Brings a frozen or paused one back; done already for a running one.
+    #[boxed]
     pub async fn resume_sandbox(
         &self,
         principal: &Principal,

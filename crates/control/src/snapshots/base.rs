@@ -1,5 +1,6 @@
 //! What a new sandbox begins from: an image or a snapshot, looked up in one way for every front.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::SandboxSpec;
 use cove_runner_api::FromSnapshot;
 use cove_store::{Scope, SnapshotRecord};
@@ -32,6 +33,7 @@ pub struct Base {
 
 impl Control {
     /// What a new sandbox is like where its maker does not say; needs `manage` for one from a snapshot.
+    #[boxed]
     pub async fn base(&self, principal: &Principal, source: Source) -> Result<Base, ControlError> {
         let found = match &source {
             Source::Image(_) => None,

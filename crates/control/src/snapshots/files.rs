@@ -1,5 +1,6 @@
 //! Snapshots as files, and as images.
 
+use async_recursion::async_recursion as boxed;
 use cove_model::{SandboxSpec, SnapshotId};
 use cove_runner_api::{GuestStream, ImageJob, RunnerError};
 use cove_store::{
@@ -23,6 +24,7 @@ pub struct Imported {
 
 impl Control {
     /// Needs `use`: the file has everything that is inside. Read it to its end.
+    #[boxed]
     pub async fn export_snapshot(
         &self,
         principal: &Principal,
@@ -54,6 +56,7 @@ impl Control {
     }
 
     /// Needs `manage`. Reads `file` to its end; what is not a whole and honest export is refused.
+    #[boxed]
     pub async fn import_snapshot(
         &self,
         principal: &Principal,
@@ -150,6 +153,7 @@ impl Control {
     }
 
     /// Needs `manage`. Makes a snapshot an image of its own; answers at once with a job to poll.
+    #[boxed]
     pub async fn image_from_snapshot(
         &self,
         principal: &Principal,

@@ -1,6 +1,7 @@
 //! The tree a sandbox is part of: its snapshots, what they grew from, what grew from them, and where
 //! it is now.
 
+use async_recursion::async_recursion as boxed;
 use std::collections::HashSet;
 
 use cove_model::{SandboxId, SnapshotId, State};
@@ -48,6 +49,7 @@ pub struct TimelineFork {
 
 impl Control {
     /// Needs `read`.
+    #[boxed]
     pub async fn timeline(
         &self,
         principal: &Principal,

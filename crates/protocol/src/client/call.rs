@@ -1,5 +1,6 @@
 //! One open stream: frames out, bounded frames in.
 
+use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub(super) struct Call {
 }
 
 impl Call {
+    #[boxed]
     pub async fn open(
         stream: Box<dyn Stream>,
         request: Request,
@@ -46,6 +48,7 @@ impl Call {
     }
 
     /// The next reply, however long it takes.
+    #[boxed]
     pub async fn reply(&mut self) -> Result<ReplyKind, GuestError> {
         let answer = self.read_reply().await;
         match &answer {
@@ -79,6 +82,7 @@ impl Call {
     }
 
     /// The next reply, which the guest owes within the deadline.
+    #[boxed]
     pub async fn reply_soon(&mut self) -> Result<ReplyKind, GuestError> {
         let deadline = self.deadline;
         match timeout(deadline, self.reply()).await {
@@ -92,6 +96,7 @@ impl Call {
     }
 
     /// Sends data in frames. When the guest hung up, its reason is the error.
+    #[boxed]
     pub async fn send(&mut self, mut data: Bytes) -> Result<(), GuestError> {
         while !data.is_empty() {
             let part = data.split_to(data.len().min(CHUNK));
@@ -100,10 +105,12 @@ impl Call {
         Ok(())
     }
 
+    #[boxed]
     pub async fn send_end(&mut self) -> Result<(), GuestError> {
         self.send_input(InputKind::End(Empty {})).await
     }
 
+    #[boxed]
     pub async fn send_input(&mut self, kind: InputKind) -> Result<(), GuestError> {
         frame::encode(&Input { kind: Some(kind) }, &mut self.out)?;
         match self.drain().await {

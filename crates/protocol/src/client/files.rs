@@ -1,5 +1,6 @@
 //! File contents, archives, listings and watches as they stream.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 
 use super::bounds::LISTING_MAX;
@@ -31,6 +32,7 @@ impl FileReader {
         &self.info
     }
 
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Bytes>, GuestError> {
         next_chunk(&mut self.call, &mut self.over)
             .await
@@ -54,6 +56,7 @@ impl ArchiveReader {
         }
     }
 
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Bytes>, GuestError> {
         match next_chunk(&mut self.call, &mut self.over).await? {
             Ok(data) => Ok(Some(data)),
@@ -98,10 +101,12 @@ impl Upload {
         Self { call }
     }
 
+    #[boxed]
     pub async fn write(&mut self, data: Bytes) -> Result<(), GuestError> {
         self.call.send(data).await
     }
 
+    #[boxed]
     pub async fn finish(mut self) -> Result<Done, GuestError> {
         self.call.send_end().await?;
         match self.call.reply_soon().await? {
@@ -173,6 +178,7 @@ impl Watcher {
     /// The next change; `None` when the watched path itself is gone. Dropping the future loses
     /// nothing. After a capture of the sandbox the watch stands again, and an overflow tells that
     /// something may have been missed.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Change>, GuestError> {
         if !self.quiesced {
             match self.call.reply().await {

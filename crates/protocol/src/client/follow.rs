@@ -1,5 +1,6 @@
 //! Output of a process as events, checked to be gapless but for what the guest says it dropped.
 
+use async_recursion::async_recursion as boxed;
 use bytes::{Bytes, BytesMut};
 use cove_limits::EXEC_OUTPUT_MAX;
 
@@ -57,6 +58,7 @@ impl Follow {
     }
 
     /// Waits until the guest says that it has started the command, or why not.
+    #[boxed]
     pub async fn started(&mut self) -> Result<(), GuestError> {
         if let Some(FollowEvent::Started(process)) = self.next().await? {
             self.started = Some(process);
@@ -67,6 +69,7 @@ impl Follow {
 
     /// The next event; `None` after `Exit`, or after the replay of a live process that was not to
     /// be followed. Dropping the future loses nothing.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, GuestError> {
         if let Some(process) = self.started.take() {
             return Ok(Some(FollowEvent::Started(process)));
@@ -152,6 +155,7 @@ impl Follow {
     }
 
     /// Everything up to the exit.
+    #[boxed]
     pub async fn collect(mut self) -> Result<ExecResult, GuestError> {
         let mut kept = [BytesMut::new(), BytesMut::new()];
         let mut process = None;

@@ -1,5 +1,6 @@
 //! Standard input of a running process.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 
 use super::call::Call;
@@ -32,6 +33,7 @@ impl StdinWriter {
     }
 
     /// Queues bytes; [`StdinWriter::flush`] or [`StdinWriter::close`] tells whether they arrived.
+    #[boxed]
     pub async fn write(&mut self, mut data: Bytes) -> Result<(), GuestError> {
         while !data.is_empty() {
             let part = data.slice(..data.len().min(CHUNK));
@@ -58,11 +60,13 @@ impl StdinWriter {
 
     /// Waits until the process's pipe or terminal took everything; the bytes written by this call
     /// so far.
+    #[boxed]
     pub async fn flush(&mut self) -> Result<u64, GuestError> {
         self.ask(|| InputKind::Flush(Empty {})).await
     }
 
     /// Ends the input: the process reads end of file (a terminal gets its end-of-file character).
+    #[boxed]
     pub async fn close(mut self) -> Result<u64, GuestError> {
         self.ask(|| InputKind::End(Empty {})).await
     }

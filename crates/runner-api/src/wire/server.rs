@@ -1,5 +1,6 @@
 //! The privileged side: accepts calls and hands them to the host's [`RunnerApi`].
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::Path;
@@ -64,6 +65,7 @@ pub fn bind(path: &Path, owner: Option<u32>) -> io::Result<UnixListener> {
 }
 
 /// Serves calls of the given uids until `shutdown`, then lets changes under way come to their end.
+#[boxed]
 pub async fn serve(
     listener: UnixListener,
     api: Arc<dyn RunnerApi>,
