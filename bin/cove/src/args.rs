@@ -67,6 +67,15 @@ pub struct Global {
         help_heading = "Connection"
     )]
     pub ca_file: Option<PathBuf>,
+    /// A server this user has logged in to [default: the current context, then the server of this machine]
+    #[arg(
+        long,
+        global = true,
+        env = "COVE_CONTEXT",
+        value_name = "NAME",
+        help_heading = "Connection"
+    )]
+    pub context: Option<String>,
     /// Where the server of this machine keeps its state
     #[arg(
         long,
@@ -187,6 +196,11 @@ pub enum Command {
     /// Volumes: directories that outlive sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Log in to a server on another machine; the API key is read from standard input or COVE_API_KEY
+    Login(crate::cmd::login::LoginArgs),
+    /// Servers this user has logged in to
+    #[command(subcommand)]
+    Context(crate::cmd::login::ContextCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),

@@ -17,6 +17,7 @@ pub mod exec;
 pub mod forward;
 pub mod identity;
 pub mod images;
+pub mod login;
 pub mod look;
 pub mod making;
 pub mod mcp;
@@ -45,6 +46,12 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
     }
     if let Command::Key(KeyCommand::ResetRoot) = command {
         return access::reset_root(global, global.json).await.map(|()| 0);
+    }
+    if let Command::Login(args) = command {
+        return login::login(&args, global).await.map(|()| 0);
+    }
+    if let Command::Context(command) = command {
+        return login::context(&command, global.json).map(|()| 0);
     }
     let client = connect::client(global)?;
     let json = global.json;
@@ -148,6 +155,8 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         | Command::Completion { .. }
         | Command::Config
         | Command::Destroy(_)
+        | Command::Login(_)
+        | Command::Context(_)
         | Command::Man { .. }
         | Command::Doctor { .. } => {
             unreachable!("dispatched before")

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use cove_client::{Client, ClientConfig};
 
 use crate::args::Global;
+use crate::contexts;
 use crate::report::CliError;
 
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/cove";
@@ -28,6 +29,15 @@ pub fn data_dir(global: &Global) -> PathBuf {
 }
 
 pub fn client(global: &Global) -> Result<Client, CliError> {
+    if let Some(context) = contexts::chosen(global)? {
+        let key = global.api_key.clone().unwrap_or(context.api_key);
+        let mut config = ClientConfig::new(context.url, Some(key));
+        config.ca_pem = match &global.ca_file {
+            Some(path) => Some(read_ca(path)?),
+            None => context.ca_pem.map(String::into_bytes),
+        };
+        return Ok(Client::new(config)?);
+    }
     let data_dir = data_dir(global);
     let local_url = read_word(&data_dir.join(URL_FILE));
     let url = match (&global.url, &local_url) {
@@ -44,11 +54,14 @@ pub fn client(global: &Global) -> Result<Client, CliError> {
     };
     let mut config = ClientConfig::new(url, token);
     if let Some(path) = &global.ca_file {
-        let pem = std::fs::read(path)
-            .map_err(|error| CliError::io(format!("cannot read {}", path.display()), error))?;
-        config.ca_pem = Some(pem);
+        config.ca_pem = Some(read_ca(path)?);
     }
     Ok(Client::new(config)?)
+}
+
+fn read_ca(path: &Path) -> Result<Vec<u8>, CliError> {
+    std::fs::read(path)
+        .map_err(|error| CliError::io(format!("cannot read {}", path.display()), error))
 }
 
 fn read_word(path: &Path) -> Option<String> {

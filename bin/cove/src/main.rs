@@ -7,6 +7,7 @@
 mod args;
 mod cmd;
 mod connect;
+mod contexts;
 mod output;
 mod report;
 mod serve;

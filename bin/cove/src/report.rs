@@ -15,6 +15,9 @@ pub const NOT_FOUND: u8 = 127;
 /// The reader of our output went away: 128 + SIGPIPE.
 pub const BROKEN_PIPE: u8 = 141;
 
+/// How rustls begins to say that it does not trust a server.
+const UNTRUSTED: &str = "invalid peer certificate";
+
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -99,6 +102,9 @@ impl CliError {
                     }
                     (hint, _) => hint.clone(),
                 }
+            }
+            Self::Client(error @ ClientError::Connect { .. }) if chain(error).contains(UNTRUSTED) => {
+                Some("if the server's certificate is self-signed, copy it here and give it with --ca-file FILE".into())
             }
             Self::Client(ClientError::Connect { .. }) => Some(
                 "is the server running? `cove serve` starts one; COVE_URL names another".into(),

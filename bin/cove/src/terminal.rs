@@ -1,9 +1,11 @@
 //! This side of a terminal: raw while a sandbox has it, itself again however that ends.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 
 use cove_api::process::TerminalSize;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use crate::report::CliError;
 
 /// What a terminal is taken for that does not say.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
@@ -21,6 +23,25 @@ pub fn size() -> TerminalSize {
         },
         _ => DEFAULT_SIZE,
     }
+}
+
+/// A line that is typed after the question and not shown.
+pub fn hidden_line(question: &str) -> Result<String, CliError> {
+    let failed = |error: io::Error| CliError::io("cannot read from the terminal", error);
+    let stdin = io::stdin();
+    let before = tcgetattr(&stdin).map_err(|error| failed(error.into()))?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    eprint!("{question}");
+    io::stderr().flush().map_err(failed)?;
+    tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(|error| failed(error.into()))?;
+    let mut line = String::new();
+    let read = stdin.read_line(&mut line);
+    let restored = tcsetattr(&stdin, OptionalActions::Flush, &before);
+    eprintln!();
+    restored.map_err(|error| failed(error.into()))?;
+    read.map_err(failed)?;
+    Ok(line)
 }
 
 /// Raw mode for as long as it lives.

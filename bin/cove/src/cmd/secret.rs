@@ -1,17 +1,16 @@
 //! Secrets. A value is never an argument: those are seen by every process of the machine.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use cove_api::PageQuery;
 use cove_api::secret::{Secret, SetSecret};
 use cove_client::Client;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::args::SecretCommand;
 use crate::output::{self, Table};
 use crate::report::CliError;
-use crate::units;
+use crate::{terminal, units};
 
 /// More than a value may have, with its line end.
 const INPUT_MAX: u64 = 64 * 1024;
@@ -81,7 +80,7 @@ fn read_value(name: &str, file: Option<&Path>) -> Result<String, CliError> {
             let mut file = std::fs::File::open(path).map_err(failed)?;
             read(&mut file, &mut text).map_err(failed)?;
         }
-        None if stdin.is_terminal() => text = prompt(name)?,
+        None if stdin.is_terminal() => text = terminal::hidden_line(&format!("Value of {name}: "))?,
         _ => {
             let failed = |error| CliError::io("cannot read the value".to_owned(), error);
             read(&mut stdin.lock(), &mut text).map_err(failed)?;
@@ -90,25 +89,6 @@ fn read_value(name: &str, file: Option<&Path>) -> Result<String, CliError> {
     // Files and `echo` end with a line end that is no part of the value.
     let value = text.strip_suffix('\n').unwrap_or(&text);
     Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
-}
-
-/// A line that the terminal does not show.
-fn prompt(name: &str) -> Result<String, CliError> {
-    let failed = |error: std::io::Error| CliError::io("cannot read the value".to_owned(), error);
-    let stdin = std::io::stdin();
-    let before = tcgetattr(&stdin).map_err(|error| failed(error.into()))?;
-    let mut silent = before.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
-    eprint!("Value of {name}: ");
-    std::io::stderr().flush().map_err(failed)?;
-    tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(|error| failed(error.into()))?;
-    let mut line = String::new();
-    let read = stdin.read_line(&mut line);
-    let restored = tcsetattr(&stdin, OptionalActions::Flush, &before);
-    eprintln!();
-    restored.map_err(|error| failed(error.into()))?;
-    read.map_err(failed)?;
-    Ok(line)
 }
 
 async fn list(client: &Client, json: bool) -> Result<(), CliError> {

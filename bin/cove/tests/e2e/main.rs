@@ -22,6 +22,7 @@ mod harness;
 mod identity;
 mod idle;
 mod logging;
+mod login;
 mod mcp;
 mod memory;
 mod metadata;

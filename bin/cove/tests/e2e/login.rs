@@ -1,0 +1,145 @@
+//! A server on another machine: logging in, contexts, and certificates that nobody else vouches for.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::harness::{Cove, program};
+
+/// What `openssl req -x509` makes: self-signed, and marked as an authority.
+fn write_certificate(dir: &Path, name: &str, days_ago: Option<i64>) {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    if let Some(days) = days_ago {
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1 + days as u8);
+    }
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(dir.join("key.pem"), key.serialize_pem()).unwrap();
+    std::fs::write(dir.join("cert.pem"), certificate.pem()).unwrap();
+}
+
+/// A user with a home of its own and nothing else.
+struct User<'a> {
+    home: &'a Path,
+}
+
+impl User<'_> {
+    fn cove(&self, args: &[&str], key: &str) -> Output {
+        use std::io::Write;
+        let mut child = Command::new(program())
+            .args(args)
+            .env_clear()
+            .env("HOME", self.home)
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Commands that read nothing may be gone already.
+        writeln!(child.stdin.take().unwrap(), "{key}").ok();
+        child.wait_with_output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.cove(args, "");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a command that must fail prints.
+    fn fails(&self, args: &[&str], key: &str) -> String {
+        let output = self.cove(args, key);
+        assert!(!output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+#[test]
+fn a_user_logs_in_once_and_chooses_between_servers() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    write_certificate(dir.path(), "127.0.0.1", None);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (certificate, key_file) = (path("cert.pem"), path("key.pem"));
+    let flags = ["--tls-certificate", &certificate, "--tls-key", &key_file];
+    let cove = Cove::start_trusting(&flags, Some(dir.path().join("cert.pem")));
+    let read = |name: &str| std::fs::read_to_string(cove.data_dir().join(name)).unwrap();
+    let (url, key) = (read("url"), read("root.key"));
+    let (url, key) = (url.trim(), key.trim());
+    cove.sandbox("box");
+    let home = cove.scratch().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let user = User { home: &home };
+    let file = home.join(".config/cove/contexts.json");
+
+    let untrusted = user.fails(&["login", url], key);
+    assert!(untrusted.contains("--ca-file"), "{untrusted}");
+    let wrong = format!("cove_{}", "0".repeat(64));
+    let refused = user.fails(&["login", url, "--ca-file", &certificate], &wrong);
+    assert!(refused.contains("does not accept this key"), "{refused}");
+    let bad = user.fails(
+        &["login", url, "--ca-file", &certificate, "--name", "a b"],
+        key,
+    );
+    assert!(bad.contains("name of a context"), "{bad}");
+    assert!(!file.exists(), "a login that failed was kept");
+
+    let login = user.cove(&["login", url, "--ca-file", &certificate], key);
+    assert!(login.status.success(), "{login:?}");
+    assert!(user.ok(&["ls", "-q"]).contains("sb-") || !user.ok(&["ls"]).is_empty());
+    assert_eq!(user.ok(&["exec", "box", "--", "echo", "here"]), "here\n");
+    let listed: serde_json::Value =
+        serde_json::from_str(&user.ok(&["context", "ls", "--json"])).unwrap();
+    assert_eq!(listed[0]["name"], "127.0.0.1");
+    assert_eq!(listed[0]["current"], true);
+    assert!(!listed.to_string().contains(key), "a key was shown");
+
+    let again = user.cove(
+        &["login", url, "--ca-file", &certificate, "--name", "work"],
+        key,
+    );
+    assert!(again.status.success(), "{again:?}");
+    user.ok(&["context", "use", "127.0.0.1"]);
+    user.ok(&["--context", "work", "show", "box"]);
+    user.ok(&["context", "rm", "127.0.0.1"]);
+    let gone = user.fails(&["--context", "127.0.0.1", "ls"], "");
+    assert!(
+        gone.contains("there is no context") && gone.contains("work"),
+        "{gone}"
+    );
+    let both = user.fails(&["--context", "work", "--url", url, "ls"], "");
+    assert!(both.contains("both name a server"), "{both}");
+    // None is current: the server of this machine, which is not there.
+    user.fails(&["--url", "http://127.0.0.1:1", "ls"], "");
+    user.ok(&["context", "rm", "work"]);
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(key));
+}
+
+#[test]
+fn a_given_certificate_counts_for_its_name_and_in_its_time_only() {
+    for (name, days_ago, reason) in [
+        ("other.example", None, "certificate"),
+        ("127.0.0.1", Some(2), "xpired"),
+    ] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        write_certificate(dir.path(), name, days_ago);
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let (certificate, key_file) = (path("cert.pem"), path("key.pem"));
+        let flags = ["--tls-certificate", &certificate, "--tls-key", &key_file];
+        let mut cove = Cove::prepare(&flags, None);
+        cove.launch(&[]);
+        let url = super::harness::wait_for("the server listens", || {
+            std::fs::read_to_string(cove.data_dir().join("url")).ok()
+        });
+        let home = tempfile::tempdir_in("/var/tmp").unwrap();
+        let user = User { home: home.path() };
+        let key = format!("cove_{}", "0".repeat(64));
+        let refused = super::harness::wait_for("the server answers", || {
+            let text = user.fails(&["login", url.trim(), "--ca-file", &certificate], &key);
+            (!text.contains("refused")).then_some(text)
+        });
+        assert!(refused.contains(reason), "{refused}");
+        assert!(!refused.contains("does not accept this key"), "{refused}");
+    }
+}
