@@ -221,13 +221,13 @@ fn said() -> Hello {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_the_version_before_is_adopted() {
+async fn a_process_of_the_version_before_cannot_hand_over_connections_and_is_replaced() {
     let before = Hello {
         version: OLDEST,
         features: Vec::new(),
         ..said()
     };
-    assert!(keeps(before).await);
+    assert!(!keeps(before).await);
     assert!(keeps(said()).await);
 }
 

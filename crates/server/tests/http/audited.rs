@@ -17,10 +17,15 @@ fn said(route: &Route) -> (&'static str, &'static str) {
         Op::Exec | Op::StartProcess => ("", r#"{"command":"true"}"#),
         Op::SignalProcess => ("", r#"{"signal":"TERM"}"#),
         Op::ResizeProcess => ("", r#"{"cols":80,"rows":24}"#),
-        Op::WriteFile | Op::WriteArchive | Op::RemoveFile => ("?path=/x", ""),
-        Op::MakeDirectory => ("", r#"{"path":"/x"}"#),
-        Op::MoveFile => ("", r#"{"from":"/x","to":"/y"}"#),
-        Op::ChangeMode => ("", r#"{"path":"/x","mode":"600"}"#),
+        Op::WriteFile
+        | Op::WriteArchive
+        | Op::RemoveFile
+        | Op::WriteVolumeFile
+        | Op::RemoveVolumeFile => ("?path=/x", ""),
+        Op::CreateVolume => ("", r#"{"name":"made"}"#),
+        Op::MakeDirectory | Op::MakeVolumeDirectory => ("", r#"{"path":"/x"}"#),
+        Op::MoveFile | Op::MoveVolumeFile => ("", r#"{"from":"/x","to":"/y"}"#),
+        Op::ChangeMode | Op::ChangeVolumeMode => ("", r#"{"path":"/x","mode":"600"}"#),
         Op::CreateCodeContext => ("", r#"{"language":"python"}"#),
         Op::RunCode => ("", r#"{"code":"1"}"#),
         Op::IdentityToken => ("", r#"{"audience":"vault"}"#),

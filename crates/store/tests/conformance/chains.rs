@@ -104,7 +104,9 @@ async fn records_changed_removed_moved_or_added_by_hand_are_named() {
 fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     let raw = Connection::open(path).unwrap();
     raw.execute_batch(&format!(
-        "DROP TABLE hosts; DROP TABLE image_hosts; DROP TABLE event_positions; \
+        "DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; \
+         DROP TABLE volumes; DROP TABLE sandbox_volumes; \
+         DROP TABLE hosts; DROP TABLE image_hosts; DROP TABLE event_positions; \
          DROP INDEX sandboxes_by_host; DROP INDEX snapshots_by_host; \
          ALTER TABLE sandboxes DROP COLUMN host; ALTER TABLE snapshots DROP COLUMN host; \
          ALTER TABLE image_jobs DROP COLUMN host; \
