@@ -58,6 +58,9 @@ pub async fn reset_root(global: &Global, json: bool) -> Result<(), CliError> {
         let own = Global {
             api_key: None,
             url: None,
+            // The server of this machine, whatever other server the user is logged in to.
+            context: None,
+            data_dir: Some(data_dir.clone()),
             ..global.clone()
         };
         let started = Instant::now();
