@@ -1,4 +1,4 @@
-//! Builds the static programs (fetcher, gateway, guest, parser, spawner, terminator, unpack) with a nested cargo and hands their paths to
+//! Builds the static programs (fetcher, gateway, guest, parser, spawner, supervisor, terminator, unpack) with a nested cargo and hands their paths to
 //! `lib.rs`. A nested build is needed because they want another profile and `crt-static`, which one
 //! cargo invocation cannot give to some packages only.
 
@@ -6,12 +6,13 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "fetcher",
     "gateway",
     "guest",
     "parser",
     "spawner",
+    "supervisor",
     "terminator",
     "unpack",
 ];
@@ -24,6 +25,7 @@ fn main() {
         "protocol",
         "limits",
         "model",
+        "mux",
         "runner-api",
         "confine",
         "vault",

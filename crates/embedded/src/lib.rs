@@ -1,6 +1,7 @@
 //! The static programs that travel inside the one binary: PID 1 of every sandbox, the spawner that
 //! makes sandboxes, the confined fetcher and unpacker of image layers, the confined
-//! parser of snapshots and captured memory, the resolver and egress gateway, and the terminators.
+//! parser of snapshots and captured memory, the resolver and egress gateway, the terminators, and the
+//! supervisors of virtual machines.
 #![forbid(unsafe_code)]
 
 /// PID 1 inside a sandbox.
@@ -17,3 +18,5 @@ pub static PARSER: &[u8] = include_bytes!(env!("COVE_PARSER"));
 pub static GATEWAY: &[u8] = include_bytes!(env!("COVE_GATEWAY"));
 /// The confined process that terminates TLS for one organisation's secrets.
 pub static TERMINATOR: &[u8] = include_bytes!(env!("COVE_TERMINATOR"));
+/// PID 1 of a seat that holds a virtual machine.
+pub static SUPERVISOR: &[u8] = include_bytes!(env!("COVE_SUPERVISOR"));

@@ -18,9 +18,10 @@ use rustix::mount::{
 };
 
 use crate::capturer::{Capturer, common_options};
-use crate::cgroup::Group;
-use crate::volumes::{self, Place};
-use crate::{external, guest_program};
+use crate::external;
+use cove_seats::cgroup::Group;
+use cove_seats::guest_program;
+use cove_seats::volumes::{self, Place};
 
 /// Memory up to this size is written to memory first and copied once the sandbox goes on: four times
 /// faster than to the pool, and the sandbox stands still only for that.

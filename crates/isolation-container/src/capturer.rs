@@ -14,7 +14,7 @@ use cove_parser::Parser;
 use cove_spawner::message::{Criu, Restorer};
 
 use crate::machine::TIER;
-use crate::spawner::Spawner;
+use cove_seats::spawner::Spawner;
 
 /// What is between the lines of the images: how mounts are named, which are left out.
 const FORMAT: &str = "1";

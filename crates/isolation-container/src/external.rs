@@ -3,8 +3,8 @@
 
 use cove_spawner::message::{CgroupEntry, places};
 
-use crate::cgroup::Group;
-use crate::volumes::Place;
+use cove_seats::cgroup::Group;
+use cove_seats::volumes::Place;
 
 const GUEST: &str = "guest";
 

@@ -5,8 +5,8 @@ use std::fs;
 use cove_isolation::finding::{bad, good, warning};
 use cove_runner_api::Finding;
 
-use crate::oom::OomOrder;
 use crate::tier::ContainerTier;
+use cove_seats::OomOrder;
 
 /// Overlays have idmapped layers since this kernel.
 const KERNEL_NEEDED: (u32, u32) = (5, 19);

@@ -1,40 +1,26 @@
-//! A running container: its PID 1, its cgroup, its slot.
+//! A running container.
 //!
 //! What is done to one goes to the kernel through files and sockets that may make the caller wait, so it
 //! runs on threads that may wait, on the [`Body`] that they share with the [`Container`].
 
-mod body;
-mod detail;
-mod reach;
-
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cove_isolation::slots::Slot;
 use cove_isolation::{
     Afterwards, AtRest, Captured, IsolationError, Machine, MachineRecord, MemoryEvent, Usage,
 };
 use cove_model::{NetworkPolicy, Resources};
 use cove_protocol::brief;
 use cove_runner_api::GuestStream;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use cove_seats::cgroup::MemoryWatch;
+use cove_seats::{Body, GuestSocket, Seats, Settled};
 use tokio::task::spawn_blocking;
 
 use crate::capture::{self, Subject};
 use crate::capturer::Capturer;
-use crate::cgroup::{Group, MemoryWatch};
-use crate::cpus::CpuBook;
-use crate::retired::Retired;
-use crate::seat::Link;
-
-use body::Body;
-pub use detail::{Detail, find, start_time};
-use reach::GuestSocket;
 
 pub const TIER: &str = "container";
 
@@ -50,56 +36,15 @@ pub struct Container {
     watch: tokio::sync::Mutex<MemoryWatch>,
 }
 
-/// How the host follows a process and reaches the guest in it.
-pub struct Senses {
-    pid: i32,
-    pidfd: AsyncFd<OwnedFd>,
-    reach: GuestSocket,
-    watch: MemoryWatch,
-    mark: tokio::sync::watch::Sender<u64>,
-}
-
-impl Senses {
-    /// Needs a runtime.
-    pub fn open(
-        pid: i32,
-        pidfd: OwnedFd,
-        group: &Group,
-        mark: u64,
-    ) -> Result<Self, IsolationError> {
-        let mark = tokio::sync::watch::Sender::new(mark);
-        let watch = group
-            .watch(mark.subscribe())
-            .map_err(IsolationError::failed("watch the memory"))?;
-        let pidfd = crate::watched::owned(pidfd, Interest::READABLE)
-            .map_err(IsolationError::failed("watch PID 1"))?;
-        Ok(Self {
-            pid,
-            pidfd,
-            reach: GuestSocket::open(pid),
-            watch,
-            mark,
-        })
-    }
-}
-
 impl Container {
-    pub fn new(
-        detail: Detail,
-        senses: Senses,
-        group: Group,
-        held: (Link, Slot),
-        cpus: Arc<CpuBook>,
-        (capturer, retired): (Arc<Capturer>, Arc<Retired>),
-    ) -> Self {
-        let process = (senses.pid, senses.pidfd);
-        let body = Body::new(detail, process, group, held, (cpus, retired), senses.mark);
+    pub fn new(settled: Settled, seats: &Seats, capturer: Arc<Capturer>) -> Self {
+        let (body, reach, watch) = Body::of(settled, seats);
         Self {
             body: Arc::new(body),
             capturer,
             turn: Arc::default(),
-            reach: senses.reach,
-            watch: tokio::sync::Mutex::new(senses.watch),
+            reach,
+            watch: tokio::sync::Mutex::new(watch),
         }
     }
 
@@ -112,7 +57,7 @@ impl Container {
     pub async fn introduce(&self) {
         self.wake();
         if let Err(error) = brief::refresh(self.reach.connect(), REFRESH_LIMIT).await {
-            tracing::warn!(%error, "a restored guest may still tell its old name and limits");
+            tracing::warn!(%error, "a restored guest may still report its old name and limits");
         }
     }
 
@@ -211,7 +156,7 @@ impl Machine for Container {
         let capturer = Arc::clone(&self.capturer);
         capturer.program()?;
         let stillness = self.blocking(Body::let_go_for_capture).await?;
-        if let Err(error) = reach::quiesce(&self.reach).await {
+        if let Err(error) = cove_seats::quiesce(&self.reach).await {
             // One that was frozen is frozen again, which takes a while.
             self.blocking(move |_| {
                 drop(stillness);

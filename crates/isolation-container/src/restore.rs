@@ -16,10 +16,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::capture::wait_gone;
 use crate::capturer::{Capturer, common_options};
-use crate::cgroup::Group;
 use crate::changes::replacements;
-use crate::volumes::Place;
-use crate::{external, rootfs};
+use crate::external;
+use cove_seats::cgroup::Group;
+use cove_seats::rootfs;
+use cove_seats::volumes::Place;
 
 /// How long a restore may take, and what each gigabyte of images adds to it.
 const RESTORE_LIMIT: Duration = Duration::from_secs(60);

@@ -107,6 +107,35 @@ pub struct Capabilities {
     pub memory: bool,
     /// Volumes can be mounted in machines.
     pub volumes: bool,
+    /// The host can listen on a machine's loopback, which the metadata endpoint of an identity needs.
+    pub identity: bool,
+    /// The least memory that a machine can have: what its own kernel needs is counted too.
+    pub memory_least_mb: u64,
+    /// What processes inside cost in tasks of the host.
+    pub task_cost: TaskCost,
+    /// How many CPUs a machine sees and uses is fixed when it boots; its share of them changes while it runs.
+    pub cpus_fixed: bool,
+}
+
+/// How many tasks of the host processes inside cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskCost {
+    pub per_process: u64,
+    /// Of a machine without any.
+    pub fixed: u64,
+}
+
+impl TaskCost {
+    /// A process is a task.
+    pub const PLAIN: Self = Self {
+        per_process: 1,
+        fixed: 0,
+    };
+
+    pub fn of(&self, processes: u64) -> u64 {
+        self.fixed
+            .saturating_add(processes.saturating_mul(self.per_process))
+    }
 }
 
 impl Capabilities {
@@ -130,7 +159,13 @@ impl Capabilities {
             };
             return Err(IsolationError::Unsupported(refused));
         }
-        Ok(())
+        match wanted.memory_mb < self.memory_least_mb {
+            true => Err(IsolationError::Unsupported(format!(
+                "memory_mb is {}, and this tier needs {} or more, because its own kernel is counted too",
+                wanted.memory_mb, self.memory_least_mb
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Refuses a change of a running machine's limits that cannot be put in force, or not while it runs.
@@ -145,6 +180,13 @@ impl Capabilities {
             .iter()
             .zip(&after)
             .find(|(before, after)| is_changed(before, after) && !after.limit.is_live());
+        let (seen, wanted) = (old.visible_cpus(), new.visible_cpus());
+        if self.cpus_fixed && seen != wanted {
+            return Err(IsolationError::Unsupported(format!(
+                "cpu is {}, for which the sandbox would need {wanted} CPUs instead of the {seen} that it started with, and this tier cannot change their number while it runs; stop it first",
+                new.cpu
+            )));
+        }
         match changed {
             Some((_, asked)) => Err(IsolationError::Unsupported(format!(
                 "{} cannot be changed while the sandbox runs; stop it first",
@@ -173,6 +215,8 @@ impl Capabilities {
             ("io_write_limit", limits.io_write.is_enforced()),
             ("no_new_privs", self.no_new_privs),
             ("memory", self.memory),
+            ("volumes", self.volumes),
+            ("identity", self.identity),
         ]
         .into_iter()
         .filter(|(_, has)| *has)
@@ -218,6 +262,10 @@ mod tests {
             no_new_privs: true,
             memory: false,
             volumes: false,
+            identity: false,
+            memory_least_mb: 32,
+            task_cost: TaskCost::PLAIN,
+            cpus_fixed: false,
         }
     }
 
@@ -248,6 +296,11 @@ mod tests {
             ..plain.clone()
         };
         assert!(refusal(able.check(&many)).contains("5 CPUs"));
+        let small = Resources {
+            memory_mb: 31,
+            ..plain.clone()
+        };
+        assert!(refusal(able.check(&small)).contains("memory_mb is 31"));
         assert!(able.check(&Resources { cpu: 4.0, ..plain }).is_ok());
     }
 
@@ -276,6 +329,26 @@ mod tests {
             ..old.clone()
         };
         assert!(refusal(still.check_change(&old, &half)).contains("cpu"));
+    }
+
+    #[test]
+    fn where_the_number_of_cpus_is_fixed_only_the_share_changes_while_a_machine_runs() {
+        let mut able = capabilities();
+        let with = |cpu| Resources {
+            cpu,
+            ..Resources::default()
+        };
+        able.check_change(&with(1.5), &with(3.0))
+            .expect("it is not fixed");
+        able.cpus_fixed = true;
+        able.check_change(&with(1.5), &with(2.0))
+            .expect("two CPUs before and after");
+        for cpu in [1.0, 3.0] {
+            let said = refusal(able.check_change(&with(1.5), &with(cpu)));
+            assert!(said.contains("cpu is") && said.contains("stop"), "{said}");
+        }
+        able.check(&with(3.0))
+            .expect("it can be had from the start");
     }
 
     #[test]

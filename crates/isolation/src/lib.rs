@@ -4,6 +4,7 @@
 
 pub mod accounts;
 mod capabilities;
+mod cpus;
 mod error;
 pub mod finding;
 mod machine;
@@ -11,12 +12,13 @@ pub mod slots;
 mod tier;
 mod uids;
 
-pub use capabilities::{Capabilities, Limit, Limits};
+pub use capabilities::{Capabilities, Limit, Limits, TaskCost};
+pub use cpus::CpuBook;
 pub use error::IsolationError;
 pub use machine::{
     Afterwards, AtRest, Captured, Machine, MachineRecord, MemoryEvent, Needs, Usage,
 };
 pub use tier::{
-    Adopted, Boot, Isolation, MachineSpec, MakeRoot, MountedVolume, OpenTier, Placed, Restore,
-    Root, TierHost, Warm,
+    Adopted, Boot, BootTurn, Isolation, MachineSpec, MakeRoot, MountedVolume, OpenTier, Placed,
+    Restore, Root, TierHost, Warm,
 };

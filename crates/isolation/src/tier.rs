@@ -1,7 +1,9 @@
 //! A tier: what makes machines of one kind, and what a host gives it to do so.
 
+use std::any::Any;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use cove_model::{NetworkPolicy, Resources, SandboxId};
@@ -11,7 +13,7 @@ use cove_pool::Disk;
 use cove_runner_api::Finding;
 
 use crate::slots::Slots;
-use crate::{Capabilities, IsolationError, Machine, MachineRecord, Needs, Usage};
+use crate::{Capabilities, CpuBook, IsolationError, Machine, MachineRecord, Needs, Usage};
 
 /// What a host gives to each of its tiers.
 #[derive(Clone)]
@@ -27,6 +29,8 @@ pub struct TierHost {
     /// Host-wide directory of all engines; emptied by a reboot.
     pub host_dir: PathBuf,
     pub slots: Arc<Slots>,
+    /// The CPUs that machines of all tiers run on; filled by the first tier that opens.
+    pub cpu_book: Arc<OnceLock<Arc<CpuBook>>>,
     /// Reads what guests and untrusted programs left.
     pub parser: Arc<Parser>,
     /// What sandboxes reach others through; absent on a host that cannot have one.
@@ -56,6 +60,8 @@ pub type MakeRoot = Box<dyn FnOnce() -> Result<Root, IsolationError> + Send>;
 #[derive(Debug, Clone)]
 pub struct MachineSpec {
     pub id: SandboxId,
+    /// The organisation it belongs to, where that is known: boots that wait for a turn are shared between them.
+    pub owner: Option<String>,
     pub hostname: String,
     pub limits: Resources,
     pub no_new_privs: bool,
@@ -74,10 +80,28 @@ pub struct MountedVolume {
     pub read_only: bool,
 }
 
+/// A turn to boot, of a tier that boots only so many machines at once. It goes back when the last copy is dropped.
+#[derive(Clone)]
+pub struct BootTurn(#[expect(dead_code, reason = "held, not read")] Arc<dyn Any + Send + Sync>);
+
+impl BootTurn {
+    pub fn new(held: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(held))
+    }
+}
+
+impl fmt::Debug for BootTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BootTurn")
+    }
+}
+
 /// What to boot. The root is made by the tier, which prepares the rest at the same time.
 pub struct Boot {
     pub machine: MachineSpec,
     pub root: MakeRoot,
+    /// Taken before by [`Isolation::turn`]; without it the boot itself waits for one, and may be refused.
+    pub turn: Option<BootTurn>,
 }
 
 /// A machine to bring back from captured memory, under an identity of its own.
@@ -115,6 +139,28 @@ pub struct Warm {
 pub trait Isolation: Send + Sync {
     fn name(&self) -> &'static str;
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether the host has what the tier needs; the error says what is missing. Known without trying.
+    fn available(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
+    /// Whether the host counts as one that has the tier. Also true where what the tier needs is there and cannot be
+    /// used: then sandboxes that should have this tier are refused, and get no weaker one.
+    fn installed(&self) -> bool {
+        self.available().is_ok()
+    }
+
+    /// Waits for a turn to boot a machine of this owner, for those who cannot go back once they need it. `None`:
+    /// boots of this tier wait for nothing.
+    async fn turn(&self, _owner: Option<&str>) -> Result<Option<BootTurn>, IsolationError> {
+        Ok(None)
+    }
+
+    /// Whether a machine really boots, found out by booting one unless that was done lately.
+    async fn works(&self) -> Result<(), IsolationError> {
+        self.available()
+    }
 
     /// The directories that make up the file system of a disk over its image, the upper one first, for
     /// whoever packs it. A tier whose disks are no trees refuses. Blocking.

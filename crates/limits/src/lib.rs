@@ -34,9 +34,18 @@ pub const WS_MESSAGE_MAX: usize = MIB;
 /// Items of a list page.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MAX: u32 = 1000;
+/// A list page ends early once its rows have so many bytes; a sandbox's settings alone may have more than 100 KiB.
+pub const PAGE_BYTES_MAX: usize = 4 * MIB;
 pub const CURSOR_MAX: usize = 512;
 /// An id or a name in a path or a body.
 pub const ID_OR_NAME_MAX: usize = 64;
+
+// Object storage.
+
+/// MiB per second of all uploads together, unless the operator sets another number.
+pub const OBJECTS_UPLOAD_MB_DEFAULT: u64 = 64;
+/// MiB of each organisation in object storage, unless the operator sets another number.
+pub const OBJECTS_QUOTA_MB_DEFAULT: u64 = 1024 * 1024;
 
 // Names and texts.
 
@@ -132,6 +141,16 @@ pub const SECONDS_MAX: u64 = 10 * 366 * DAY_S;
 pub const STOP_GRACE_DEFAULT_MS: u64 = 10_000;
 pub const STOP_GRACE_MAX_MS: u64 = 10 * 60 * 1000;
 
+// Leases.
+
+/// How long a lease holds without being renewed, and how long a sandbox whose lease ran out is kept.
+pub const LEASE_DEFAULT_S: u64 = 300;
+pub const LEASE_DELETE_AFTER_DEFAULT_S: u64 = DAY_S;
+/// The name that a holder of leases gives itself.
+pub const LEASE_HOLDER_MAX: usize = 64;
+/// Leases that one request renews.
+pub const LEASES_RENEWED_MAX: usize = 256;
+
 // Network.
 
 /// Entries of a policy's allow list.
@@ -153,6 +172,16 @@ pub const VOLUMES_MAX: u64 = 1000;
 /// Volumes that one sandbox mounts, and the length of a mount point.
 pub const VOLUME_MOUNTS_MAX: usize = 16;
 pub const VOLUME_PATH_MAX: usize = 512;
+
+// Templates.
+
+/// Versions of all templates of one organisation.
+pub const TEMPLATES_MAX: u64 = 1000;
+/// Tags of one template, and the length of a tag.
+pub const TEMPLATE_TAGS_MAX: usize = 64;
+pub const TEMPLATE_TAG_MAX: usize = 63;
+/// Names of an organisation that have no versions any more and whose last number is still known.
+pub const TEMPLATE_NAMES_REMEMBERED: u64 = 1000;
 
 // Snapshots.
 
@@ -198,3 +227,55 @@ pub const SCOPES_MAX: usize = 4;
 pub const QUOTA_CPU_MAX: f64 = 1e9;
 pub const QUOTA_SANDBOXES_MAX: u64 = 1_000_000_000;
 pub const QUOTA_MB_MAX: u64 = 1_000_000_000_000;
+
+// Builds of templates.
+
+/// The text of a Dockerfile, and of what its context leaves out.
+pub const DOCKERFILE_MAX: usize = 256 * KIB;
+/// A build's context, as a tar archive.
+pub const BUILD_CONTEXT_MAX: usize = 512 * MIB;
+/// Files, directories and links of a context.
+pub const BUILD_CONTEXT_ENTRIES_MAX: usize = 100_000;
+/// Steps of a build that change files.
+pub const BUILD_STEPS_MAX: usize = 200;
+/// How long a build may take, its context and images that it fetches included.
+pub const BUILD_TIME_MAX_S: u64 = 3_600;
+/// Builds of one organisation under way at once.
+pub const BUILDS_RUNNING_MAX: usize = 2;
+/// Builds of all organisations under way at once.
+pub const BUILDS_RUNNING_ALL_MAX: usize = 8;
+/// Bytes of a build's log that are kept; the oldest go first.
+pub const BUILD_LOG_MAX: usize = MIB;
+/// Builds of one organisation that are remembered; the oldest that are over go first.
+pub const BUILDS_KEPT: u32 = 100;
+/// Steps of builds that are kept for later builds of one organisation; those used longest ago go first.
+pub const BUILD_CACHE_STEPS_MAX: u32 = 500;
+/// Build arguments of one build.
+pub const BUILD_ARGS_MAX: usize = 100;
+/// A text of a Dockerfile after its variables are replaced.
+pub const BUILD_EXPANDED_MAX: usize = 128 * KIB;
+/// What the variables of one stage come to, each time they are used.
+pub const BUILD_EXPANDED_ALL_MAX: usize = 4 * MIB;
+/// Sources of one `COPY` or `ADD`.
+pub const BUILD_SOURCES_MAX: usize = 1_000;
+/// Patterns of one `.dockerignore`, and of the `--exclude` flags of one `COPY`.
+pub const BUILD_PATTERNS_MAX: usize = 1_000;
+/// Components of one pattern.
+pub const BUILD_PATTERN_PARTS_MAX: usize = 128;
+/// Components of all those patterns.
+pub const BUILD_PATTERNS_PARTS_MAX: usize = 4_096;
+/// Components of a path in a context.
+pub const BUILD_CONTEXT_DEPTH_MAX: usize = 256;
+
+// Nodes of a fleet.
+
+/// The name of a node.
+pub const NODE_NAME_MAX: usize = 63;
+/// Where control reaches a node: a host name or address, and a port.
+pub const NODE_ADDRESS_MAX: usize = 262;
+/// Nodes of a fleet, and join tokens that were not used yet.
+pub const NODES_MAX: usize = 1000;
+pub const JOIN_TOKENS_MAX: usize = 100;
+/// How long a join token is valid: by default, and at most.
+pub const JOIN_TOKEN_S: u64 = 3600;
+pub const JOIN_TOKEN_MAX_S: u64 = 7 * 24 * 3600;

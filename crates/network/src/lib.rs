@@ -20,8 +20,9 @@ mod nft;
 mod policy;
 pub mod probe;
 mod ruleset;
+mod tap;
 
-pub use address::{Addresses, BadRange, INSIDE, index_of, interface};
+pub use address::{Addresses, BadRange, INSIDE, MAC, index_of, interface};
 pub use denials::{Denial, Denials};
 pub use inside::{is_attached, let_ping, listen, make_local};
 pub use link::Counters;
@@ -29,3 +30,4 @@ pub use netlink::NetlinkError;
 pub use network::{Gate, Network, NetworkConfig, NetworkError, forwards, table_name};
 pub use policy::{Flow, Mode, Rules};
 pub use ruleset::{CONNECTIONS_MAX, Ports};
+pub use tap::TAP;

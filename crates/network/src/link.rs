@@ -18,6 +18,7 @@ const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 const DELETE_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
+const NEW_NEIGHBOUR: u16 = 28;
 const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 
@@ -37,6 +38,10 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+/// The state of a neighbour that never changes.
+const PERMANENT: u16 = 0x80;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
@@ -193,6 +198,28 @@ pub fn configure_inside(inside: &mut Socket, plan: &Addresses) -> Result<(), Net
         CREATE | EXCLUSIVE,
         &header,
         &route,
+    );
+    inside.transact(batch)
+}
+
+/// Tells the inside the gateway's hardware address for good: who takes the addresses over asks for it by ARP, which
+/// neither end answers.
+pub fn know_gateway(inside: &mut Socket, plan: &Addresses) -> Result<(), NetlinkError> {
+    let link = find(inside, INSIDE)?.ok_or_else(|| gone("tell the gateway's address"))?;
+    let mut neighbour = Attributes::default();
+    neighbour.put(NDA_DST, &plan.gateway().octets());
+    neighbour.put(NDA_LLADDR, &MAC);
+    let mut header = [0; 12];
+    header[0] = AF_INET;
+    header[4..8].copy_from_slice(&link.to_ne_bytes());
+    header[8..10].copy_from_slice(&PERMANENT.to_ne_bytes());
+    let mut batch = Batch::default();
+    batch.message(
+        "tell the gateway's address",
+        NEW_NEIGHBOUR,
+        CREATE,
+        &header,
+        &neighbour,
     );
     inside.transact(batch)
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ use crate::netlink::{NetlinkError, Socket};
 use crate::nft::{Ownership, Transaction};
 use crate::policy::{Mode, Rules};
 use crate::ruleset::{Layout, Ports, not_internet};
-use crate::{conntrack, inside};
+use crate::{conntrack, inside, tap};
 
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
@@ -272,6 +272,28 @@ impl Network {
         Ok(link::configure_inside(&mut inner, &self.config.addresses)?)
     }
 
+    /// Tells an attached namespace the gateway's hardware address, for programs that read it there.
+    pub fn know_gateway(&self, namespace: BorrowedFd<'_>) -> Result<(), NetworkError> {
+        let mut inner =
+            inside::prepare(namespace).map_err(NetworkError::io("enter the namespace"))?;
+        Ok(link::know_gateway(&mut inner, &self.config.addresses)?)
+    }
+
+    /// An interface for a machine with a network stack of its own: what it sends leaves through the namespace's
+    /// interface, and what comes in there goes to it, unread by the namespace. It lives as long as the descriptor.
+    /// `open` makes one called [`TAP`](crate::TAP) in the namespace of the calling thread.
+    pub fn tap(
+        &self,
+        namespace: BorrowedFd<'_>,
+        open: impl FnOnce() -> io::Result<OwnedFd> + Send,
+    ) -> Result<OwnedFd, NetworkError> {
+        inside::run(namespace, || {
+            let mut inner = Socket::route()?;
+            tap::make(&mut inner, open).map_err(|error| NetworkError::Kernel(error).into())
+        })
+        .map_err(NetworkError::io("make the machine's interface"))
+    }
+
     /// Before an index is used first: which of its block others have left connections under.
     fn look_for_connections(&self, index: u32) -> Result<(), NetworkError> {
         let mut state = self.state();
@@ -444,11 +466,11 @@ impl Network {
         if let Err(error) = state.netfilter.transact(change.finish())
             && error.errno() != Some(rustix::io::Errno::NOENT)
         {
-            tracing::warn!(%error, "the table of the network stays behind");
+            tracing::warn!(%error, "cannot remove the nftables table");
         }
         let (gateway, metric) = (self.config.addresses.gateway(), self.config.metric());
         if let Err(error) = link::local_address(&mut self.route(), gateway, metric, false) {
-            tracing::warn!(%error, "the gateway's address stays behind");
+            tracing::warn!(%error, "cannot remove the gateway's address");
         }
     }
 
@@ -493,7 +515,7 @@ impl State {
         let done = match self.netfilter.transact(change.finish()) {
             // Somebody flushed the host's rules; sandboxes were cut off until now.
             Err(error) if error.errno() == Some(rustix::io::Errno::NOENT) => {
-                tracing::warn!("the table of the network was gone and is made again");
+                tracing::warn!("the nftables table was missing; created again");
                 self.rebuild()
             }
             other => other.map_err(NetworkError::Kernel),

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
-use cove_spawner::message::{ChildReply, Failure, MountPoints, Start, Step};
+use cove_spawner::message::{ChildReply, Failure, Keeper, MountPoints, Start, Step};
 use cove_spawner::{boot_id, shared};
 use cove_wire::packet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -20,7 +20,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 
 use crate::kernel_files::KernelFiles;
 use crate::seccomp::Filters;
-use crate::{lockdown, mounts, volumes};
+use crate::{keeper, lockdown, mounts, supervise, volumes};
 
 pub struct Inherited<'a> {
     pub socket: OwnedFd,
@@ -70,16 +70,32 @@ pub fn run(inherited: Inherited<'_>) -> ! {
         if fds.is_empty() {
             return Err(Failure::new("receive the root", Errno::BADF));
         }
-        let volumes = fds.split_off(1);
+        let keeper = keeper::among(&mut fds)?;
+        let others = fds.split_off(1);
         let root = fds.remove(0);
-        become_guest(&inherited, &start, root, volumes, &parked)
+        match &keeper {
+            None => become_guest(&inherited, &start, root, others, &parked),
+            Some(Keeper::Runsc(_)) if !others.is_empty() => Err(Failure::new(
+                "mount volumes under a keeper",
+                Errno::OPNOTSUPP,
+            )),
+            Some(Keeper::Runsc(keeper)) => {
+                furnish(&inherited, &start, &parked)?;
+                keeper::run(inherited.staging, &inherited.socket, &start, keeper, root)
+            }
+            Some(Keeper::Supervisor(supervisor)) => {
+                furnish(&inherited, &start, &parked)?;
+                let given = (root, others);
+                supervise::run(inherited.staging, &inherited.socket, supervisor, given)
+            }
+        }
     })();
     let Err(failure) = outcome;
     let _ = packet::send(&inherited.socket, &ChildReply::Failed(failure), &[]);
     std::process::exit(1)
 }
 
-enum Never {}
+pub enum Never {}
 
 fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
     lockdown::take_mapped_root().step("become root of the namespace")?;
@@ -159,13 +175,8 @@ fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
     Ok(Parked { sys, segments })
 }
 
-fn become_guest(
-    inherited: &Inherited<'_>,
-    start: &Start,
-    root: OwnedFd,
-    volumes: Vec<OwnedFd>,
-    parked: &Parked,
-) -> Result<Never, Failure> {
+/// Writes what the sandbox is shown of itself, and sizes what it may keep in memory.
+fn furnish(inherited: &Inherited<'_>, start: &Start, parked: &Parked) -> Result<(), Failure> {
     let own = inherited.staging;
     for (file, text) in [
         ("meminfo", &start.meminfo),
@@ -182,7 +193,18 @@ fn become_guest(
     }
     resize_tmpfs(own, start.shm_bytes).step("size the tmpfs")?;
     let pages = shared::segment_pages(start.shm_bytes);
-    limit(parked.segments.as_ref(), &pages.to_string()).step("limit shared segments")?;
+    limit(parked.segments.as_ref(), &pages.to_string()).step("limit shared segments")
+}
+
+fn become_guest(
+    inherited: &Inherited<'_>,
+    start: &Start,
+    root: OwnedFd,
+    volumes: Vec<OwnedFd>,
+    parked: &Parked,
+) -> Result<Never, Failure> {
+    let own = inherited.staging;
+    furnish(inherited, start, parked)?;
     let pts = mounts::new_filesystem(
         "devpts",
         &[
@@ -274,7 +296,7 @@ fn attach_volumes(
         .collect()
 }
 
-fn listen() -> std::io::Result<UnixListener> {
+pub fn listen() -> std::io::Result<UnixListener> {
     let listener = UnixListener::bind("/.cove/sock")?;
     // `bind` listens with a small backlog; a second call widens it.
     // SAFETY: a valid listening socket.

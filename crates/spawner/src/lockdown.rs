@@ -91,6 +91,24 @@ pub fn forbid_core_dumps() -> Result<(), Errno> {
     }
 }
 
+/// All that this process may have open.
+pub fn raise_open_files() -> Result<(), Errno> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit)
+}
+
+/// For a process that needs no right any more.
+pub fn drop_every_right() -> std::io::Result<()> {
+    rights::bound_capabilities(CapabilitySet::empty())?;
+    rights::keep_capabilities(CapabilitySet::empty())?;
+    rights::forbid_new_rights()
+}
+
 /// Takes away what no program inside may ever get back, setuid or not.
 pub fn bound_capabilities() -> std::io::Result<()> {
     rights::bound_capabilities(KEPT)
@@ -139,8 +157,8 @@ pub fn exec(null: &OwnedFd, listener: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// The guest starts with default dispositions and nothing blocked.
-fn reset_signals() {
+/// Default dispositions and nothing blocked.
+pub fn reset_signals() {
     // SAFETY: sets dispositions and the mask of this single-threaded process; failures only concern
     // signals that cannot be changed.
     unsafe {

@@ -10,10 +10,12 @@ mod child;
 mod clone;
 mod criu;
 mod host_mounts;
+mod keeper;
 mod kernel_files;
 mod lockdown;
 mod mounts;
 mod seccomp;
+mod supervise;
 mod volumes;
 
 const REQUESTS: i32 = 3;

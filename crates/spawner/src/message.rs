@@ -97,8 +97,9 @@ pub enum PrepareReply {
     Refused(cove_wire::Refusal),
 }
 
-/// Engine to child, with the sandbox's root as a detached mount. Where more descriptors come along, they are its
-/// volumes as detached mounts, and [`MountPoints`] is the next packet.
+/// Engine to child, with the sandbox's root as a detached mount. Where more mounts come along, they are its volumes,
+/// and [`MountPoints`] is the next packet. Where the last descriptor is a plain file, it holds a [`Keeper`], which the
+/// child becomes instead of the guest; that takes no volumes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     pub hostname: String,
@@ -116,6 +117,33 @@ pub struct Start {
 /// Engine to child, after [`Start`]: where in the sandbox its volumes go, in their order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountPoints(pub Vec<String>);
+
+/// What a child becomes that is not the guest: the guest runs on a kernel of its own. Packed in a memory file, which is
+/// the last descriptor that comes with [`Start`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Keeper {
+    Runsc(Runsc),
+    Supervisor(Supervisor),
+}
+
+/// The keeper of runsc. Its root is a small tree of its own: what the guest shares with the host in `/.cove` (the
+/// programs in `/.cove/bin`), the sandbox's root in `/root`, and a bundle in `/bundle`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Runsc {
+    /// The bundle's `config.json`.
+    pub config: String,
+    /// What the program `/.cove/bin/runner` is told, the program's own name left out.
+    pub arguments: Vec<String>,
+}
+
+/// The supervisor of a virtual machine, which `/.cove/bin/runner` is. Instead of the sandbox's root comes the tree of
+/// programs that it runs, shown in `/vm`; where it makes a disk image, the tree to make it of is the next descriptor,
+/// shown in `/root`. Further ones are the supervisor's from 5 on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Supervisor {
+    pub shows_root: bool,
+    pub arguments: Vec<String>,
+}
 
 /// Child to engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]

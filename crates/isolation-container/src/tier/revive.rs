@@ -8,15 +8,18 @@ use std::sync::Arc;
 
 use cove_isolation::{Boot, IsolationError, MachineSpec, Restore, Root};
 use cove_model::Resources;
+use cove_seats::cgroup::{Group, MemoryLimit};
+use cove_seats::seat::{self, Link};
+use cove_seats::{
+    Answerer, CpuHold, Detail, Senses, Settled, Standing, blocking, guest_program, oom, rootfs,
+    start_time, volumes,
+};
 use cove_spawner::shared;
 
-use super::boot::CpuHold;
-use super::{ContainerTier, Shared, blocking};
-use crate::cgroup::{Group, MemoryLimit};
-use crate::machine::{self, Container, Detail, Senses};
+use super::{ContainerTier, Shared};
+use crate::machine::Container;
 use crate::restore::{self, RestorePlan};
-use crate::seat::Link;
-use crate::{boot_id, guest_program, oom, rootfs, seat, shared_memory, volumes};
+use crate::{boot_id, shared_memory};
 
 /// What CRIU itself takes in the sandbox's cgroup while it works there.
 const CRIU_MEMORY_MB: u64 = 128;
@@ -29,7 +32,12 @@ impl ContainerTier {
         only_prove: bool,
     ) -> Result<Option<Container>, IsolationError> {
         let Restore { boot, memory } = restore;
-        let Boot { machine, root } = boot;
+        // Boots of this tier wait for no turn.
+        let Boot {
+            machine,
+            root,
+            turn: _,
+        } = boot;
         self.shared.capabilities().check(&machine.limits)?;
         self.shared.capturer.program()?;
         let shared = Arc::clone(&self.shared);
@@ -103,12 +111,14 @@ impl Shared {
         check_size(memory, limits)?;
         let places = volumes::of_memory(memory, &spec.volumes)?;
         let slot = self
+            .seats
             .maker
             .slots
             .take()
             .map_err(IsolationError::failed("claim a uid range"))?
             .ok_or(IsolationError::Exhausted("uid range"))?;
         let group = self
+            .seats
             .cgroups
             .create(&slot.name())
             .map_err(IsolationError::failed("make the cgroup"))?;
@@ -116,7 +126,7 @@ impl Shared {
         let link = LinkGuard::default();
         let mut guard = GroupGuard { group, kept: false };
         let group = guard.group.clone();
-        let cpus = CpuHold::take(&self.cpus, limits);
+        let cpus = CpuHold::take(&self.seats.cpus, limits);
         let limit = |error| IsolationError::failed("set the limits")(error);
         // While CRIU works in the group it needs room besides the sandbox, and all of the CPU.
         let roomy = limits.memory_ceiling_mb() + CRIU_MEMORY_MB;
@@ -129,16 +139,16 @@ impl Shared {
         group.set_pids(limits.pids + CRIU_PIDS).map_err(limit)?;
 
         rootfs::prepare_restore(&root.disk).map_err(IsolationError::failed("prepare the disk"))?;
-        let ids = self.maker.spawner.ids(slot.uid_base())?;
+        let ids = self.seats.maker.spawner.ids(slot.uid_base())?;
         let overlay = rootfs::mount(
             root,
-            &self.base_dir,
+            &self.seats.base_dir,
             ids.as_fd(),
             slot.uid_base(),
-            &self.overlays,
+            &self.seats.overlays,
         )?;
         let trees = volumes::trees(&spec.volumes, ids.as_fd())?;
-        let guest_dir = guest_program::of_memory(&self.runtime_dir, memory)
+        let guest_dir = guest_program::of_memory(&self.seats.runtime_dir, memory)
             .map_err(IsolationError::failed("find the guest of the memory"))?;
         let guest = guest_dir
             .file_name()
@@ -157,7 +167,7 @@ impl Shared {
             volumes: &trees,
             places: &places,
         };
-        let network = self.host.network.as_ref();
+        let network = self.seats.host.network.as_ref();
         let attach = |first: &restore::Restored| {
             let made = Link::of(first.pid, first.pidfd.as_fd(), &slot, network)
                 .map_err(IsolationError::failed("open the network namespace"))?;
@@ -184,13 +194,19 @@ impl Shared {
         group
             .hold_memory(MemoryLimit::of(limits, limits.memory_mb))
             .map_err(limit)?;
-        let start_time = machine::start_time(restored.pid)
+        let start_time = start_time(restored.pid)
             .map_err(IsolationError::failed("look at PID 1"))?
             .ok_or_else(|| {
                 IsolationError::failed("look at PID 1")(io::Error::other("the guest ended at once"))
             })?;
         let mark = MemoryLimit::of(limits, limits.memory_mb).mark();
-        let senses = Senses::open(restored.pid, restored.pidfd, &group, mark)?;
+        let senses = Senses::open(
+            restored.pid,
+            restored.pidfd,
+            &group,
+            mark,
+            Answerer::Process(restored.pid),
+        )?;
         let link = link.0.take().ok_or_else(|| {
             let missing = io::Error::other("criu did not report the namespaces");
             IsolationError::failed("attach the network")(missing)
@@ -201,7 +217,7 @@ impl Shared {
             uid_base: slot.uid_base(),
             cpus: cpus.chosen.clone(),
             cpu: limits.cpu,
-            device: self.host.pool_device,
+            device: self.seats.host.pool_device,
             guest,
             sandbox: Some(spec.id.clone()),
             network: spec.network.clone(),
@@ -209,14 +225,14 @@ impl Shared {
         };
         guard.kept = true;
         cpus.keep();
-        Ok(Some(Container::new(
+        let parts = Standing {
             detail,
             senses,
             group,
-            (link, slot),
-            Arc::clone(&self.cpus),
-            (Arc::clone(&self.capturer), Arc::clone(&self.retired)),
-        )))
+            held: (link, slot),
+        };
+        let settled = Settled::booted(parts, &self.seats.cpus);
+        Ok(Some(self.container(settled)))
     }
 
     /// The limits as asked for, while every process of the copy stands still.
@@ -234,7 +250,7 @@ impl Shared {
         group.hold_memory(memory).map_err(limit)?;
         group.set_cpu(limits.cpu, cpus).map_err(limit)?;
         group.set_pids(limits.pids).map_err(limit)?;
-        if let Some(device) = self.host.pool_device
+        if let Some(device) = self.seats.host.pool_device
             && (limits.io_read_mb_s.is_some() || limits.io_write_mb_s.is_some())
         {
             let bytes = |mb: Option<u64>| mb.map(|mb| mb << 20);

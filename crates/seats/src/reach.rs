@@ -38,19 +38,47 @@ fn open_socket(pid: i32) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// Who may answer at a guest's socket.
+#[derive(Debug, Clone)]
+pub enum Answerer {
+    /// This process alone.
+    Process(i32),
+    /// A process with ids of the machine's own: the kernel that the guest runs on binds its socket.
+    Uids(std::ops::RangeInclusive<u32>),
+}
+
+impl Answerer {
+    fn check(&self, peer: &tokio::net::unix::UCred) -> io::Result<()> {
+        let (fits, wanted) = match self {
+            Self::Process(pid) => (peer.pid() == Some(*pid), "PID 1"),
+            Self::Uids(range) => (range.contains(&peer.uid()), "a process of the sandbox"),
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "the guest's socket is answered by process {:?} instead of {wanted}",
+                    peer.pid()
+                ),
+            )),
+        }
+    }
+}
+
 /// The way to a guest.
 pub struct GuestSocket {
     /// Opened once: what is put in its place later is never looked at.
     socket: io::Result<OwnedFd>,
-    pid: i32,
+    answerer: Answerer,
 }
 
 impl GuestSocket {
     /// Root inside may have removed the socket. That harms nobody else: only whoever wants in hears of it.
-    pub fn open(pid: i32) -> Self {
+    pub fn open(pid: i32, answerer: Answerer) -> Self {
         Self {
             socket: open_socket(pid),
-            pid,
+            answerer,
         }
     }
 
@@ -75,13 +103,8 @@ impl GuestSocket {
             }
         };
         // After an adoption the path may have held another process's socket by then.
-        match stream.peer_cred()?.pid() {
-            Some(pid) if pid == self.pid => Ok(stream),
-            other => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("the guest's socket is answered by process {other:?} instead of PID 1"),
-            )),
-        }
+        self.answerer.check(&stream.peer_cred()?)?;
+        Ok(stream)
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
 
 /// How long the spawner or a child may take for one step; both take milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 const ABOVE_STANDARD: i32 = 10;
 /// A spawner that died is replaced and asked once more.
 const ASK_TRIES: u32 = 2;
@@ -52,6 +52,14 @@ impl Spawner {
             running: Mutex::new(Some(launch(&paths)?)),
             paths,
         })
+    }
+
+    /// The same, started with the first request.
+    pub fn later(paths: Vec<String>) -> Self {
+        Self {
+            running: Mutex::new(None),
+            paths,
+        }
     }
 
     /// Runs CRIU; `fds` are its end of the conversation and what a restore needs.
@@ -188,13 +196,20 @@ fn launch_saying(hello: &Hello, paths: &[String]) -> io::Result<Running> {
 
 /// The next packet on a socket of the spawner or a child, within [`PATIENCE`].
 pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<OwnedFd>)> {
-    let deadline = Instant::now() + PATIENCE;
+    receive_within(socket, PATIENCE)
+}
+
+pub fn receive_within<T: DeserializeOwned>(
+    socket: &OwnedFd,
+    patience: Duration,
+) -> io::Result<(T, Vec<OwnedFd>)> {
+    let deadline = Instant::now() + patience;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {} s", PATIENCE.as_secs()),
+                format!("no answer within {} s", patience.as_secs()),
             ));
         }
         let fd = socket.as_fd();

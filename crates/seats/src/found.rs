@@ -5,43 +5,44 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use cove_isolation::slots::{self, Slot};
-use cove_isolation::{Adopted, IsolationError, MachineRecord, Usage};
+use cove_isolation::{IsolationError, Usage};
 use cove_network::Counters;
 
-use super::{ContainerTier, Shared, blocking};
+use crate::boot::{Settled, Standing};
 use crate::cgroup::MemoryLimit;
-use crate::machine::{self, Container, Detail, Senses};
+use crate::detail::{self, Detail};
 use crate::oom;
-use crate::seat::{self, Link};
+use crate::seat;
+use crate::seats::{Seats, blocking};
+use crate::senses::Senses;
 
-impl ContainerTier {
-    pub(super) async fn take_over(
-        &self,
-        record: &MachineRecord,
-    ) -> Result<Adopted, IsolationError> {
-        let detail: Detail = serde_json::from_value(record.detail.clone()).map_err(|error| {
-            IsolationError::failed("read the machine's record")(io::Error::other(error))
-        })?;
-        let shared = Arc::clone(&self.shared);
+/// What became of a recorded machine.
+pub enum Found {
+    Running(Box<Settled>),
+    Gone(Option<Usage>),
+}
+
+impl Seats {
+    /// Finds the machine of a record again, or clears away what is left of it.
+    pub async fn take_over(self: &Arc<Self>, detail: Detail) -> Result<Found, IsolationError> {
         // A reboot empties the claims; then nothing of it is left either. Should they be lost without one, the
         // sweep ends what runs.
         let number = slots::number_of_uids(detail.uid_base);
-        let Some(slot) = shared.maker.slots.retake(number) else {
-            return Ok(Adopted::Gone(None));
+        let Some(slot) = self.maker.slots.retake(number) else {
+            return Ok(Found::Gone(None));
         };
-        let group = shared.cgroups.existing(&slot.name());
+        let group = self.cgroups.existing(&slot.name());
         let Some(pidfd) =
-            machine::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
+            detail::find(&detail).map_err(IsolationError::failed("look for PID 1"))?
         else {
-            let traffic = shared.traffic(&slot);
+            let traffic = self.traffic(&slot);
             return Ok(with_traffic(remove_remains(group, slot).await?, traffic));
         };
-        let network = shared.host.network.as_ref();
-        let link = match Link::of(detail.pid, pidfd.as_fd(), &slot, network) {
+        let link = match self.maker.link(detail.pid, pidfd.as_fd(), &slot) {
             Ok(link) => link,
             // It ended just now.
             Err(_) => {
-                let traffic = shared.traffic(&slot);
+                let traffic = self.traffic(&slot);
                 return Ok(with_traffic(remove_remains(group, slot).await?, traffic));
             }
         };
@@ -58,10 +59,11 @@ impl ContainerTier {
             Ok(link)
         })
         .await?;
-        shared.cpus.retake(&detail.cpus, detail.cpu);
         // The engine says where memory stands when it puts the limits in force again, and whether what
         // stands still was frozen, is to end, or only was in the middle of a capture and goes on.
-        let senses = match Senses::open(detail.pid, pidfd, &group, MemoryLimit::NO_MARK) {
+        let answerer = self.answerer(detail.pid, &slot);
+        let senses = Senses::open(detail.pid, pidfd, &group, MemoryLimit::NO_MARK, answerer);
+        let senses = match senses {
             Ok(senses) => senses,
             Err(error) => {
                 // The sweep ends it, and its index may be another's next.
@@ -69,20 +71,15 @@ impl ContainerTier {
                 return Err(error);
             }
         };
-        let container = Container::new(
+        self.cpus.retake(&detail.cpus, detail.cpu);
+        Ok(Found::Running(Box::new(Settled::found(Standing {
             detail,
             senses,
             group,
-            (link, slot),
-            Arc::clone(&shared.cpus),
-            (Arc::clone(&shared.capturer), Arc::clone(&shared.retired)),
-        );
-        container.wake();
-        Ok(Adopted::Running(Box::new(container)))
+            held: (link, slot),
+        }))))
     }
-}
 
-impl Shared {
     /// What went over a slot's interface, if that is still there: it goes soon after the last process.
     fn traffic(&self, slot: &Slot) -> Counters {
         let network = self.host.network.as_ref();
@@ -93,7 +90,7 @@ impl Shared {
 
     /// Ends and removes groups of this engine that no machine and no seat owns. Their slots are free,
     /// which is how they are distinguished.
-    pub(super) fn sweep(&self) -> Result<u64, IsolationError> {
+    pub(crate) fn remove_unowned(&self) -> Result<u64, IsolationError> {
         let slots = &self.maker.slots;
         let mut swept = self
             .cgroups
@@ -131,17 +128,22 @@ impl Shared {
 }
 
 /// Gives a slot back, but for one whose processes may not have ended: nobody else may have its ids.
-pub(super) fn give_back(slot: Slot, emptied: io::Result<()>) {
+pub(crate) fn give_back(slot: Slot, emptied: io::Result<()>) {
     if let Err(error) = emptied {
-        tracing::error!(%error, group = slot.name(), "a cgroup does not empty; its slot stays taken until the next start");
-        std::mem::forget(slot);
+        keep_taken(slot, &error);
     }
 }
 
+/// Nobody gets this slot any more while this engine lives.
+pub(crate) fn keep_taken(slot: Slot, error: &io::Error) {
+    tracing::error!(%error, group = slot.name(), "a cgroup does not empty; its slot stays taken until the next start");
+    std::mem::forget(slot);
+}
+
 /// Adds what went over the interface to what a machine is known to have used.
-fn with_traffic(adopted: Adopted, traffic: Counters) -> Adopted {
+fn with_traffic(adopted: Found, traffic: Counters) -> Found {
     match adopted {
-        Adopted::Gone(Some(usage)) => Adopted::Gone(Some(Usage {
+        Found::Gone(Some(usage)) => Found::Gone(Some(Usage {
             network_sent_bytes: traffic.sent,
             network_received_bytes: traffic.received,
             ..usage
@@ -151,14 +153,11 @@ fn with_traffic(adopted: Adopted, traffic: Counters) -> Adopted {
 }
 
 /// Removes what a machine that ended while nobody watched left behind.
-async fn remove_remains(
-    group: crate::cgroup::Group,
-    slot: Slot,
-) -> Result<Adopted, IsolationError> {
+async fn remove_remains(group: crate::cgroup::Group, slot: Slot) -> Result<Found, IsolationError> {
     blocking(move || {
         let usage = group.usage().ok();
         give_back(slot, seat::remove_when_empty(&group));
-        Ok(Adopted::Gone(usage))
+        Ok(Found::Gone(usage))
     })
     .await
 }

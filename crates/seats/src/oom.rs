@@ -46,6 +46,15 @@ pub fn settle(group: &Group, first: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives a process of a sandbox the least score that one may have.
+pub fn lower(pid: i32) -> io::Result<()> {
+    match oom::set(pid, FIRST) {
+        // It ended meanwhile.
+        Err(error) if is_gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
 fn settle_one(pid: i32, is_first: bool, pins: bool) -> io::Result<()> {
     let now = oom::get(pid)?;
     let wanted = if is_first { FIRST } else { now.max(FIRST) };

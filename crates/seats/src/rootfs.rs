@@ -84,6 +84,38 @@ pub fn trees(root: &Root) -> io::Result<Vec<PathBuf>> {
     }
 }
 
+/// What a disk is that a virtual machine has.
+pub const BLOCK: &str = "disk.img";
+
+/// Whether a disk is a block image, and no tree.
+pub fn is_block(disk: &Disk) -> bool {
+    disk.dir().join(BLOCK).symlink_metadata().is_ok()
+}
+
+/// Whether a disk has changes over its image as a tree.
+pub fn is_tree(disk: &Disk) -> bool {
+    disk.dir().join(UPPER).symlink_metadata().is_ok()
+}
+
+/// Leaves nothing of a tree on a disk. Only where something else has taken its place.
+pub fn remove_tree(disk: &Disk) -> io::Result<()> {
+    for name in [UPPER, WORK] {
+        match fs::remove_dir_all(disk.dir().join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A directory of programs, to be shown where it can only be read.
+pub fn programs(dir: &Path) -> io::Result<OwnedFd> {
+    const RDONLY: u64 = 0x1;
+    const NOSUID: u64 = 0x2;
+    const NODEV: u64 = 0x4;
+    detached(dir, RDONLY | NOSUID | NODEV, 0)
+}
+
 /// Gives a disk that came from another the empty directory an overlay works in: what the kernel keeps
 /// there names the files of the volume it was copied from, and is refused in a copy.
 fn renew_work(disk: &Disk) -> io::Result<()> {

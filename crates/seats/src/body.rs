@@ -1,4 +1,4 @@
-//! What is done to a container: limits, policy, freezing, its end. All of it may wait, but for what says
+//! What is done to a machine in a seat: limits, policy, freezing, its end. All of it may wait, but for what says
 //! that it does not.
 
 use std::io;
@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use cove_isolation::slots::Slot;
-use cove_isolation::{IsolationError, Usage};
+use cove_isolation::{CpuBook, IsolationError, TaskCost, Usage};
 use cove_model::{NetworkPolicy, Resources};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 
-use super::Detail;
-use super::reach::open_root;
-use crate::cgroup::{Group, MemoryLimit};
-use crate::cpus::CpuBook;
+use crate::boot::{Settled, Standing};
+use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
+use crate::detail::Detail;
+use crate::found::keep_taken;
+use crate::reach::{GuestSocket, open_root};
 use crate::retired::Retired;
 use crate::seat::{self, Link};
+use crate::seats::Seats;
 
 pub struct Body {
     /// Held for moments only: whoever asks for the record does not wait.
@@ -28,6 +30,7 @@ pub struct Body {
     pid: i32,
     pidfd: AsyncFd<OwnedFd>,
     group: Group,
+    task_cost: TaskCost,
     cpus: Arc<CpuBook>,
     retired: Arc<Retired>,
     /// Where memory in use calls for growth; see [`MemoryLimit::mark`].
@@ -38,6 +41,8 @@ pub struct Body {
     held: Mutex<Option<LinkAndSlot>>,
     /// Nobody will want its disk any more.
     unwanted: AtomicBool,
+    /// It was told to end; its processes may run until [`Body::dispose`] succeeds.
+    ending: AtomicBool,
 }
 
 struct LinkAndSlot {
@@ -46,26 +51,29 @@ struct LinkAndSlot {
 }
 
 impl Body {
-    pub fn new(
-        detail: Detail,
-        (pid, pidfd): (i32, AsyncFd<OwnedFd>),
-        group: Group,
-        (link, slot): (Link, Slot),
-        (cpus, retired): (Arc<CpuBook>, Arc<Retired>),
-        mark: tokio::sync::watch::Sender<u64>,
-    ) -> Self {
-        Self {
-            detail: Mutex::new(detail),
-            pid,
-            pidfd,
+    /// The body of a machine, the way to its guest, and what tells about its memory.
+    pub fn of(settled: Settled, seats: &Seats) -> (Self, GuestSocket, MemoryWatch) {
+        let Standing {
+            detail,
+            senses,
             group,
-            cpus,
-            retired,
-            mark,
+            held: (link, slot),
+        } = settled.take();
+        let body = Self {
+            detail: Mutex::new(detail),
+            pid: senses.pid,
+            pidfd: senses.pidfd,
+            group,
+            task_cost: seats.task_cost,
+            cpus: Arc::clone(&seats.cpus),
+            retired: Arc::clone(&seats.retired),
+            mark: senses.mark,
             changing: Mutex::default(),
             held: Mutex::new(Some(LinkAndSlot { link, slot })),
             unwanted: AtomicBool::new(false),
-        }
+            ending: AtomicBool::new(false),
+        };
+        (body, senses.reach, senses.watch)
     }
 
     /// Does not wait.
@@ -93,6 +101,7 @@ impl Body {
     }
 
     pub fn kill(&self) -> io::Result<()> {
+        self.ending.store(true, Ordering::Release);
         if self.unwanted.swap(false, Ordering::AcqRel)
             && let Ok(root) = open_root(self.pid)
             && seat::is_alive(self.pidfd.get_ref().as_fd())
@@ -170,7 +179,7 @@ impl Body {
                 wanted: memory_mb,
             });
         }
-        if limits.pids < usage.pids {
+        if self.task_cost.of(limits.pids) < usage.pids {
             return Err(IsolationError::LimitBelowUse {
                 field: "pids",
                 used: usage.pids,
@@ -181,7 +190,9 @@ impl Body {
         let memory = MemoryLimit::of(limits, memory_mb);
         self.group.set_memory(memory).map_err(failed)?;
         self.mark.send_replace(memory.mark());
-        self.group.set_pids(limits.pids).map_err(failed)?;
+        self.group
+            .set_pids(self.task_cost.of(limits.pids))
+            .map_err(failed)?;
         let Detail { cpus, cpu, .. } = self.detail();
         if cpu != limits.cpu {
             self.cpus.give_back(&cpus, cpu);
@@ -200,7 +211,9 @@ impl Body {
         let memory = MemoryLimit::of(limits, memory_mb);
         self.group.hold_memory(memory).map_err(failed)?;
         self.mark.send_replace(memory.mark());
-        self.group.set_pids(limits.pids).map_err(failed)?;
+        self.group
+            .set_pids(self.task_cost.of(limits.pids))
+            .map_err(failed)?;
         let detail = self.detail();
         self.group.set_cpu(detail.cpu, &detail.cpus).map_err(failed)
     }
@@ -246,6 +259,7 @@ impl Body {
     }
 
     pub fn dispose(&self) -> Result<(), IsolationError> {
+        self.ending.store(true, Ordering::Release);
         seat::remove_when_empty(&self.group)
             .map_err(IsolationError::failed("remove the cgroup"))?;
         let Some(LinkAndSlot { link, slot }) = self.held.lock().take() else {
@@ -257,6 +271,18 @@ impl Body {
         let detail = self.detail.lock();
         self.cpus.give_back(&detail.cpus, detail.cpu);
         Ok(())
+    }
+}
+
+impl Drop for Body {
+    /// Of a machine that was to end and was not cleared away nothing goes back: its processes may still run. One
+    /// that was never told to end has no owner any more, and the sweep finds it by its free slot.
+    fn drop(&mut self) {
+        if self.ending.load(Ordering::Acquire)
+            && let Some(LinkAndSlot { link: _, slot }) = self.held.get_mut().take()
+        {
+            keep_taken(slot, &io::Error::other("it was not cleared away"));
+        }
     }
 }
 

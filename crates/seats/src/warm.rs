@@ -9,33 +9,33 @@ use parking_lot::MutexGuard;
 
 use tokio::task::spawn_blocking;
 
-use super::Shared;
 use crate::seat::Seat;
+use crate::seats::Seats;
 
 /// How long a used seat waits to be replaced.
 const REFILL_PAUSE: Duration = Duration::from_millis(20);
 
-impl Shared {
-    pub(super) fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
+impl Seats {
+    pub(crate) fn warm(&self) -> MutexGuard<'_, VecDeque<Seat>> {
         self.warm.lock()
     }
 
     /// A seat whose child still waits, when there is one.
-    pub(super) fn take_ready(&self) -> Option<Seat> {
+    pub(crate) fn take_ready(&self) -> Option<Seat> {
         loop {
             let seat = self.warm().pop_front()?;
             if seat.is_alive() {
                 return Some(seat);
             }
-            tracing::warn!("a parked child was killed; its seat is removed");
+            tracing::warn!("a prepared process was killed; its seat is removed");
             // Removing its group may take a moment.
             spawn_blocking(move || drop(seat));
         }
     }
 
-    pub(super) fn refill(&self, _turn: MutexGuard<'_, ()>) {
+    pub(crate) fn refill(&self, _turn: MutexGuard<'_, ()>) {
         let wanted = || !self.closed.load(Ordering::Acquire) && !self.cool.load(Ordering::Acquire);
-        while wanted() && self.warm().len() < self.config.warm {
+        while wanted() && self.warm().len() < self.wanted {
             let made = self
                 .maker
                 .make()
@@ -51,18 +51,18 @@ impl Shared {
         }
     }
 
-    pub(super) fn refill_in_background(self: &Arc<Self>) {
-        if self.config.warm == 0 || self.cool.load(Ordering::Acquire) {
+    pub(crate) fn refill_in_background(self: &Arc<Self>) {
+        if self.wanted == 0 || self.cool.load(Ordering::Acquire) {
             return;
         }
-        let shared = Arc::clone(self);
+        let seats = Arc::clone(self);
         tokio::spawn(async move {
             // The sandbox just booted is about to run its first command; making the next seat would
             // take the CPU away from it.
             tokio::time::sleep(REFILL_PAUSE).await;
             let _ = spawn_blocking(move || {
-                if let Some(turn) = shared.refill.try_lock() {
-                    shared.refill(turn);
+                if let Some(turn) = seats.refill.try_lock() {
+                    seats.refill(turn);
                 }
             })
             .await;
@@ -70,7 +70,7 @@ impl Shared {
     }
 
     /// Drops what waits, and the roots of deleted machines with it.
-    pub(super) fn let_go_of_seats(&self) {
+    pub(crate) fn let_go_of_seats(&self) {
         // A seat under way comes to its end first; it would be missed otherwise.
         let _turn = self.refill.lock();
         let seats: Vec<Seat> = self.warm().drain(..).collect();

@@ -6,16 +6,18 @@ use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cove_isolation::IsolationError;
 use cove_isolation::slots::{Slot, Slots};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use cove_network::Network;
-use cove_spawner::message::{ChildReply, MountPoints, Prepare, Start};
+use cove_spawner::message::{ChildReply, Keeper, MountPoints, Prepare, Start};
 use cove_wire::packet;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::cgroup::{Cgroups, Group};
+use crate::guest_program::Programs;
 use crate::spawner::{self, Prepared, Spawner};
 
 /// What every seat of a tier has in common.
@@ -24,10 +26,14 @@ pub struct SeatMaker {
     pub spawner: Arc<Spawner>,
     pub cgroups: Arc<Cgroups>,
     pub slots: Arc<Slots>,
-    pub guest_dir: String,
+    pub programs: Programs,
     pub staging: String,
     /// Absent on a host that cannot have one; sandboxes reach nothing then.
     pub network: Option<Arc<Network>>,
+    /// Whether each has an interface from the start, for programs that see no later one.
+    pub always_attached: bool,
+    /// How long a child may take to start the guest.
+    pub patience: Duration,
 }
 
 /// A sandbox's place in the network: the namespace, and the interface that leads to it.
@@ -39,6 +45,10 @@ pub struct Link {
     index: u32,
     /// Whether the interface is there, all set up. One that may reach nothing needs none.
     attached: AtomicBool,
+    /// It is made whatever the first policy is, and its far end knows the gateway's hardware address.
+    always: bool,
+    /// It was started without an interface and would not see one that comes now.
+    late: AtomicBool,
 }
 
 impl Link {
@@ -63,6 +73,8 @@ impl Link {
             network: network.cloned(),
             index: slot.network_index(),
             attached: AtomicBool::new(false),
+            always: false,
+            late: AtomicBool::new(false),
         })
     }
 
@@ -73,6 +85,13 @@ impl Link {
                 network
                     .attach(self.index, self.namespace.as_fd())
                     .map_err(|error| IsolationError::failed("attach the network")(error.into()))?;
+                if self.always {
+                    network
+                        .know_gateway(self.namespace.as_fd())
+                        .map_err(|error| {
+                            IsolationError::failed("tell the gateway's address")(error.into())
+                        })?;
+                }
                 self.attached.store(true, Ordering::Release);
                 Ok(())
             }
@@ -95,8 +114,16 @@ impl Link {
         match &self.network {
             Some(network) => {
                 if !self.attached.load(Ordering::Acquire) {
-                    if policy.mode == NetworkMode::None {
-                        return Ok(());
+                    let closed = policy.mode == NetworkMode::None;
+                    match self.late.load(Ordering::Acquire) {
+                        true if !closed => {
+                            return Err(IsolationError::Unsupported(
+                                "the sandbox was started on a host without a network and has no interface; stop and start it first".into(),
+                            ));
+                        }
+                        true => return Ok(()),
+                        false if closed && !self.always => return Ok(()),
+                        false => {}
                     }
                     self.attach()?;
                 }
@@ -111,6 +138,17 @@ impl Link {
         }
     }
 
+    /// The interface of a machine with a network stack of its own; `None` where the sandbox has no network.
+    pub fn tap(&self) -> Result<Option<OwnedFd>, IsolationError> {
+        match &self.network {
+            Some(network) if self.attached.load(Ordering::Acquire) => network
+                .tap(self.namespace.as_fd(), crate::tap::open)
+                .map(Some)
+                .map_err(|error| IsolationError::failed("make the interface")(error.into())),
+            _ => Ok(None),
+        }
+    }
+
     /// Listens on the loopback inside.
     pub fn listen(&self, address: SocketAddrV4) -> io::Result<TcpListener> {
         cove_network::listen(self.namespace.as_fd(), address)
@@ -121,10 +159,19 @@ impl Link {
         let Some(network) = &self.network else {
             return;
         };
-        let attached = cove_network::is_attached(self.namespace.as_fd()).unwrap_or_else(|error| {
+        let looked = match self.always {
+            // Who takes the addresses over leaves nothing to see in the namespace, but the host's end is there.
+            true => network
+                .counters(self.index)
+                .map(|counters| counters.is_some())
+                .map_err(io::Error::from),
+            false => cove_network::is_attached(self.namespace.as_fd()),
+        };
+        let attached = looked.unwrap_or_else(|error| {
             tracing::warn!(%error, sandbox = %id, "its interface cannot be looked at");
-            policy.mode != NetworkMode::None
+            self.always || policy.mode != NetworkMode::None
         });
+        self.late.store(self.always && !attached, Ordering::Release);
         if attached {
             network.adopt(self.index, id, policy);
             self.attached.store(true, Ordering::Release);
@@ -149,7 +196,7 @@ impl Link {
         if let Some(network) = &self.network
             && let Err(error) = network.release(self.index)
         {
-            tracing::warn!(error = %std::io::Error::from(error), index = self.index, "rules of a sandbox stay behind until the next start");
+            tracing::warn!(error = %std::io::Error::from(error), index = self.index, "cannot remove the nftables rules of a sandbox; the next start retries");
         }
     }
 }
@@ -160,6 +207,7 @@ pub struct Seat {
     /// Empty once the seat became a machine, which then owns the clean-up.
     parts: Option<Parts>,
     parked: bool,
+    patience: Duration,
 }
 
 #[derive(Debug)]
@@ -181,7 +229,8 @@ pub struct Taken {
     pub mounted: Vec<String>,
 }
 
-/// A machine's volumes as detached mounts, and where they go, in the same order.
+/// A machine's volumes as detached mounts, and where they go, in the same order. A keeper is given other
+/// descriptors instead, which go nowhere.
 #[derive(Debug, Default)]
 pub struct Volumes {
     pub trees: Vec<OwnedFd>,
@@ -189,6 +238,13 @@ pub struct Volumes {
 }
 
 impl SeatMaker {
+    /// The place in the network of a seat's process.
+    pub fn link(&self, pid: i32, pidfd: BorrowedFd<'_>, slot: &Slot) -> io::Result<Link> {
+        let mut link = Link::of(pid, pidfd, slot, self.network.as_ref())?;
+        link.always = self.always_attached;
+        Ok(link)
+    }
+
     /// Makes a child; it goes on preparing by itself when this returns.
     pub fn make(&self) -> Result<Seat, IsolationError> {
         let slot = self
@@ -200,35 +256,40 @@ impl SeatMaker {
             .cgroups
             .create(&slot.name())
             .map_err(IsolationError::failed("make the cgroup"))?;
+        let guest_dir = match self.programs.dir() {
+            Ok(dir) => dir.to_string_lossy().into_owned(),
+            Err(error) => {
+                let _ = remove_when_empty(&group);
+                return Err(IsolationError::failed("install the guest")(error));
+            }
+        };
         let request = Prepare {
             uid_base: slot.uid_base(),
             cgroup: group.entry(),
-            guest_dir: self.guest_dir.clone(),
+            guest_dir,
             staging: self.staging.clone(),
         };
         match self.spawner.prepare(request) {
-            Ok(child) => {
-                let network = self.network.as_ref();
-                match Link::of(child.pid, child.pidfd.as_fd(), &slot, network) {
-                    Ok(link) => Ok(Seat {
-                        parts: Some(Parts {
-                            link,
-                            slot,
-                            group,
-                            child,
-                        }),
-                        parked: false,
+            Ok(child) => match self.link(child.pid, child.pidfd.as_fd(), &slot) {
+                Ok(link) => Ok(Seat {
+                    parts: Some(Parts {
+                        link,
+                        slot,
+                        group,
+                        child,
                     }),
-                    Err(error) => {
-                        let _ = rustix::process::pidfd_send_signal(
-                            &child.pidfd,
-                            rustix::process::Signal::KILL,
-                        );
-                        let _ = remove_when_empty(&group);
-                        Err(IsolationError::failed("open the network namespace")(error))
-                    }
+                    parked: false,
+                    patience: self.patience,
+                }),
+                Err(error) => {
+                    let _ = rustix::process::pidfd_send_signal(
+                        &child.pidfd,
+                        rustix::process::Signal::KILL,
+                    );
+                    let _ = remove_when_empty(&group);
+                    Err(IsolationError::failed("open the network namespace")(error))
                 }
-            }
+            },
             Err(error) => {
                 // The spawner killed what it may have made; the group can be in use for a moment more.
                 let _ = remove_when_empty(&group);
@@ -270,10 +331,15 @@ impl Seat {
         &self.parts().link
     }
 
+    /// For work that takes longer than a start.
+    pub(crate) fn wait_longer(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Waits until everything that needs no image is in place.
     pub fn wait_parked(&mut self) -> Result<(), IsolationError> {
         if !self.parked {
-            self.expect("prepare the sandbox", |reply| {
+            self.expect("prepare the sandbox", spawner::PATIENCE, |reply| {
                 matches!(reply, ChildReply::Parked)
             })?;
             self.parked = true;
@@ -281,24 +347,28 @@ impl Seat {
         Ok(())
     }
 
-    /// Tells the child to become the guest in `root` and waits until its socket listens.
+    /// Tells the child what to become, with `root`, and waits until its socket listens.
     pub fn start(
         mut self,
         start: &Start,
         root: OwnedFd,
         volumes: Volumes,
+        keeper: Option<&Keeper>,
     ) -> Result<Taken, IsolationError> {
         self.wait_parked()?;
+        let packed = keeper.map(packed).transpose();
+        let keeper = packed.map_err(IsolationError::failed("describe the sandbox"))?;
         let mut given = vec![root.as_fd()];
         given.extend(volumes.trees.iter().map(AsFd::as_fd));
+        given.extend(keeper.iter().map(AsFd::as_fd));
         let told = IsolationError::failed("tell the child to start");
         packet::send(&self.parts().child.socket, start, &given).map_err(told)?;
         drop(root);
-        let mounted = match volumes.trees.is_empty() {
+        let mounted = match volumes.paths.is_empty() {
             true => Vec::new(),
             false => self.mount(volumes)?,
         };
-        self.expect("start the guest", |reply| {
+        self.expect("start the guest", self.patience, |reply| {
             matches!(reply, ChildReply::Ready)
         })?;
         self.expect_exec()?;
@@ -351,8 +421,13 @@ impl Seat {
         }
     }
 
-    fn expect(&self, step: &str, wanted: fn(&ChildReply) -> bool) -> Result<(), IsolationError> {
-        match spawner::receive::<ChildReply>(&self.parts().child.socket)
+    fn expect(
+        &self,
+        step: &str,
+        patience: Duration,
+        wanted: fn(&ChildReply) -> bool,
+    ) -> Result<(), IsolationError> {
+        match spawner::receive_within::<ChildReply>(&self.parts().child.socket, patience)
             .map_err(IsolationError::failed(step))?
         {
             (ChildReply::Failed(failure), _) => Err(IsolationError::Failed {
@@ -383,6 +458,15 @@ impl Drop for Seat {
             tracing::warn!(%error, group = parts.slot.name(), "the cgroup of an unused seat stays behind until the next sweep");
         }
     }
+}
+
+/// In a file that only lives in memory.
+fn packed(keeper: &Keeper) -> io::Result<OwnedFd> {
+    let bytes = postcard::to_stdvec(keeper).map_err(io::Error::other)?;
+    let memory = rustix::fs::memfd_create("cove-keeper", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(memory);
+    io::Write::write_all(&mut file, &bytes)?;
+    Ok(file.into())
 }
 
 pub fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
