@@ -1,0 +1,18 @@
+//! The VM tier: every machine has a kernel of its own, on hardware that QEMU emulates.
+//!
+//! A machine sits in a seat (`cove-seats`), as a container does: the same namespaces, uid range, cgroup and interface.
+//! The child of the seat becomes the *supervisor* (`cove-supervisor`), which starts QEMU without rights and carries
+//! the host's calls to the guest over a port of the machine. Its disk is a block image, made of the image's tree once
+//! and shared from then on.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod initial;
+mod machine;
+mod probe;
+mod programs;
+mod qemu;
+mod tier;
+
+pub use programs::DEFAULT_PROGRAMS;
+pub use tier::{VmConfig, VmTier};

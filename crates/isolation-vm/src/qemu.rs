@@ -1,0 +1,144 @@
+//! What QEMU is told.
+
+use cove_isolation::MachineSpec;
+use cove_network::{Addresses, MAC};
+
+/// What QEMU itself takes of a machine's memory: its code, the translated code, its devices.
+const OVERHEAD_MB: u64 = 96;
+/// For translated code; the rest of the overhead is QEMU's own.
+const TRANSLATED_MB: u64 = 32;
+/// Least memory of a machine in all, so that its kernel and some programs have room.
+pub const MEMORY_LEAST_MB: u64 = OVERHEAD_MB + 160;
+/// QEMU 7.2 spoils the flags when cmpxchg16b is interrupted, and the kernel dies of it; without cx16 it is not used.
+const CPU: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdrand,-cx16";
+/// Under emulation the kernel cannot measure these, and hangs when it tries.
+const CLOCKS: &str = "tsc_early_khz=2000000 lpj=4000000";
+/// Nothing but what a machine needs: no way to read files, start programs or gain rights is left to whoever takes
+/// QEMU over.
+const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+
+/// Descriptors of the supervisor; see there.
+const DISK: u32 = 5;
+const TAP: u32 = 6;
+const PORT: u32 = 7;
+
+pub fn arguments(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) -> Vec<String> {
+    let limits = &spec.limits;
+    let memory_mb = limits.memory_mb.saturating_sub(OVERHEAD_MB);
+    let mut list = vec![
+        "machine".to_owned(),
+        "-nodefaults".into(),
+        "-no-user-config".into(),
+        // A machine that restarts has ended.
+        "-no-reboot".into(),
+        "-display".into(),
+        "none".into(),
+        "-sandbox".into(),
+        SANDBOX.into(),
+        "-L".into(),
+        "/vm/share".into(),
+        "-machine".into(),
+        "microvm,x-option-roms=off,isa-serial=on,rtc=on,pit=on,pic=on,acpi=on".into(),
+        "-bios".into(),
+        "/vm/share/qboot.rom".into(),
+        // On one thread: the kernel rewrites its own code while it runs, and QEMU lets a second thread execute
+        // the breakpoint that stands there meanwhile after it is gone.
+        "-accel".into(),
+        format!("tcg,thread=single,tb-size={TRANSLATED_MB}"),
+        "-cpu".into(),
+        CPU.into(),
+        "-smp".into(),
+        limits.visible_cpus().to_string(),
+        "-m".into(),
+        memory_mb.to_string(),
+        "-kernel".into(),
+        "/vm/vmlinuz".into(),
+        "-initrd".into(),
+        "/.cove/bin/initial".into(),
+        "-append".into(),
+        command_line(spec, network, fresh),
+        "-chardev".into(),
+        "stdio,id=console,signal=off".into(),
+        "-serial".into(),
+        "chardev:console".into(),
+        "-add-fd".into(),
+        format!("fd={DISK},set=1"),
+        "-blockdev".into(),
+        "driver=file,node-name=file,filename=/dev/fdset/1,locking=off,discard=unmap,cache.direct=off".into(),
+        "-blockdev".into(),
+        "driver=raw,node-name=disk,file=file,discard=unmap".into(),
+        "-device".into(),
+        "virtio-blk-device,drive=disk".into(),
+        "-device".into(),
+        "virtio-serial-device,max_ports=2".into(),
+        "-chardev".into(),
+        format!("socket,id=port,fd={PORT}"),
+        "-device".into(),
+        "virtserialport,chardev=port,name=cove".into(),
+    ];
+    if network.is_some() {
+        let mac = MAC.map(|byte| format!("{byte:02x}")).join(":");
+        list.extend([
+            "-netdev".into(),
+            format!("tap,id=net,fd={TAP}"),
+            "-device".into(),
+            format!("virtio-net-device,netdev=net,mac={mac}"),
+        ]);
+    }
+    list
+}
+
+fn command_line(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) -> String {
+    let limits = &spec.limits;
+    let mut line = format!(
+        "console=ttyS0 loglevel=3 panic=-1 reboot=t rdinit=/init {CLOCKS} random.trust_cpu=on mitigations=off \
+         cove.hostname={} cove.pids={} cove.open_files={} cove.no_new_privs={} cove.fresh={}",
+        spec.hostname,
+        limits.pids,
+        limits.open_files,
+        u8::from(spec.no_new_privs),
+        u8::from(fresh),
+    );
+    if let Some(addresses) = network {
+        let (own, gateway) = (addresses.inner(), addresses.gateway());
+        line += &format!(" cove.address={own} cove.gateway={gateway}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_model::{Resources, SandboxId};
+
+    use super::*;
+
+    #[test]
+    fn a_machine_has_an_interface_only_where_the_host_has_a_network() {
+        let spec = MachineSpec {
+            id: SandboxId::random(),
+            owner: None,
+            hostname: "box".into(),
+            limits: Resources {
+                memory_mb: 512,
+                ..Resources::default()
+            },
+            no_new_privs: true,
+            network: Default::default(),
+            volumes: Vec::new(),
+        };
+        let with = arguments(&spec, Some(Addresses::default()), true).join(" ");
+        assert!(
+            with.contains("tap,id=net,fd=6") && with.contains("cove.address=198.19.0.2"),
+            "{with}"
+        );
+        assert!(
+            with.contains("-m 416") && with.contains("cove.no_new_privs=1"),
+            "{with}"
+        );
+        let without = arguments(&spec, None, false).join(" ");
+        assert!(
+            !without.contains("netdev") && !without.contains("cove.address"),
+            "{without}"
+        );
+    }
+}
