@@ -157,7 +157,8 @@ impl HostKeys {
         self.0.first().map_or("", |key| &key.id)
     }
 
-    pub(crate) fn wrap(&self, about: &[u8], plain: &[u8]) -> Result<WrappedKeys, VaultError> {
+    /// Encrypts with the newest key, for `about` alone.
+    pub fn wrap(&self, about: &[u8], plain: &[u8]) -> Result<WrappedKeys, VaultError> {
         let newest = self.0.first();
         let newest = newest.ok_or_else(|| VaultError::Make("there is no host key".into()))?;
         let nonce: [u8; NONCE_LEN] = rand::random();
@@ -178,7 +179,7 @@ impl HostKeys {
     }
 
     /// `None` when it was changed, or is about something else.
-    pub(crate) fn unwrap(
+    pub fn unwrap(
         &self,
         about: &[u8],
         wrapped: &WrappedKeys,

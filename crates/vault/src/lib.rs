@@ -13,11 +13,13 @@
 
 mod authority;
 mod host_key;
+mod object_key;
 mod org_keys;
 mod sealed;
 
 pub use authority::{authority_params, issuer};
 pub use host_key::HostKeys;
+pub use object_key::{open_object_key, wrap_object_key};
 pub use org_keys::{OpenedKeys, make_keys, rewrap_keys};
 pub use sealed::{About, seal};
 pub use zeroize::Zeroizing;
