@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, Notify};
 pub mod control;
 pub mod follow;
 pub mod input;
+pub mod kept;
 pub mod list;
 mod program;
 mod pump;

@@ -33,6 +33,9 @@ const OUTSIDE_MAX: u32 = 512;
 const INSIDE_MAX: u32 = 64;
 /// How long a fresh connection may take to say what it wants.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// How long the end of a virtual machine waits for the host to hang up, and how often it looks.
+const HANG_UP_WAIT: Duration = Duration::from_secs(2);
+const HANG_UP_LOOK: Duration = Duration::from_millis(5);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -42,13 +45,19 @@ struct Counts {
     inside: Cell<u32>,
 }
 
+/// Where calls come from.
+pub enum Calls {
+    Socket(std::os::unix::net::UnixListener),
+    /// The port of a virtual machine, which carries streams of the host alone.
+    Port(OwnedFd),
+}
+
 pub async fn serve(
     state: Rc<State>,
-    listener: std::os::unix::net::UnixListener,
+    calls: Calls,
     children: OwnedFd,
     wake: OwnedFd,
 ) -> io::Result<()> {
-    let listener = UnixListener::from_std(listener)?;
     spawn_local(reap::reap(
         Rc::clone(&state),
         watched::watch(children, Interest::READABLE)?,
@@ -58,6 +67,31 @@ pub async fn serve(
         watched::watch(wake, Interest::READABLE)?,
     ));
     let counts = Rc::new(Counts::default());
+    let listener = match calls {
+        Calls::Socket(listener) => UnixListener::from_std(listener)?,
+        Calls::Port(port) => {
+            let of = Rc::clone(&state);
+            let port = watched::watch(port, Interest::READABLE | Interest::WRITABLE)?;
+            let (mux, carried) = cove_mux::Mux::guest(port, move |stream| {
+                admit(&of, &counts, stream, Caller::Outside);
+            });
+            tokio::pin!(carried);
+            tokio::select! {
+                () = state.finished.notified() => {}
+                ended = &mut carried => return ended,
+            }
+            // The host hangs up once it has the last words.
+            let hung_up = async {
+                while mux.streams() > 0 {
+                    sleep(HANG_UP_LOOK).await;
+                }
+            };
+            return tokio::select! {
+                _ = timeout(HANG_UP_WAIT, hung_up) => Ok(()),
+                ended = &mut carried => ended,
+            };
+        }
+    };
     loop {
         // Whoever connects while the guest is quiet waits in the queue.
         state.quiet.over().await;
@@ -68,7 +102,7 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => admit(&state, &counts, stream),
+            Ok((stream, _)) => admit(&state, &counts, stream, Caller::Unknown),
             // Out of descriptors or memory: what waits in the backlog keeps the listener ready,
             // so only a pause keeps this from spinning.
             Err(_) => sleep(ACCEPT_PAUSE).await,
@@ -117,13 +151,21 @@ impl Counts {
     }
 }
 
-fn admit(state: &Rc<State>, counts: &Rc<Counts>, stream: UnixStream) {
+/// What is known of a caller by the way it came.
+enum Caller {
+    /// The socket says.
+    Unknown,
+    /// Nobody inside comes this way.
+    Outside,
+}
+
+fn admit(state: &Rc<State>, counts: &Rc<Counts>, stream: UnixStream, caller: Caller) {
     let Ok(peer) = stream.peer_cred() else {
         return;
     };
     // A peer outside our pid namespace has no pid here. One inside may use the socket only if it
     // is root already: a call could otherwise be a way to become it.
-    let inside = peer.pid().is_some_and(|pid| pid > 0);
+    let inside = matches!(caller, Caller::Unknown) && peer.pid().is_some_and(|pid| pid > 0);
     let own_uid = rustix::process::geteuid().as_raw();
     let refusal = if inside && peer.uid() != own_uid {
         Some(Failure::new(
@@ -164,7 +206,7 @@ async fn converse(place: CallPermit, listed: Option<OpenCall>, mut call: Call) {
     };
     // Errors of these last words have nobody left to hear of them.
     let _ = match check(&SIDE, open) {
-        Ok(Request::Quiesce(_) | Request::Refresh(_)) if place.inside => {
+        Ok(Request::Quiesce(_) | Request::Refresh(_) | Request::Flush(_)) if place.inside => {
             let refusal = "only the host may ask for that";
             call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
                 .await
@@ -233,6 +275,7 @@ async fn dispatch(
         Request::ConnectPort(request) => relay::serve(state, &mut call, request).await,
         Request::Quiesce(request) => quiesce::serve(state, &mut call, request).await,
         Request::Refresh(_) => quiesce::refresh(state, &mut call).await,
+        Request::Flush(_) => shutdown::flush_only(&mut call).await,
         request => return files::serve(state, call, request).await,
     };
     match result {

@@ -8,6 +8,7 @@ use cove_protocol::message::Shutdown;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::call::{Call, Ended};
+use crate::process::kept;
 use crate::state::State;
 
 /// How long killed processes may take to disappear.
@@ -31,10 +32,19 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Res
         signal_all(state, libc::SIGKILL);
         all_gone_within(state, KILL_WAIT).await;
     }
+    kept::write(state).await;
     flush();
     let told = call.done(0).await;
     state.finished.notify_one();
     told?;
+    Ok(())
+}
+
+/// Everything that was written is on the disk when the answer comes.
+pub async fn flush_only(call: &mut Call) -> Result<(), Ended> {
+    // It may take long, and other calls go on meanwhile.
+    crate::thread::run(flush).await?;
+    call.done(0).await?;
     Ok(())
 }
 

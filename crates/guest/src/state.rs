@@ -29,10 +29,14 @@ pub struct State {
     pub started_unix_ms: i64,
     /// What the sandbox was called when somebody last looked.
     pub hostname: RefCell<String>,
+    /// The sandbox has a kernel of its own.
+    pub own_kernel: bool,
+    /// Where output is kept over a stop; see [`crate::process::kept`].
+    pub kept: Option<PathBuf>,
 }
 
 impl State {
-    pub fn new(root_files: PathBuf) -> Rc<Self> {
+    pub fn new(root_files: PathBuf, own_kernel: bool, kept: Option<PathBuf>) -> Rc<Self> {
         Rc::new(Self {
             table: Table::default(),
             figures: Figures::new(root_files),
@@ -45,6 +49,8 @@ impl State {
             open_files: Cell::new(crate::setup::raise_open_files()),
             started_unix_ms: unix_ms(),
             hostname: RefCell::new(hostname()),
+            own_kernel,
+            kept,
         })
     }
 }

@@ -74,6 +74,15 @@ pub async fn refresh<S: AsyncRead + AsyncWrite + Unpin>(
     within(deadline, asked).await.map(drop)
 }
 
+/// Has the guest write everything to its disk.
+pub async fn flush<S: AsyncRead + AsyncWrite + Unpin>(
+    connecting: impl Future<Output = io::Result<S>>,
+    deadline: Duration,
+) -> Result<(), BriefError> {
+    let asked = ask(connecting, Request::Flush(Empty {}));
+    within(deadline, asked).await.map(drop)
+}
+
 /// Ends every process inside and the guest itself. Returns when all is flushed.
 pub async fn shutdown<S: AsyncRead + AsyncWrite + Unpin>(
     connecting: impl Future<Output = io::Result<S>>,

@@ -9,7 +9,7 @@ pub struct Open {
     pub version: u32,
     #[prost(
         oneof = "Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28"
     )]
     pub request: Option<Request>,
     /// What the guest must have to take the request; see [`crate::needs`]. Guests of version 1 do not look at it.
@@ -71,6 +71,9 @@ pub enum Request {
     /// true what tells them.
     #[prost(message, tag = "26")]
     Refresh(Empty),
+    /// Everything that was written is on the disk when the answer comes.
+    #[prost(message, tag = "28")]
+    Flush(Empty),
 }
 
 /// Later frames of a call, host to guest.

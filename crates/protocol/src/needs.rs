@@ -149,7 +149,8 @@ impl Request {
             | Self::ConnectPort(_)
             | Self::Shutdown(_)
             | Self::Quiesce(_)
-            | Self::Refresh(_) => return needs,
+            | Self::Refresh(_)
+            | Self::Flush(_) => return needs,
         };
         needs.add_if(!user.is_empty(), ACT_AS_USER);
         needs

@@ -36,13 +36,18 @@ pub struct Memory {
 }
 
 impl Cgroup {
-    /// `split` is where cgroup v1 hierarchies are shown, if they are.
+    /// `split` is where cgroup v1 hierarchies are shown, if they are, or the one of a sandbox with a kernel of
+    /// its own.
     pub fn find(split: &Path) -> Self {
         if split.join("memory").is_dir() || split.join("cpuacct").is_dir() {
             return Self::Split {
                 memory: split.join("memory"),
                 cpu: split.join("cpuacct"),
             };
+        }
+        // A sandbox with a kernel of its own is shown the host's group beside our files.
+        if split.join("memory.current").exists() {
+            return Self::Unified(split.to_owned());
         }
         let unified = Path::new(UNIFIED);
         if unified.join("memory.current").exists() || unified.join("cpu.stat").exists() {

@@ -50,6 +50,11 @@ pub fn set_file_ids(uid: u32, gid: u32) -> Result<()> {
             libc::syscall(libc::SYS_setfsuid, u32::MAX),
         )
     };
+    // gVisor knows no such ids; there the effective ones of this thread are set, which those would follow.
+    let unknown = found_gid == -1 && found_uid == -1;
+    if unknown && set_effective_ids(uid, gid) {
+        return Ok(());
+    }
     if found_gid as u32 != gid || found_uid as u32 != uid {
         return Err(Failure::new(
             cove_protocol::message::ErrorCode::PermissionDenied,
@@ -57,6 +62,16 @@ pub fn set_file_ids(uid: u32, gid: u32) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Of this thread alone. The real ids stay root's, so that root can be had back.
+fn set_effective_ids(uid: u32, gid: u32) -> bool {
+    let keep = u32::MAX;
+    // SAFETY: these take numbers and change credentials of the calling thread only.
+    unsafe {
+        libc::syscall(libc::SYS_setresgid, keep, gid, keep) == 0
+            && libc::syscall(libc::SYS_setresuid, keep, uid, keep) == 0
+    }
 }
 
 /// Names of owners, looked up once each.

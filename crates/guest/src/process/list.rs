@@ -40,7 +40,7 @@ pub fn describe(process: &Process) -> message::Process {
     }
 }
 
-fn cut(argv: &[String]) -> Vec<String> {
+pub fn cut(argv: &[String]) -> Vec<String> {
     let mut left = ARGUMENTS_MAX;
     let mut shown = Vec::new();
     for argument in argv {

@@ -7,6 +7,7 @@ use crate::watched::Watched;
 use cove_protocol::message::Exit;
 
 use super::{CHANNELS, Input, Process};
+use crate::own_kernel::ENDED_CODE;
 use crate::state::State;
 
 /// The code of a command killed by SIGKILL, and of a shell whose child was.
@@ -76,9 +77,14 @@ fn publish(state: &State, process: &Process) {
     exit.stdout_bytes = streams.rings[0].end();
     exit.stderr_bytes = streams.rings[1].end();
     // Killed itself, or a shell whose child was; either way not by the guest.
-    if exit.code == KILLED_CODE && !process.killed.get() {
+    let ended = exit.code == KILLED_CODE || (state.own_kernel && exit.code == ENDED_CODE);
+    if ended && !process.killed.get() {
         let memory = state.figures.memory();
         if memory.oom_kills > process.oom_kills_before {
+            // A kernel of the sandbox's own does not know what happened to it.
+            if exit.code == ENDED_CODE {
+                (exit.code, exit.signal) = (KILLED_CODE, libc::SIGKILL);
+            }
             exit.oom = true;
             exit.memory_limit_bytes = memory.limit;
             exit.memory_peak_bytes = memory.peak;

@@ -28,6 +28,14 @@ impl Ring {
         }
     }
 
+    /// Empty, with so much written and dropped before.
+    pub fn starting_at(limit: usize, end: u64) -> Self {
+        Self {
+            end,
+            ..Self::new(limit)
+        }
+    }
+
     pub fn end(&self) -> u64 {
         self.end
     }

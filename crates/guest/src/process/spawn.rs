@@ -177,7 +177,8 @@ unsafe fn become_command(shared: &Shared<'_>) -> (Step, i32) {
                 return failed(Step::Setup);
             }
         }
-        if libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) < 0 {
+        // Descriptors are positive; gVisor takes no larger bound.
+        if libc::syscall(libc::SYS_close_range, 3, i32::MAX, 0) < 0 {
             return failed(Step::Setup);
         }
         libc::setrlimit(libc::RLIMIT_NOFILE, &plan.open_files);

@@ -25,9 +25,9 @@ use crate::failure::{Doing, Failure, Result, code_of};
 use crate::state::{State, unix_ms};
 use crate::watched::{self, Watched};
 
-const ID_MAX: usize = 128;
+pub const ID_MAX: usize = 128;
 /// Bytes of an owner, and of a mark.
-const OWNER_MAX: usize = 1024;
+pub const OWNER_MAX: usize = 1024;
 const WORKING_DIRECTORY_MODE: u32 = 0o755;
 /// A timeout beyond this is none: the timer counts in milliseconds from now.
 const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

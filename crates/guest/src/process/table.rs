@@ -83,6 +83,23 @@ impl Table {
         Some(process)
     }
 
+    /// One that ended in an earlier life of the sandbox; false when the id is taken.
+    pub fn adopt_finished(&self, process: Rc<Process>) -> bool {
+        let id = process.id.clone();
+        if self.get(&id).is_some() {
+            return false;
+        }
+        self.by_id.borrow_mut().insert(id.clone(), process);
+        self.finished.borrow_mut().push_back(id);
+        true
+    }
+
+    pub fn finished_newest_first(&self) -> Vec<Rc<Process>> {
+        let finished = self.finished.borrow();
+        let newest_first = finished.iter().rev();
+        newest_first.filter_map(|id| self.get(id)).collect()
+    }
+
     /// False when there is none that may be forgotten.
     fn forget_oldest(&self) -> bool {
         let oldest = self.finished.borrow().iter().position(|id| {

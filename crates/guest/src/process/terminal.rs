@@ -30,11 +30,16 @@ pub fn open(size: PtySize, account: &Account, tty_gid: Option<u32>) -> Result<Pa
             return Err(last_error());
         }
         let open = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-        let slave = libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, open);
-        if slave < 0 {
-            return Err(last_error());
+        match libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, open) {
+            // gVisor opens the other end by its name alone.
+            -1 if rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+                == Some(rustix::io::Errno::NOTTY) =>
+            {
+                by_name(&master, flags)?
+            }
+            -1 => return Err(last_error()),
+            slave => OwnedFd::from_raw_fd(slave),
         }
-        OwnedFd::from_raw_fd(slave)
     };
     set_size(&master, size)?;
     let gid = tty_gid.unwrap_or(account.gid);
@@ -46,6 +51,16 @@ pub fn open(size: PtySize, account: &Account, tty_gid: Option<u32>) -> Result<Pa
     );
     let _ = rustix::fs::fchmod(&slave, Mode::from_raw_mode(TERMINAL_MODE));
     Ok(Pair { master, slave })
+}
+
+fn by_name(master: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+    let mut number: libc::c_uint = 0;
+    // SAFETY: writes one number.
+    if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTN, &mut number) } < 0 {
+        return Err(last_error());
+    }
+    rustix::fs::open(format!("/dev/pts/{number}"), flags, Mode::empty())
+        .doing("cannot open a terminal")
 }
 
 pub fn tty_gid(databases: &crate::account::Databases) -> Option<u32> {

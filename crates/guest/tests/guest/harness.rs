@@ -272,7 +272,7 @@ pub fn descendants(root: u32) -> Vec<i32> {
     found.split_off(1)
 }
 
-fn temporary_directory() -> tempfile::TempDir {
+pub fn temporary_directory() -> tempfile::TempDir {
     let directory = tempfile::Builder::new()
         .prefix("cove-guest-")
         .tempdir_in("/var/tmp")

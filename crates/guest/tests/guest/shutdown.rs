@@ -76,3 +76,139 @@ async fn an_interactive_shell_ends_within_the_grace_time() {
     let ended = guest.shutdown(PATIENCE * 10);
     within("the shutdown", ended).await.unwrap();
 }
+
+async fn keeping(directory: &std::path::Path) -> TestGuest {
+    TestGuest::start_with(|_, command| {
+        command.arg("--kept").arg(directory);
+    })
+    .await
+}
+
+async fn stop(guest: TestGuest) {
+    guest.shutdown(Duration::from_secs(30)).await.unwrap();
+}
+
+#[tokio::test]
+async fn output_and_ends_of_commands_are_there_after_the_next_start() {
+    let disk = temporary_directory();
+    let guest = keeping(disk.path()).await;
+    let done = Start {
+        id: "done".to_owned(),
+        tag: "build".to_owned(),
+        ..shell("echo out; echo err >&2; exit 3")
+    };
+    guest.exec(done).await.unwrap();
+    let running = Start {
+        id: "running".to_owned(),
+        ..shell("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last; exec sleep 1000")
+    };
+    let mut follow = guest.start_following(running).await.unwrap();
+    read_until(&mut follow, "last").await;
+    drop(follow);
+    stop(guest).await;
+    // Twice: what was read once is kept further.
+    for round in 0..2 {
+        let guest = keeping(disk.path()).await;
+        let found = guest.processes().await.unwrap();
+        let one = |id: &str| found.iter().find(|one| one.id == id).unwrap().clone();
+        assert_eq!(found.len(), 2 + round);
+        let done = one("done");
+        assert_eq!((done.pid, done.tag.as_str()), (0, "build"));
+        assert_eq!(done.exit.unwrap().code, 3);
+        let running = one("running");
+        assert_eq!(running.exit.unwrap().signal, libc::SIGTERM);
+        assert_eq!(running.stdout_bytes, 3_000_006);
+        assert!(running.stdout_oldest > 0 && running.stdout_oldest < 3_000_000);
+        let mut follow = guest.follow(from_start("done")).await.unwrap();
+        read_until(&mut follow, "out\n").await;
+        assert_eq!(read_exit(&mut follow).await.code, 3);
+        // An id that was used stays used, and a signal reaches nobody.
+        let again = Start {
+            id: "done".to_owned(),
+            ..shell("true")
+        };
+        let refused = guest.start(again).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::AlreadyExists));
+        assert_eq!(guest.shell("echo alive").await.stdout.as_ref(), b"alive\n");
+        let more = guest.processes().await.unwrap();
+        assert_eq!(more.len(), 3 + round);
+        // Its own directory holds nothing else, readable for nobody else.
+        let names: Vec<_> = std::fs::read_dir(disk.path()).unwrap().collect();
+        assert_eq!(names.len(), 1);
+        stop(guest).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_inside_wrote_harms_nothing() {
+    let disk = temporary_directory();
+    let file = disk.path().join("output");
+    let good = {
+        let guest = keeping(disk.path()).await;
+        guest.shell("echo once").await;
+        stop(guest).await;
+        std::fs::read(&file).unwrap()
+    };
+    let mut huge = good.clone();
+    huge.resize(9 * 1024 * 1024, 0);
+    let mut long = good[..14].to_vec();
+    // A length beyond everything, and then one record after the other cut short.
+    long.extend([0xff; 9]);
+    let mut cases = vec![Vec::new(), b"nonsense".to_vec(), huge, long];
+    cases.extend((14..good.len()).map(|end| good[..end].to_vec()).step_by(7));
+    for changed in (14..good.len()).step_by(5) {
+        let mut bytes = good.clone();
+        bytes[changed] ^= 0xff;
+        cases.push(bytes);
+    }
+    for case in cases {
+        std::fs::write(&file, &case).unwrap();
+        let guest = keeping(disk.path()).await;
+        assert!(guest.processes().await.unwrap().len() <= 1);
+    }
+    // Neither a pipe nor a link is opened.
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    assert!(
+        keeping(disk.path())
+            .await
+            .processes()
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    std::fs::remove_file(&file).unwrap();
+    make_pipe(&file);
+    assert!(
+        keeping(disk.path())
+            .await
+            .processes()
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+fn make_pipe(path: &std::path::Path) {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path is a string with a NUL at its end.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+}
+
+#[tokio::test]
+async fn a_stop_without_new_commands_writes_nothing() {
+    let disk = temporary_directory();
+    let guest = keeping(disk.path()).await;
+    stop(guest).await;
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
+    let guest = keeping(disk.path()).await;
+    guest.shell("echo once; head -c 2000000 /dev/zero").await;
+    stop(guest).await;
+    let written = || {
+        let about = std::fs::metadata(disk.path().join("output")).unwrap();
+        (about.modified().unwrap(), about.len())
+    };
+    let before = written();
+    stop(keeping(disk.path()).await).await;
+    assert_eq!(written(), before);
+}
