@@ -26,6 +26,9 @@ pub struct Limits {
     pub queries_burst: u32,
     /// Questions of one sandbox that wait for an answer from outside.
     pub queries_outstanding: usize,
+    /// DNS connections over TCP of one sandbox, and of all sandboxes together.
+    pub dns_streams: usize,
+    pub dns_streams_in_all: usize,
     /// Bytes of new names below `*.` entries that leave the host, a second and at once: what a
     /// tunnel through an allowed suffix can carry.
     pub tunnel_bytes_per_second: u32,
@@ -46,6 +49,8 @@ impl Default for Limits {
             queries_per_second: 100,
             queries_burst: 400,
             queries_outstanding: 16,
+            dns_streams: 16,
+            dns_streams_in_all: 1024,
             tunnel_bytes_per_second: 64,
             tunnel_bytes_burst: 8192,
             hello_ms: 10_000,

@@ -149,7 +149,7 @@ impl World {
         Self {
             connections: Shares::new("connections", limits.connections_in_all),
             half_open: Shares::new("connections not yet made", half_open),
-            dns_streams: Shares::new("streams of questions", DNS_STREAMS_IN_ALL),
+            dns_streams: Shares::new("streams of questions", limits.dns_streams_in_all),
             lines: Mutex::default(),
             limits,
             reserved,
@@ -328,9 +328,6 @@ fn one_too_many(resting: &VecDeque<(SandboxId, Arc<str>)>) -> usize {
 /// Lines that all sandboxes of one organisation write into the journal, a second and at once.
 const OWNER_LINES_PER_SECOND: u32 = 100;
 const OWNER_LINES_AT_ONCE: u32 = 2000;
-/// Streams of questions that one sandbox may hold open, and all of them together.
-const DNS_STREAMS_MAX: usize = 16;
-const DNS_STREAMS_IN_ALL: usize = 1024;
 /// Pipes that one sandbox may fill at once; beyond that its bytes are copied through small buffers.
 const PIPES_MAX: usize = 64;
 
@@ -352,7 +349,7 @@ impl Sandbox {
             half_open: Arc::new(Semaphore::new(limits.half_open)),
             connections: Arc::new(Semaphore::new(limits.connections)),
             outstanding: Arc::new(Semaphore::new(limits.queries_outstanding)),
-            dns_streams: Arc::new(Semaphore::new(DNS_STREAMS_MAX)),
+            dns_streams: Arc::new(Semaphore::new(limits.dns_streams)),
             pipes: Arc::new(Semaphore::new(PIPES_MAX)),
             queries: Mutex::new(queries),
             chosen_names: Mutex::new(chosen),

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::order::{Ending, Failed};
-use header::{Entry, Link, Segment, Xattr};
+use header::{Entry, LinkTarget, Segment, Xattr};
 
 mod header;
 
@@ -157,7 +157,7 @@ impl<W: Write> Packer<W> {
             && let Some(first) = self.first_name(&stat, &path)
         {
             let entry = Entry {
-                link: Link::Hard(first),
+                link: LinkTarget::Hard(first),
                 ..Entry::new(path, tar::EntryType::Link, &stat)
             };
             return Ok(header::write(&entry, &mut self.output).map_err(Failed::from)?);
@@ -172,7 +172,7 @@ impl<W: Write> Packer<W> {
                 let target =
                     rustix::fs::readlinkat(parent, name, Vec::new()).map_err(Begun::Not)?;
                 Entry {
-                    link: Link::Symbolic(target.into_bytes()),
+                    link: LinkTarget::Symbolic(target.into_bytes()),
                     ..plain(tar::EntryType::Symlink)
                 }
             }

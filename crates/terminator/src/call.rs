@@ -2,7 +2,7 @@
 
 use std::io;
 
-use cove_model::secret::SealedSecret;
+use cove_model::secret::{SECRET_VALUE_MAX, SECRET_VALUE_MIN, SealedSecret};
 use cove_model::{OrgId, SandboxId};
 use cove_wire::frame::{GATEWAY_CALL, GATEWAY_REPLY};
 use cove_wire::{Layout, stream};
@@ -51,6 +51,11 @@ pub enum Call {
     Remove(SandboxId),
     /// What was used since the last time.
     Uses,
+    /// The value of a secret that the sandbox holds, if its use is `exposed`. Others are never told.
+    Reveal {
+        sandbox: SandboxId,
+        secret: String,
+    },
 }
 
 /// A sandbox and its placeholders.
@@ -84,6 +89,17 @@ pub enum Reply {
     Done,
     Refused,
     Uses(Vec<Used>),
+    Value(Revealed),
+}
+
+/// The value of an exposed secret. It is not shown when this is printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Revealed(pub Zeroizing<Vec<u8>>);
+
+impl std::fmt::Debug for Revealed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Revealed")
+    }
 }
 
 impl Reply {
@@ -101,6 +117,7 @@ impl Reply {
                 }
                 bytes
             }
+            Self::Value(Revealed(value)) => [&[3], &value[..]].concat(),
         }
     }
 
@@ -109,6 +126,9 @@ impl Reply {
         match bytes {
             [0] => Some(Self::Done),
             [1] => Some(Self::Refused),
+            [3, value @ ..] if (SECRET_VALUE_MIN..=SECRET_VALUE_MAX).contains(&value.len()) => {
+                Some(Self::Value(Revealed(Zeroizing::new(value.to_vec()))))
+            }
             [2, records @ ..] => {
                 let (records, rest) = records.as_chunks::<USE_BYTES>();
                 if !rest.is_empty() || records.len() > USES_MAX {
@@ -196,6 +216,11 @@ mod tests {
             assert_eq!(Reply::decode(&longer), None);
         }
         assert_eq!(Reply::decode(&[]), None);
+        let value = Reply::Value(Revealed(Zeroizing::new(b"canary-0123".to_vec())));
+        assert_eq!(Reply::decode(&value.encode()), Some(value.clone()));
+        assert!(!format!("{value:?}").contains("canary"));
+        assert_eq!(Reply::decode(&[3; 4]), None);
+        assert_eq!(Reply::decode(&[3; SECRET_VALUE_MAX + 2]), None);
         assert_eq!(
             Reply::decode(&vec![2; 1 + USE_BYTES * (USES_MAX + 1)]),
             None

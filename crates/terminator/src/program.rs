@@ -1,16 +1,21 @@
 //! The process: everything that reads what a sandbox or a server said, and everything that knows a value.
 
 mod answer;
+mod body;
 mod carry;
 mod certificates;
+mod chunks;
+mod decode;
 mod heads;
 mod refusal;
 mod scrub;
 mod serve;
+mod sigv4;
 mod swap;
 mod table;
 #[cfg(test)]
 mod tests;
+mod totp;
 
 pub use serve::{Config, serve};
 

@@ -110,6 +110,8 @@ impl Start {
             queries_per_second: _,
             queries_burst: _,
             queries_outstanding: _,
+            dns_streams: _,
+            dns_streams_in_all: _,
             tunnel_bytes_per_second: _,
             tunnel_bytes_burst: _,
             hello_ms: _,

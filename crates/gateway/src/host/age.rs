@@ -28,7 +28,7 @@ impl Inner {
         }
         let file = self.config.directory.join(FILE);
         let known = known_since(&file, &hello.build).unwrap_or_else(|error| {
-            tracing::warn!(%error, "how long an older gateway serves on cannot be noted");
+            tracing::warn!(%error, "cannot record how long an older gateway serves");
             SystemTime::now()
         });
         // A clock that went back gives it the time again.

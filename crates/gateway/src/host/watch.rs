@@ -27,7 +27,7 @@ pub(super) fn begin(inner: &Arc<Inner>) {
             if error.is_cancelled() {
                 return;
             }
-            tracing::error!(%error, "what keeps the egress gateway alive panicked, and begins again");
+            tracing::error!(%error, "the supervision of the egress gateway panicked; restarting it");
             tokio::time::sleep(RETRY_MAX).await;
         }
     });

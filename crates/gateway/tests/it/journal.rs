@@ -1,7 +1,8 @@
 //! What was logged outlives the process that logged it.
 
 use cove_gateway::dns::wire;
-use cove_gateway::host::Gateway;
+use cove_gateway::host::{Audience, Gateway};
+use cove_gateway::limits::Limits;
 use cove_model::SandboxId;
 use cove_model::egress::{EgressBatch, EgressQuery, EgressVerdict};
 
@@ -146,4 +147,61 @@ fn a_journal_that_cannot_be_cleared_up_keeps_no_process_from_serving() {
         assert!(answer.unwrap().starts_with("from "));
     });
     assert!(!world.log().contains(&denied));
+}
+
+#[test]
+fn an_organisation_that_logs_much_leaves_the_journal_to_others() {
+    /// Of one organisation at once, and a second; of one sandbox at once.
+    const AT_ONCE: usize = 2000;
+    const PER_SECOND: usize = 100;
+    const OF_ONE: usize = 500;
+    let limits = Limits {
+        queries_per_second: 10_000,
+        queries_burst: 10_000,
+        ..Limits::default()
+    };
+    let world = World::with(&["good.example"], limits);
+    let place = |owner: &str| {
+        let id = SandboxId::random();
+        world.config.owners.note(&id, owner, Audience::Tenants);
+        let placed = id.clone();
+        world.on_host(async move |gateway: Gateway| {
+            let policy = allowing(&["good.example"]);
+            gateway
+                .set_policy(NEIGHBOUR, &placed, &policy)
+                .await
+                .unwrap();
+        });
+        id
+    };
+    let deny = |count: usize, tag: &str| {
+        world.inside(|| {
+            for number in 0..count {
+                let question = query(&format!("{tag}{number}.example"), wire::A);
+                ask_bytes(NEIGHBOUR, GATEWAY, &question).unwrap();
+            }
+        });
+    };
+    let begun = std::time::Instant::now();
+    for _ in 0..6 {
+        place("org_greedy");
+        deny(OF_ONE, "greedy");
+    }
+    let other = place("org_other");
+    deny(OF_ONE / 5, "other");
+    written(&world, &format!("other{}.example", OF_ONE / 5 - 1));
+    let journal = std::fs::read_to_string(world.config.directory.join("egress.0")).unwrap();
+    let lines = |tag: &str| journal.lines().filter(|line| line.contains(tag)).count();
+    let refilled = PER_SECOND * (begun.elapsed().as_secs() as usize + 1);
+    assert!(
+        lines("greedy") <= AT_ONCE + refilled,
+        "{} lines",
+        lines("greedy")
+    );
+    assert!(lines("greedy") >= AT_ONCE, "{} lines", lines("greedy"));
+    assert_eq!(lines("other"), OF_ONE / 5);
+    kill(&world);
+    let kept = read(&world, &other, 0);
+    assert_eq!(kept.entries.len(), OF_ONE / 5);
+    assert!(!kept.lost);
 }

@@ -41,33 +41,65 @@ fn half_open_connections_are_few_and_short() {
 
 #[test]
 fn streams_of_questions_are_few_and_come_back_when_they_end() {
-    const STREAMS_MAX: usize = 16;
+    let streams_max = Limits::default().dns_streams;
     let world = World::new(&["good.example"]);
-    let answered = |stream: &mut std::net::TcpStream| {
-        let question = query("good.example", cove_gateway::dns::wire::A);
-        let length = u16::try_from(question.len()).unwrap().to_be_bytes();
-        let mut answer = [0; 2];
-        stream.write_all(&[&length[..], &question].concat()).is_ok()
-            && stream.read_exact(&mut answer).is_ok()
-    };
     world.inside(|| {
         // Again when the machine was so slow that the first ones were given up meanwhile.
         let mut open = wait_for("one beyond the limit is refused", || {
             let mut open = Vec::new();
-            for _ in 0..STREAMS_MAX {
+            for _ in 0..streams_max {
                 let mut stream = connect(GATEWAY, 53).ok()?;
-                if !answered(&mut stream) {
+                if !is_answered(&mut stream) {
                     return None;
                 }
                 open.push(stream);
             }
-            let beyond = connect(GATEWAY, 53).is_ok_and(|mut stream| answered(&mut stream));
+            let beyond = connect(GATEWAY, 53).is_ok_and(|mut stream| is_answered(&mut stream));
             (!beyond).then_some(open)
         });
         open.pop();
         wait_for("there is room again", || {
             let mut stream = connect(GATEWAY, 53).ok()?;
-            answered(&mut stream).then_some(())
+            is_answered(&mut stream).then_some(())
+        });
+    });
+}
+
+/// Whether a question on this DNS connection gets an answer.
+fn is_answered(stream: &mut TcpStream) -> bool {
+    let question = query("good.example", cove_gateway::dns::wire::A);
+    let length = u16::try_from(question.len()).unwrap().to_be_bytes();
+    let mut answer = [0; 2];
+    stream.write_all(&[&length[..], &question].concat()).is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+}
+
+#[test]
+fn an_organisation_leaves_dns_connections_to_others() {
+    let limits = Limits {
+        dns_streams_in_all: 24,
+        ..Limits::default()
+    };
+    let world = World::with(&["good.example"], limits);
+    place(&world, SANDBOX, Some("org_greedy"));
+    place(&world, NEIGHBOUR, Some("org_greedy"));
+    place(&world, STRANGER, Some("org_other"));
+    let opened = |from: Ipv4Addr| {
+        let open = || {
+            let mut stream = connect_from(from, GATEWAY, 53).ok()?;
+            is_answered(&mut stream).then_some(stream)
+        };
+        std::iter::from_fn(open).take(30).collect::<Vec<_>>()
+    };
+    world.inside(|| {
+        // Again when the machine was so slow that the first ones were closed meanwhile.
+        wait_for("one organisation takes its share and no more", || {
+            let mut held = opened(SANDBOX);
+            held.extend(opened(NEIGHBOUR));
+            assert!(held.len() <= 12, "{} of 24", held.len());
+            let others = opened(STRANGER);
+            assert!(others.len() >= 4, "{} were left to another", others.len());
+            (held.len() == 12).then_some(())
         });
     });
 }

@@ -11,7 +11,7 @@ const NAME_MAX: usize = 100;
 const SIZE_MAX: u64 = 0o77_777_777_777;
 const ID_MAX: u32 = 0o7_777_777;
 
-pub enum Link {
+pub enum LinkTarget {
     None,
     Hard(Vec<u8>),
     Symbolic(Vec<u8>),
@@ -32,7 +32,7 @@ pub struct Entry {
     pub mode: u32,
     pub ids: (u32, u32),
     pub modified: (i64, u32),
-    pub link: Link,
+    pub link: LinkTarget,
     pub size: u64,
     /// Where the data of a file with holes lies.
     pub segments: Option<Vec<Segment>>,
@@ -48,7 +48,7 @@ impl Entry {
             mode: stat.st_mode & 0o7777,
             ids: (stat.st_uid, stat.st_gid),
             modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
-            link: Link::None,
+            link: LinkTarget::None,
             size: 0,
             segments: None,
             device: None,
@@ -102,8 +102,10 @@ fn plain(entry: &Entry, stored: u64) -> io::Result<Header> {
     let fields = header.as_ustar_mut().ok_or(io::ErrorKind::InvalidData)?;
     put(&mut fields.name, &entry.path);
     match &entry.link {
-        Link::None => {}
-        Link::Hard(target) | Link::Symbolic(target) => put(&mut fields.linkname, target),
+        LinkTarget::None => {}
+        LinkTarget::Hard(target) | LinkTarget::Symbolic(target) => {
+            put(&mut fields.linkname, target)
+        }
     }
     header.set_cksum();
     Ok(header)
@@ -129,7 +131,7 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
         }
     }
     match &entry.link {
-        Link::Hard(target) | Link::Symbolic(target) if target.len() > NAME_MAX => {
+        LinkTarget::Hard(target) | LinkTarget::Symbolic(target) if target.len() > NAME_MAX => {
             add(b"linkpath", target);
         }
         _ => {}

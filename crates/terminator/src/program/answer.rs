@@ -1,5 +1,6 @@
 //! What a server answers, on its way to the guest.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +12,7 @@ use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 
 use super::carry::Answer;
+use super::decode::{Decoder, STEP};
 use super::heads::{only_chunked, only_identity};
 use super::refusal::Refusal;
 use super::scrub::{Scrubber, Stream};
@@ -18,12 +20,18 @@ use super::scrub::{Scrubber, Stream};
 /// Without values of secrets in its headers, its body and its trailers.
 pub fn scrubbed(
     answer: Response<Incoming>,
-    scrubber: Arc<Scrubber>,
+    scrubber: Option<Arc<Scrubber>>,
     head: bool,
 ) -> Result<Answer, Refusal> {
     let (mut parts, body) = answer.into_parts();
     // The reason phrase and the headers' names as the server wrote them; nobody needs either.
     parts.extensions.clear();
+    let Some(scrubber) = scrubber else {
+        // The server has no value that it could repeat.
+        only_chunked(&parts.headers)?;
+        let body = body.map_err(io::Error::other);
+        return Ok(Response::from_parts(parts, body.boxed_unsync()));
+    };
     scrub_headers(&mut parts.headers, &scrubber);
     let bodiless = head
         || parts.status.is_informational()
@@ -38,10 +46,13 @@ pub fn scrubbed(
     }
     only_chunked(&parts.headers)?;
     only_identity(&parts.headers)?;
+    let decoder = Decoder::of(&mut parts.headers)?;
     // A placeholder is as long as it is.
     parts.headers.remove(CONTENT_LENGTH);
     let body = Scrubbed {
         body,
+        decoder,
+        compressed: Bytes::new(),
         scrubber,
         stream: Stream::default(),
         waiting: None,
@@ -62,6 +73,9 @@ fn scrub_headers(headers: &mut HeaderMap, scrubber: &Scrubber) {
 /// A body without values of secrets.
 struct Scrubbed {
     body: Incoming,
+    decoder: Option<Decoder>,
+    /// Not decompressed yet.
+    compressed: Bytes,
     scrubber: Arc<Scrubber>,
     stream: Stream,
     /// Trailers that come after what was held back.
@@ -69,14 +83,30 @@ struct Scrubbed {
     ended: bool,
 }
 
+impl Scrubbed {
+    /// What was held back, when nothing more comes.
+    fn rest(&mut self) -> io::Result<Bytes> {
+        let plain = match self.decoder.take() {
+            Some(decoder) => decoder.finish()?,
+            None => Bytes::new(),
+        };
+        let piece = self.stream.push(&self.scrubber, plain);
+        let last = self.stream.finish(&self.scrubber);
+        match piece.is_empty() {
+            true => Ok(last),
+            false => Ok([piece, last].concat().into()),
+        }
+    }
+}
+
 impl Body for Scrubbed {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         loop {
             if let Some(frame) = self.waiting.take() {
                 return Poll::Ready(Some(Ok(frame)));
@@ -85,12 +115,26 @@ impl Body for Scrubbed {
                 return Poll::Ready(None);
             }
             let this = &mut *self;
+            if let Some(decoder) = this
+                .decoder
+                .as_mut()
+                .filter(|_| !this.compressed.is_empty())
+            {
+                let step = this.compressed.len().min(STEP);
+                let plain = decoder.push(&this.compressed.split_to(step));
+                let plain = plain.inspect_err(|_| this.ended = true)?;
+                let piece = this.stream.push(&this.scrubber, plain);
+                match piece.is_empty() {
+                    true => continue,
+                    false => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+                }
+            }
             let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
                 None => {
                     this.ended = true;
-                    let rest = this.stream.finish(&this.scrubber);
+                    let rest = this.rest()?;
                     match rest.is_empty() {
                         true => return Poll::Ready(None),
                         false => return Poll::Ready(Some(Ok(Frame::data(rest)))),
@@ -98,6 +142,7 @@ impl Body for Scrubbed {
                 }
             };
             match frame.into_data() {
+                Ok(piece) if this.decoder.is_some() => this.compressed = piece,
                 Ok(piece) => {
                     let piece = this.stream.push(&this.scrubber, piece);
                     if !piece.is_empty() {
@@ -111,7 +156,7 @@ impl Body for Scrubbed {
                     };
                     scrub_headers(&mut trailers, &this.scrubber);
                     this.waiting = Some(Frame::trailers(trailers));
-                    let rest = this.stream.finish(&this.scrubber);
+                    let rest = this.rest()?;
                     if !rest.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }

@@ -12,10 +12,12 @@ use cove_model::network::Name;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::HOST;
+use hyper::header::{HOST, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
+use time::OffsetDateTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -25,11 +27,14 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 use super::answer::scrubbed;
+use super::body::{FORM_MAX, HASHED_MAX, Outgoing, collect, is_form, set_length};
 use super::certificates::Certificates;
+use super::chunks::{CHUNK_MAX, Resigned};
 use super::heads::{is_websocket, only_chunked, restrain};
 use super::refusal::Refusal;
-use super::swap::swap;
-use super::table::Connection;
+use super::sigv4::{self, Payload, Signing};
+use super::swap::{swap, swap_form};
+use super::table::{Connection, Usable, Usables};
 
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -41,7 +46,7 @@ const CONNECTION_WINDOW: u32 = 256 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 const STREAMS_MAX: u32 = 100;
 
-pub type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
+pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// Where a connection leads.
 pub struct Route {
@@ -125,12 +130,12 @@ impl AsyncWrite for Counted {
 }
 
 enum Sender {
-    One(Mutex<hyper::client::conn::http1::SendRequest<Incoming>>),
-    Many(hyper::client::conn::http2::SendRequest<Incoming>),
+    One(Mutex<hyper::client::conn::http1::SendRequest<Outgoing>>),
+    Many(hyper::client::conn::http2::SendRequest<Outgoing>),
 }
 
 impl Sender {
-    async fn send(&self, request: Request<Incoming>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&self, request: Request<Outgoing>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::One(sender) => {
                 let mut sender = sender.lock().await;
@@ -326,15 +331,29 @@ impl Exchange {
         let client = upgrading.then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
         only_chunked(&parts.headers).map_err(|_| Refusal::Unwritable)?;
+        let now = OffsetDateTime::now_utc();
         let usable = self.connection.usable(&self.route.host, self.route.port);
-        let used = swap(&mut parts, &usable)?;
-        restrain(&mut parts.headers, upgrading);
+        let signing = sigv4::wanted(&mut parts, &usable, now)?;
+        let mut used = swap(&mut parts, &usable, now)?;
+        // Where no value is ever sent, an answer can repeat none.
+        let secrets = &usable.secrets;
+        let searched =
+            secrets.is_empty() || secrets.iter().any(|it| it.binding.usage.sends_value());
+        restrain(&mut parts.headers, upgrading, searched);
         if parts.version != Version::HTTP_2 {
             // In the form that servers expect; the host is in its header.
             parts.uri = origin_form(&parts.uri)?;
         }
-        let scrubber = self.connection.scrubber(&usable.secrets);
-        let scrubber = scrubber.ok_or(Refusal::Unsearchable)?;
+        let scrubber = match searched {
+            true => {
+                let scrubber = self.connection.scrubber(&usable.secrets);
+                Some(scrubber.ok_or(Refusal::Unsearchable)?)
+            }
+            false => None,
+        };
+        let body = self
+            .outgoing(&mut parts, body, signing, &usable, &mut used, now)
+            .await?;
         if !used.is_empty() && !self.connection.use_now(&used) {
             return Err(Refusal::Unknown);
         }
@@ -350,6 +369,66 @@ impl Exchange {
             self.tunnels.lock().await.spawn(tunnel(client, server));
         }
         scrubbed(answer, scrubber, head)
+    }
+
+    /// The body as it is sent. Holds all of one that has a form's field to be swapped, or that must be hashed.
+    async fn outgoing<'a>(
+        &self,
+        parts: &mut Parts,
+        body: Incoming,
+        signing: Option<Signing<'a>>,
+        usable: &'a Usables,
+        used: &mut Vec<&'a Usable>,
+        now: OffsetDateTime,
+    ) -> Result<Outgoing, Refusal> {
+        let mut fields = usable.secrets.iter();
+        let form =
+            fields.any(|it| it.binding.usage.form_field().is_some()) && is_form(&parts.headers);
+        let payload = match &signing {
+            Some(signing) => Some(signing.payload(&parts.headers)?),
+            None => None,
+        };
+        let hashed = payload == Some(Payload::Hash);
+        if form || hashed {
+            let max = if form { FORM_MAX } else { HASHED_MAX };
+            let (mut whole, held) = collect(&self.connection, body, max).await?;
+            let mut payload = payload;
+            if form && let Some((changed, secrets)) = swap_form(&whole, usable, now)? {
+                whole = changed.into();
+                used.extend(secrets);
+                // A hash of the placeholder's body is none of this one.
+                if signing.is_some() {
+                    parts.headers.remove(sigv4::CONTENT_HASH);
+                    payload = Some(Payload::Hash);
+                }
+            }
+            if !whole.is_empty() || parts.headers.contains_key(TRANSFER_ENCODING) {
+                set_length(&mut parts.headers, whole.len());
+            }
+            if let (Some(signing), Some(payload)) = (signing, payload) {
+                used.push(signing.secret);
+                signing.sign(parts, &payload, Some(&whole), now)?;
+            }
+            return Ok(Outgoing::Whole {
+                body: Some(whole),
+                _held: held,
+            });
+        }
+        let (Some(signing), Some(payload)) = (signing, payload) else {
+            return Ok(Outgoing::Streamed(body));
+        };
+        used.push(signing.secret);
+        let chain = signing.sign(parts, &payload, None, now)?;
+        match payload {
+            Payload::Chunks { trailer } => {
+                let held = self.connection.hold(CHUNK_MAX).ok_or(Refusal::Busy)?;
+                Ok(Outgoing::Chunks {
+                    body: Box::new(Resigned::new(body, chain, trailer)),
+                    _held: held,
+                })
+            }
+            _ => Ok(Outgoing::Streamed(body)),
+        }
     }
 
     /// The connection is for one host, and so is every request on it.

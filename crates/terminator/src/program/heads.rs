@@ -2,8 +2,8 @@
 
 use hyper::HeaderMap;
 use hyper::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, HeaderName, HeaderValue, IF_RANGE, RANGE, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, HeaderName, HeaderValue, IF_RANGE, RANGE, TE, TRANSFER_ENCODING,
+    UPGRADE,
 };
 
 use super::refusal::Refusal;
@@ -23,24 +23,29 @@ const ACCEPTED: [HeaderName; 2] = [
     HeaderName::from_static("grpc-accept-encoding"),
     HeaderName::from_static("connect-accept-encoding"),
 ];
-/// Where an answer says how it is encoded.
-const ENCODINGS: [HeaderName; 3] = [
-    CONTENT_ENCODING,
+/// What answers are decompressed from before they are searched.
+const DECODED: [&str; 2] = ["gzip", "deflate"];
+/// Where an answer says how its messages are encoded, which are compressed each by itself.
+const ENCODINGS: [HeaderName; 2] = [
     HeaderName::from_static("grpc-encoding"),
     HeaderName::from_static("connect-content-encoding"),
 ];
 
 /// What is not compressed can be scrubbed, and so can what is whole.
-pub fn restrain(headers: &mut HeaderMap, upgrading: bool) {
-    let identity = HeaderValue::from_static("identity");
-    headers.insert(ACCEPT_ENCODING, identity.clone());
-    for name in ACCEPTED {
-        if headers.contains_key(&name) {
-            headers.insert(name, identity.clone());
+/// What is not searched may be asked for in every way.
+pub fn restrain(headers: &mut HeaderMap, upgrading: bool, searched: bool) {
+    if searched {
+        let identity = HeaderValue::from_static("identity");
+        let accepted = accepted(headers);
+        headers.insert(ACCEPT_ENCODING, accepted);
+        for name in ACCEPTED {
+            if headers.contains_key(&name) {
+                headers.insert(name, identity.clone());
+            }
         }
+        headers.remove(RANGE);
+        headers.remove(IF_RANGE);
     }
-    headers.remove(RANGE);
-    headers.remove(IF_RANGE);
     // gRPC needs to hear that trailers are understood; transfer codings are not.
     let trailers = tokens(headers, &TE).any(|it| it.eq_ignore_ascii_case("trailers"));
     headers.remove(TE);
@@ -53,6 +58,24 @@ pub fn restrain(headers: &mut HeaderMap, upgrading: bool) {
     if upgrading {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
+    }
+}
+
+/// Of what the client accepts, what can be decompressed here.
+fn accepted(headers: &HeaderMap) -> HeaderValue {
+    let asked = |name: &str| {
+        tokens(headers, &ACCEPT_ENCODING).any(|token| {
+            let (coding, weight) = token.split_once(';').unwrap_or((token, ""));
+            let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+            let none = weight.parse::<f32>().is_ok_and(|weight| weight == 0.0);
+            coding.trim().eq_ignore_ascii_case(name) && !none
+        })
+    };
+    let wanted: Vec<&str> = DECODED.into_iter().filter(|name| asked(name)).collect();
+    match wanted[..] {
+        [] => HeaderValue::from_static("identity"),
+        [one] => HeaderValue::from_static(one),
+        _ => HeaderValue::from_static("gzip, deflate"),
     }
 }
 
@@ -75,7 +98,7 @@ pub fn only_chunked(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Answers that are compressed cannot be looked into.
+/// Messages that are compressed each by itself cannot be looked into.
 pub fn only_identity(headers: &HeaderMap) -> Result<(), Refusal> {
     for name in ENCODINGS {
         let mut encodings = tokens(headers, &name);

@@ -16,6 +16,26 @@ pub enum Refusal {
     Unknown,
     #[error("the request cannot be rewritten")]
     Unwritable,
+    #[error(
+        "the body is too long: 1 MiB for a form with a secret, 8 MiB for one that is hashed and signed"
+    )]
+    TooLarge,
+    #[error("the body did not arrive in time")]
+    Slow,
+    #[error("this sandbox sends too many bodies at once that must be held; try again")]
+    Busy,
+    #[error(
+        "the request is signed for another region or service than the secret is bound to (sigv4:REGION/SERVICE)"
+    )]
+    Scope,
+    #[error(
+        "SigV4a (AWS4-ECDSA-P256-SHA256) is not supported; configure the client to sign with SigV4 (AWS4-HMAC-SHA256)"
+    )]
+    Asymmetric,
+    #[error("the request's AWS signature is malformed or of an unknown kind")]
+    Signature,
+    #[error("the presigned request has expired, or is of another time")]
+    Expired,
     #[error("the server answered in an encoding that cannot be checked for secrets")]
     Encoded,
     #[error(
@@ -31,8 +51,11 @@ impl Refusal {
         match self {
             Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Unknown => StatusCode::FORBIDDEN,
-            Self::Unwritable => StatusCode::BAD_REQUEST,
+            Self::Unknown | Self::Scope | Self::Asymmetric | Self::Expired => StatusCode::FORBIDDEN,
+            Self::Unwritable | Self::Signature => StatusCode::BAD_REQUEST,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Encoded | Self::Unsearchable | Self::Server => StatusCode::BAD_GATEWAY,
         }
     }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::carry::{Counted, Counts, Route, carry};
 use super::certificates::Certificates;
 use super::table::Table;
-use crate::call::{self, Call, Reply, Start};
+use crate::call::{self, Call, Reply, Revealed, Start};
 use crate::handover;
 
 /// Connections at once; the limit of a sandbox and the gateway's own come first.
@@ -91,6 +91,10 @@ pub async fn serve(
                 config.table.remove(&sandbox);
                 Reply::Done
             }
+            Ok(Call::Reveal { sandbox, secret }) => match config.table.reveal(&sandbox, &secret) {
+                Some(value) => Reply::Value(Revealed(value)),
+                None => Reply::Refused,
+            },
             Ok(Call::Uses) => Reply::Uses(config.table.take_uses()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error),

@@ -2,11 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use cove_model::secret::{PLACEHOLDER_PREFIX, SecretUse};
+use cove_model::secret::{CodeField, PLACEHOLDER_PREFIX, SecretUse};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Uri};
 use percent_encoding::percent_decode_str;
+use time::OffsetDateTime;
 
 use super::refusal::Refusal;
 use super::scrub::percent_encoded;
@@ -18,10 +19,15 @@ const SCHEME_MAX: usize = 32;
 /// The secrets whose values are in the request now. A placeholder becomes the value once and only where it fills its
 /// place: a request is not much longer than the guest made it, and a server that repeats part of a place repeats no
 /// part of a value beside text that the guest chose.
-pub fn swap<'a>(request: &mut Parts, usable: &'a Usables) -> Result<Vec<&'a Usable>, Refusal> {
+pub fn swap<'a>(
+    request: &mut Parts,
+    usable: &'a Usables,
+    now: OffsetDateTime,
+) -> Result<Vec<&'a Usable>, Refusal> {
     let mut used = Vec::new();
     for secret in &usable.secrets {
-        let (placeholder, value) = (secret.placeholder.as_str(), secret.value.as_str());
+        let (placeholder, value) = (secret.placeholder.as_str(), secret.current(now)?);
+        let value = value.as_str();
         let swapped = match &secret.binding.usage {
             SecretUse::Bearer => replace(&mut request.headers, AUTHORIZATION.as_str(), |text| {
                 bearer(text).filter(|token| *token == placeholder)?;
@@ -37,15 +43,25 @@ pub fn swap<'a>(request: &mut Parts, usable: &'a Usables) -> Result<Vec<&'a Usab
                 };
                 Some(format!("Basic {}", STANDARD.encode(real)))
             })?,
-            SecretUse::Header(name) => replace(&mut request.headers, name, |text| {
-                match text.trim().split_once(' ') {
-                    None => (text.trim() == placeholder).then(|| value.to_owned()),
-                    // Like `Token VALUE`.
-                    Some((scheme, rest)) => (is_scheme(scheme) && rest.trim_start() == placeholder)
-                        .then(|| format!("{scheme} {value}")),
-                }
-            })?,
-            SecretUse::Query(name) => swap_query(&mut request.uri, name, secret)?,
+            SecretUse::Header(name) | SecretUse::Totp(CodeField::Header(name)) => {
+                replace(&mut request.headers, name, |text| {
+                    match text.trim().split_once(' ') {
+                        None => (text.trim() == placeholder).then(|| value.to_owned()),
+                        // Like `Token VALUE`.
+                        Some((scheme, rest)) => (is_scheme(scheme)
+                            && rest.trim_start() == placeholder)
+                            .then(|| format!("{scheme} {value}")),
+                    }
+                })?
+            }
+            SecretUse::Query(name) | SecretUse::Totp(CodeField::Query(name)) => {
+                swap_query(&mut request.uri, name, placeholder, value)?
+            }
+            // Those of bodies are seen to with the body, those of signatures before.
+            SecretUse::Form(_)
+            | SecretUse::Totp(CodeField::Form(_))
+            | SecretUse::SigV4 { .. }
+            | SecretUse::Exposed => false,
         };
         if swapped {
             used.push(secret);
@@ -102,29 +118,85 @@ fn replace(
     Ok(false)
 }
 
-fn swap_query(uri: &mut Uri, name: &str, secret: &Usable) -> Result<bool, Refusal> {
-    let Some(query) = uri.query() else {
+fn swap_query(uri: &mut Uri, name: &str, placeholder: &str, value: &str) -> Result<bool, Refusal> {
+    let query = uri.query().unwrap_or_default();
+    let Some(query) = swap_pair(query, name, placeholder, value) else {
         return Ok(false);
     };
+    let path = format!("{}?{query}", uri.path());
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = Some(path.parse().map_err(|_| Refusal::Unwritable)?);
+    *uri = Uri::from_parts(parts).map_err(|_| Refusal::Unwritable)?;
+    Ok(true)
+}
+
+/// The pairs of a query or a form with the value in the first place that the placeholder fills. `None` where there
+/// is none.
+fn swap_pair(text: &str, name: &str, placeholder: &str, value: &str) -> Option<String> {
     let mut swapped = false;
-    let pairs: Vec<String> = query
-        .split('&')
-        .map(|pair| match decoded(pair) {
-            Some((key, value)) if !swapped && key == name && value == secret.placeholder => {
+    let mut pairs = Vec::new();
+    for pair in text.split('&') {
+        match decoded(pair) {
+            Some((key, given)) if !swapped && key == name && given == placeholder => {
                 swapped = true;
                 let key = pair.split('=').next().unwrap_or_default();
-                format!("{key}={}", percent_encoded(&secret.value))
+                pairs.push(format!("{key}={}", percent_encoded(value)));
             }
-            _ => pair.to_owned(),
-        })
-        .collect();
-    if swapped {
-        let path = format!("{}?{}", uri.path(), pairs.join("&"));
-        let mut parts = std::mem::take(uri).into_parts();
-        parts.path_and_query = Some(path.parse().map_err(|_| Refusal::Unwritable)?);
-        *uri = Uri::from_parts(parts).map_err(|_| Refusal::Unwritable)?;
+            _ => pairs.push(pair.to_owned()),
+        }
     }
-    Ok(swapped)
+    swapped.then(|| pairs.join("&"))
+}
+
+/// A form with values in place of placeholders, and the secrets that they are of.
+pub type SwappedForm<'a> = (Vec<u8>, Vec<&'a Usable>);
+
+/// `None` where nothing has changed.
+pub fn swap_form<'a>(
+    form: &[u8],
+    usable: &'a Usables,
+    now: OffsetDateTime,
+) -> Result<Option<SwappedForm<'a>>, Refusal> {
+    let contains = |bytes: &[u8]| {
+        let prefix = PLACEHOLDER_PREFIX.as_bytes();
+        bytes.windows(prefix.len()).any(|window| window == prefix)
+    };
+    let Ok(text) = std::str::from_utf8(form) else {
+        // Not a form as the standard writes it. A placeholder in it may be one that a server would find.
+        return match contains(form) {
+            true => Err(Refusal::Unknown),
+            false => Ok(None),
+        };
+    };
+    let mut used = Vec::new();
+    let mut new: Option<String> = None;
+    for secret in &usable.secrets {
+        let Some(field) = secret.binding.usage.form_field() else {
+            continue;
+        };
+        let value = secret.current(now)?;
+        let text = new.as_deref().unwrap_or(text);
+        if let Some(swapped) = swap_pair(text, field, &secret.placeholder, &value) {
+            new = Some(swapped);
+            used.push(secret);
+        }
+    }
+    let declared = |name: &str| {
+        let mut fields = usable.secrets.iter();
+        fields.any(|it| it.binding.usage.form_field() == Some(name))
+    };
+    let left = new
+        .as_deref()
+        .unwrap_or(text)
+        .split('&')
+        .filter_map(decoded);
+    for (key, value) in left {
+        let revoked = || usable.revoked.iter().any(|it| value.contains(it.as_str()));
+        if value.contains(PLACEHOLDER_PREFIX) && (declared(&key) || revoked()) {
+            return Err(Refusal::Unknown);
+        }
+    }
+    Ok(new.map(|text| (text.into_bytes(), used)))
 }
 
 fn decoded(pair: &str) -> Option<(String, String)> {
@@ -148,13 +220,14 @@ fn refuse_unknown(request: &Parts, usable: &Usables) -> Result<(), Refusal> {
     };
     let declared_header = |name: &str| {
         let mut secrets = usable.secrets.iter();
-        secrets
-            .any(|it| matches!(&it.binding.usage, SecretUse::Header(declared) if declared == name))
+        secrets.any(|it| it.binding.usage.header() == Some(name))
     };
     let declared_parameter = |name: &str| {
         let mut secrets = usable.secrets.iter();
-        secrets
-            .any(|it| matches!(&it.binding.usage, SecretUse::Query(declared) if declared == name))
+        secrets.any(|it| match &it.binding.usage {
+            SecretUse::SigV4 { .. } => name == "X-Amz-Credential",
+            usage => usage.parameter() == Some(name),
+        })
     };
     for (name, value) in &request.headers {
         // Sensitive: swapped just now.
@@ -202,7 +275,7 @@ mod tests {
             secrets: vec![usable(usage, PLACEHOLDER, VALUE)],
             revoked: Vec::new(),
         };
-        swap(&mut parts, &usable).map(|_| parts)
+        swap(&mut parts, &usable, OffsetDateTime::now_utc()).map(|_| parts)
     }
 
     #[test]
@@ -269,11 +342,16 @@ mod tests {
             parts("/", &[("authorization", &format!("Bearer {OTHER}"))]),
             parts(&path, &[]),
         ] {
-            let outcome = swap(&mut refused, &usable).map(|used| used.len());
+            let outcome =
+                swap(&mut refused, &usable, OffsetDateTime::now_utc()).map(|used| used.len());
             assert_eq!(outcome, Err(Refusal::Unknown), "{refused:?}");
         }
         // Nobody knows this one: it is text.
         let mut text = parts("/", &[("x-key", PLACEHOLDER)]);
-        assert!(swap(&mut text, &usable).unwrap().is_empty());
+        assert!(
+            swap(&mut text, &usable, OffsetDateTime::now_utc())
+                .unwrap()
+                .is_empty()
+        );
     }
 }

@@ -5,17 +5,24 @@ use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cove_model::network::Name;
-use cove_model::secret::{SealedSecret, SecretBinding};
+use cove_model::secret::{AwsKeys, SealedSecret, SecretBinding, SecretUse, TotpSeed};
 use cove_model::{OrgId, SandboxId, SecretId};
 use cove_vault::{About, OpenedKeys, Zeroizing};
 use parking_lot::Mutex;
+use time::OffsetDateTime;
 use tokio::sync::Notify;
 
+use super::refusal::Refusal;
 use super::scrub::{Scrubber, Searcher};
+use super::totp;
 use crate::call::{Placed, USES_MAX, Used};
 
 /// Connections of one sandbox at once. What each holds in memory is bounded; a sandbox gets a small part of all.
 const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
+
+/// Bytes of bodies that are held for all sandboxes, and for one of them.
+const HELD_MAX: usize = 128 << 20;
+const HELD_PER_SANDBOX_MAX: usize = 32 << 20;
 
 /// What a sandbox may use at one host, and its placeholders that stand for nothing there: their secrets were removed,
 /// or are bound to other hosts.
@@ -32,6 +39,50 @@ pub struct Usable {
     pub placeholder: String,
     key: (SecretId, u64),
     slots: (u32, u32),
+}
+
+impl Usable {
+    /// What an answer is searched for. A key that signs is never sent; a session's token is.
+    fn sought(&self) -> Vec<&str> {
+        match (&self.binding.usage, AwsKeys::parse(&self.value)) {
+            (SecretUse::SigV4 { .. }, Ok(keys)) => [Some(keys.secret), keys.token]
+                .into_iter()
+                .flatten()
+                .collect(),
+            _ => vec![self.value.as_str()],
+        }
+    }
+
+    /// What takes the placeholder's place at this time.
+    pub fn current(&self, now: OffsetDateTime) -> Result<Zeroizing<String>, Refusal> {
+        match &self.binding.usage {
+            SecretUse::Totp(_) => {
+                let seed = TotpSeed::parse(&self.value).map_err(|_| Refusal::Unwritable)?;
+                let now = u64::try_from(now.unix_timestamp()).unwrap_or(0);
+                Ok(Zeroizing::new(totp::code(&seed, now)))
+            }
+            _ => Ok(Zeroizing::clone(&self.value)),
+        }
+    }
+}
+
+/// Bytes of a body that a sandbox has the terminator hold, until it is dropped.
+pub struct Held {
+    table: Arc<Table>,
+    sandbox: SandboxId,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.table.state.lock();
+        if let Some(held) = state.held.get_mut(&self.sandbox) {
+            *held -= self.bytes;
+            if *held == 0 {
+                state.held.remove(&self.sandbox);
+            }
+        }
+    }
 }
 
 struct Opened {
@@ -54,6 +105,8 @@ struct State {
     placed: HashMap<SandboxId, Placed>,
     uses: HashMap<(u32, u32), (u64, u64)>,
     live: HashMap<u64, Live>,
+    /// Bytes of bodies by sandbox.
+    held: HashMap<SandboxId, usize>,
     next: u64,
 }
 
@@ -96,7 +149,7 @@ impl Table {
             return Some(found);
         }
         searchers.retain(|_, searcher| searcher.strong_count() > 0);
-        let made = Arc::new(Searcher::new(secrets.iter().map(|it| it.value.as_str()))?);
+        let made = Arc::new(Searcher::new(secrets.iter().map(Usable::sought))?);
         searchers.insert(wanted, Arc::downgrade(&made));
         Some(made)
     }
@@ -177,6 +230,24 @@ impl Table {
         })
     }
 
+    /// The value of a secret that the sandbox holds and whose use is `exposed`. The use is sealed with the value, so
+    /// that nobody can have another secret's value by changing a row.
+    pub fn reveal(&self, sandbox: &SandboxId, secret: &str) -> Option<Zeroizing<Vec<u8>>> {
+        let mut state = self.state.lock();
+        let placed = state.placed.get(sandbox)?;
+        let grant = placed.grants.iter().find(|grant| grant.secret == secret)?;
+        let slots = (placed.slot, grant.slot);
+        let opened = state.secrets.get(secret)?;
+        if opened.sealed.binding.usage != SecretUse::Exposed {
+            return None;
+        }
+        let value = Zeroizing::new(opened.value.as_bytes().to_vec());
+        let (count, last) = state.uses.entry(slots).or_default();
+        *count += 1;
+        *last = now_ms();
+        Some(value)
+    }
+
     pub fn take_uses(&self) -> Vec<Used> {
         let mut state = self.state.lock();
         let told: Vec<_> = state.uses.keys().take(USES_MAX).copied().collect();
@@ -192,6 +263,11 @@ impl Table {
         };
         told.into_iter().filter_map(used).collect()
     }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn key(sealed: &SealedSecret) -> (SecretId, u64) {
@@ -244,11 +320,28 @@ impl Connection {
         }
     }
 
+    /// `None` when the sandbox, or all of them, have as much held as they may.
+    pub fn hold(&self, bytes: usize) -> Option<Held> {
+        let mut state = self.table.state.lock();
+        let all: usize = state.held.values().sum();
+        let theirs = state.held.get(&self.sandbox).copied().unwrap_or(0);
+        if theirs + bytes > HELD_PER_SANDBOX_MAX || all + bytes > HELD_MAX {
+            return None;
+        }
+        if bytes > 0 {
+            state.held.insert(self.sandbox.clone(), theirs + bytes);
+        }
+        Some(Held {
+            table: self.table.clone(),
+            sandbox: self.sandbox.clone(),
+            bytes,
+        })
+    }
+
     /// Notes that secrets are about to be sent. `false` when one was revoked since they were looked up: then nothing
     /// may be sent.
     pub fn use_now(&self, used: &[&Usable]) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        let now = now_ms();
         let mut state = self.table.state.lock();
         let valid = |it: &&&Usable| {
             state

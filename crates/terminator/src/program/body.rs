@@ -1,0 +1,124 @@
+//! Bodies of requests: streamed as they are, or held where a form or a hash needs all of one.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::HeaderMap;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING,
+};
+use tokio::time::timeout;
+
+use super::chunks::Resigned;
+use super::refusal::Refusal;
+use super::table::{Connection, Held};
+
+/// A form that has a secret in it, and a body that is hashed before it is signed.
+pub const FORM_MAX: usize = 1 << 20;
+pub const HASHED_MAX: usize = 8 << 20;
+/// How long a guest may take to send either.
+const HELD_TIME: Duration = Duration::from_secs(60);
+const FORM_TYPE: &str = "application/x-www-form-urlencoded";
+
+/// A body as the server gets it.
+pub enum Outgoing {
+    Streamed(Incoming),
+    Whole {
+        body: Option<Bytes>,
+        _held: Held,
+    },
+    Chunks {
+        body: Box<Resigned<Incoming>>,
+        _held: Held,
+    },
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match &mut *self {
+            Self::Streamed(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+            Self::Whole { body, .. } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Chunks { body, .. } => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Streamed(body) => body.is_end_stream(),
+            Self::Whole { body, .. } => body.as_ref().is_none_or(Bytes::is_empty),
+            Self::Chunks { .. } => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Streamed(body) => body.size_hint(),
+            Self::Whole { body, .. } => {
+                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
+            }
+            Self::Chunks { body, .. } => body.size_hint(),
+        }
+    }
+}
+
+/// Whether the body is a form that can be read: one that is compressed stays what it is.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(text), None) = (types.next(), types.next()) else {
+        return false;
+    };
+    let text = text.to_str().unwrap_or_default();
+    let kind = text.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case(FORM_TYPE) && !headers.contains_key(CONTENT_ENCODING)
+}
+
+/// All of a body, at most so many bytes.
+pub async fn collect(
+    connection: &Connection,
+    mut body: Incoming,
+    max: usize,
+) -> Result<(Bytes, Held), Refusal> {
+    let hint = body.size_hint();
+    let expected = hint
+        .exact()
+        .map_or(max, |length| usize::try_from(length).unwrap_or(usize::MAX));
+    if expected > max {
+        return Err(Refusal::TooLarge);
+    }
+    let held = connection.hold(expected).ok_or(Refusal::Busy)?;
+    let collecting = async {
+        let mut all = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            // A guest that goes away hears nothing of this.
+            let Ok(piece) = frame.map_err(|_| Refusal::Unwritable)?.into_data() else {
+                continue;
+            };
+            if all.len() + piece.len() > expected {
+                return Err(Refusal::TooLarge);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
+    };
+    let all = timeout(HELD_TIME, collecting)
+        .await
+        .map_err(|_| Refusal::Slow)??;
+    Ok((all, held))
+}
+
+/// The request has this body now, and no other length.
+pub fn set_length(headers: &mut HeaderMap, length: usize) {
+    headers.remove(TRANSFER_ENCODING);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+}
