@@ -276,7 +276,7 @@ impl Control {
     async fn candidates(&self, purpose: &str) -> Result<Vec<Candidate>, ControlError> {
         let mut keys: HashMap<OrgId, Vec<Key>> = HashMap::new();
         let mut found = Vec::new();
-        for host in self.hosts() {
+        for host in self.hosts().iter() {
             let mut page = PageRequest {
                 limit: PAGE,
                 cursor: None,

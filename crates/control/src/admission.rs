@@ -152,7 +152,7 @@ impl Admission {
                 Err(error) => {
                     let since = *unread_since.get_or_insert_with(Instant::now);
                     if told || since.elapsed() >= UNREAD_MAX {
-                        tracing::warn!(%error, "somebody must go: the database cannot be read");
+                        tracing::warn!(%error, "cannot read the database; exiting");
                         return;
                     }
                     look = Instant::now() + LOOK_AGAIN;

@@ -269,7 +269,7 @@ impl Control {
         }
     }
 
-    async fn write_record(
+    pub(crate) async fn write_record(
         &self,
         org: &OrgId,
         principal: Option<&Principal>,

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
-use crate::hosts::Host;
+use crate::hosts::{Host, NODE_AWAY};
 
 /// How long the host is asked to wait for the next event.
 const EVENTS_WAIT_MS: u64 = 20_000;
@@ -31,6 +31,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How often hosts are asked what secrets were used.
 const SECRETS_EVERY: Duration = Duration::from_secs(2);
 const READY_WAIT: Duration = Duration::from_secs(1);
+/// How often nodes are asked how they are, and the list of nodes is read.
+const NODES_EVERY: Duration = Duration::from_secs(2);
 /// Transactions of one sweep at most; the rest waits for the next.
 const SWEEPS_MAX: u32 = 1000;
 /// Background work is never repeated faster than this, whatever was configured.
@@ -43,10 +45,12 @@ impl Control {
     #[boxed]
     pub async fn prepare(&self) -> Result<(), ControlError> {
         self.register_hosts().await?;
+        self.open_fleet().await?;
         self.read_clocks().await?;
         self.ensure_home().await?;
         self.0.audit.take_over().await?;
-        let met = join_all(self.hosts().iter().map(|host| self.meet(host))).await;
+        let hosts = self.hosts();
+        let met = join_all(hosts.iter().map(|host| self.meet(host))).await;
         met.into_iter().collect::<Result<(), _>>()?;
         match self.tend_images().await {
             Err(error) if error.code == ErrorCode::RunnerUnreachable => Ok(()),
@@ -73,11 +77,17 @@ impl Control {
         let mut loops = JoinSet::new();
         let config = self.config();
         if let Err(error) = self.resume_image_jobs().await {
-            tracing::warn!(%error, "image jobs are followed again only when somebody asks");
+            tracing::warn!(%error, "cannot follow image jobs; the next request does");
         }
-        for host in self.hosts() {
-            self.work_for(&mut loops, host);
+        if let Err(error) = self.recover_builds().await {
+            tracing::warn!(%error, "cannot end interrupted builds; the next start does");
         }
+        let mut changes = self.0.hosts.changes();
+        let mut served: Vec<Arc<Host>> = Vec::new();
+        self.serve_hosts(&mut loops, &mut served);
+        self.every(&mut loops, "nodes", NODES_EVERY, |control| async move {
+            control.tend_fleet().await
+        });
         self.every(
             &mut loops,
             "images",
@@ -96,10 +106,23 @@ impl Control {
             ACTIVITY_EVERY,
             |control| async move { control.keep_uses().await },
         );
+        if let Some(pace) = self.objects_pace() {
+            self.every(&mut loops, "objects", pace, |control| async move {
+                control.tend_objects().await
+            });
+        }
         self.every(&mut loops, "audit", AUDIT_EVERY, |control| async move {
             control.move_audit().await
         });
-        shutdown.cancelled().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                changed = changes.changed() => match changed {
+                    Ok(()) => self.serve_hosts(&mut loops, &mut served),
+                    Err(_) => break,
+                },
+            }
+        }
         self.0.tasks.closing.cancel();
         loops.shutdown().await;
         self.0.tasks.changes.close();
@@ -113,16 +136,30 @@ impl Control {
             );
         }
         if let Err(error) = self.keep_uses().await {
-            tracing::warn!(%error, "last uses could not be written down");
+            tracing::warn!(%error, "cannot record last uses");
         }
         if let Err(error) = self.finish_audit().await {
             tracing::warn!(%error, "audit records are left in the journal for the next start");
         }
     }
 
+    /// Begins the work for hosts that are new.
+    fn serve_hosts(&self, loops: &mut JoinSet<()>, served: &mut Vec<Arc<Host>>) {
+        served.retain(|host| !host.ended.is_cancelled());
+        while loops.try_join_next().is_some() {}
+        for host in self.hosts().iter() {
+            if !served.iter().any(|known| Arc::ptr_eq(known, host)) {
+                served.push(Arc::clone(host));
+                self.work_for(loops, host);
+            }
+        }
+    }
+
     /// What is done for one host, at a pace of its own: a host that does not answer holds up no other.
-    fn work_for(&self, loops: &mut JoinSet<()>, host: &Arc<Host>) {
+    fn work_for(&self, all: &mut JoinSet<()>, host: &Arc<Host>) {
         let config = self.config();
+        let mut own = JoinSet::new();
+        let loops = &mut own;
         let of = |host: &Arc<Host>| Arc::clone(host);
         let one = of(host);
         self.on_and_on(loops, "events", move |control| {
@@ -157,6 +194,16 @@ impl Control {
         self.every(loops, "reconcile", config.reconcile_every, move |control| {
             let host = of(&one);
             async move { control.reconcile(&host).await }
+        });
+        let one = of(host);
+        self.every(loops, "inventory", NODES_EVERY, move |control| {
+            let host = of(&one);
+            async move { control.tend_node(&host).await }
+        });
+        let ended = host.ended.clone();
+        all.spawn(async move {
+            ended.cancelled().await;
+            own.shutdown().await;
         });
     }
 
@@ -231,7 +278,7 @@ impl Control {
                 if let Err(error) = attempt(work(control.clone())).await {
                     complain(name, &error);
                     tokio::time::sleep(FAILURE_PAUSE).await;
-                    for host in control.hosts() {
+                    for host in control.hosts().iter() {
                         host.stale.nudge();
                     }
                 }
@@ -275,5 +322,10 @@ async fn attempt(
 
 fn complain(name: &str, error: &ControlError) {
     let cause = error.source.as_ref().map(ToString::to_string);
-    tracing::warn!(task = name, %error, cause, "background work failed and is tried again");
+    // That a node is away is said once, by whoever looks after nodes.
+    if error.code == ErrorCode::RunnerUnreachable && error.message.starts_with(NODE_AWAY) {
+        tracing::debug!(task = name, %error, cause, "a background task waits for a node");
+        return;
+    }
+    tracing::warn!(task = name, %error, cause, "a background task failed; retrying");
 }

@@ -210,6 +210,7 @@ mod tests {
             key: Some(KeyId::random()),
             scopes: vec![Scope::Use],
             home: false,
+            sandbox: None,
             origin: Origin::default(),
         }
     }

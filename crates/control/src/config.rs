@@ -3,16 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cove_model::IsolationPolicy;
 use cove_model::network::Cidr;
 use cove_store::Quota;
 use time::OffsetDateTime;
 
 use crate::identity::IdentityConfig;
+use crate::objects::ObjectsConfig;
 use crate::previews::LinkKey;
 use cove_model::RateLimit;
 
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
+    /// Wraps the key of the fleet's certificate authority. Without one there are no nodes.
+    pub fleet_key: Option<std::sync::Arc<cove_vault::HostKeys>>,
     /// For organisations that are made without one of their own.
     pub default_quota: Quota,
     /// Requests of each key by itself; 0 per second means no limit.
@@ -48,8 +52,17 @@ pub struct ControlConfig {
     /// The folder of the journal that calls into sandboxes are announced in. Without one they are kept
     /// in memory until the database has them.
     pub audit_journal: Option<PathBuf>,
+    /// Where contexts of builds lie while they are used, in files without names. Absent: the system's place for
+    /// temporary files.
+    pub build_dir: Option<PathBuf>,
     /// Private ranges that every organisation's policies may list; the others are the home one's alone.
     pub tenant_private_ranges: Vec<Cidr>,
+    /// A create pulls a missing image that it names with a tag, a digest or a path.
+    pub pull_on_create: bool,
+    /// The hosts have a registry for images that name none.
+    pub has_default_registry: bool,
+    /// Which isolation tiers organisations may use.
+    pub isolation: IsolationPolicy,
     /// How long rows of deleted sandboxes stay (their usage stays for ever).
     pub tombstones_kept: Duration,
     pub tombstones_max: u64,
@@ -57,11 +70,14 @@ pub struct ControlConfig {
     pub link_key: LinkKey,
     /// Who issues identity tokens.
     pub identity: IdentityConfig,
+    /// Object storage, where there is one.
+    pub objects: Option<ObjectsConfig>,
 }
 
 impl Default for ControlConfig {
     fn default() -> Self {
         Self {
+            fleet_key: None,
             default_quota: Quota::default(),
             rate_limit: RateLimit {
                 per_second: 2_000.0,
@@ -83,11 +99,16 @@ impl Default for ControlConfig {
             audit_kept: Duration::from_secs(90 * 24 * 3600),
             audit_max: 1_000_000,
             audit_journal: None,
+            build_dir: None,
             tenant_private_ranges: Vec::new(),
+            pull_on_create: true,
+            has_default_registry: true,
+            isolation: IsolationPolicy::default(),
             tombstones_kept: Duration::from_secs(7 * 24 * 3600),
             tombstones_max: 100_000,
             link_key: LinkKey::random(),
             identity: IdentityConfig::default(),
+            objects: None,
         }
     }
 }

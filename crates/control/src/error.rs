@@ -115,6 +115,17 @@ impl From<StoreError> for ControlError {
             StoreError::LastAdminKey => Self::new(ErrorCode::Conflict, error.to_string())
                 .hint("make another key with the scope admin first, and revoke this one with that"),
             StoreError::TooMany { .. } => Self::new(ErrorCode::LimitReached, error.to_string()),
+            StoreError::Kept { template, others } => Self::new(ErrorCode::InUse, error.to_string())
+                .hint(match others {
+                    0 => format!("delete the template first: `cove template rm {template}`"),
+                    _ => "delete those templates first; `cove template ls` shows the snapshot of each"
+                        .to_owned(),
+                }),
+            StoreError::SeveralVersions { .. } => Self::conflict(error.to_string())
+                .hint("name one version, like NAME:1, or delete all with `cove template rm --all NAME`"),
+            StoreError::NodeRemoved => {
+                Self::new(ErrorCode::Unavailable, error.to_string()).retry_after(1)
+            }
             StoreError::BadCursor => Self::invalid(error.to_string())
                 .hint("pass next_cursor of an earlier page unchanged"),
             StoreError::Unavailable(_) | StoreError::Refused(_) => Self::new(
@@ -165,8 +176,12 @@ impl From<RunnerError> for ControlError {
             RunnerError::MissingFeature { .. } => told
                 .hint("upgrade Cove on that host: its runner cannot enforce all of this request"),
             RunnerError::GuestUnreachable { .. } => told.retry_after(UNREACHABLE_RETRY_S),
-            RunnerError::Unreachable { .. } => {
-                Self::new(error.code(), "the host's runner does not answer")
+            RunnerError::Unreachable { message } => {
+                let message = match message.starts_with(crate::hosts::NODE_AWAY) {
+                    true => message.as_str(),
+                    false => "the host's runner does not answer",
+                };
+                Self::new(error.code(), message)
                     .hint("it restarts by itself; sandboxes live on meanwhile")
                     .retry_after(UNREACHABLE_RETRY_S)
                     .because(error)

@@ -217,8 +217,10 @@ impl Control {
             None => (None, None),
         };
         // Whoever has just been answered finds what came of it.
-        let asked = self.hosts().iter();
-        let asked = asked.filter(|one| host.as_ref().is_none_or(|host| *host == one.id));
+        let hosts = self.hosts();
+        let asked = hosts
+            .iter()
+            .filter(|one| host.as_ref().is_none_or(|host| *host == one.id));
         let taking = join_all(asked.map(|host| timeout(TAKE_WAIT, self.take_events(host))));
         for taken in taking.await {
             match taken {
@@ -448,7 +450,7 @@ impl Control {
         };
         match self.store().append_events(&[event], None).await {
             Ok(stored) => self.announce(&stored),
-            Err(error) => tracing::warn!(%error, "an event could not be written down"),
+            Err(error) => tracing::warn!(%error, "cannot record an event"),
         }
     }
 

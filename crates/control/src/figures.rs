@@ -25,6 +25,7 @@ impl Control {
         sizes.extend([
             ("activity", inner.in_use.activity.len()),
             ("idleness", of_hosts(|host| host.idleness.len())),
+            ("leases", of_hosts(|host| host.leases.len())),
             ("wakes", inner.in_use.wakes.len()),
             ("checkpoints", of_hosts(|host| host.checkpoints.len())),
             ("furnished", of_hosts(|host| host.furnished.len())),
@@ -33,6 +34,10 @@ impl Control {
             ("changes", inner.tasks.changes.len()),
             ("audit", inner.audit.waiting()),
             ("accounts", inner.callers.budget.accounts()),
+            (
+                "transfers",
+                inner.objects.as_ref().map_or(0, |o| o.transfers()),
+            ),
         ]);
         sizes
     }

@@ -30,6 +30,8 @@ pub(crate) enum Exclusive {
     Sandbox(SandboxId),
     /// The right to have the host make or delete this volume, and to write its state.
     Volume(VolumeId),
+    /// Taking this snapshot off its host, from the look whether somebody uses it until the host has deleted it.
+    Eviction(SnapshotId),
     /// A run of code, or its input, in one context.
     Context(String),
     /// Decisions about who may use an image and whether it is still needed.
@@ -71,6 +73,7 @@ pub(crate) trait Guards: Send + Sync + 'static {
 pub(crate) struct InProcess {
     sandboxes: Locks<SandboxId>,
     volumes: Locks<VolumeId>,
+    evictions: Locks<SnapshotId>,
     contexts: Locks<String>,
     images: Arc<AsyncMutex<()>>,
     events: Locks<HostId>,
@@ -83,6 +86,7 @@ impl Guards for InProcess {
         Ok(Guard::new(match what {
             Exclusive::Sandbox(id) => self.sandboxes.lock(&id).await,
             Exclusive::Volume(id) => self.volumes.lock(&id).await,
+            Exclusive::Eviction(id) => self.evictions.lock(&id).await,
             Exclusive::Context(key) => self.contexts.lock(&key).await,
             Exclusive::Images => Arc::clone(&self.images).lock_owned().await,
             Exclusive::Events(host) => self.events.lock(&host).await,
@@ -101,6 +105,7 @@ impl Guards for InProcess {
         vec![
             ("locks", self.sandboxes.len()),
             ("volume_locks", self.volumes.len()),
+            ("eviction_locks", self.evictions.len()),
             ("context_locks", self.contexts.len()),
             ("snapshots_under_way", self.snapshots.table().len()),
         ]
@@ -110,6 +115,10 @@ impl Guards for InProcess {
 impl Control {
     pub(crate) async fn lock_volume(&self, id: &VolumeId) -> Result<Guard, ControlError> {
         self.0.guards.lock(Exclusive::Volume(id.clone())).await
+    }
+
+    pub(crate) async fn lock_eviction(&self, id: &SnapshotId) -> Result<Guard, ControlError> {
+        self.0.guards.lock(Exclusive::Eviction(id.clone())).await
     }
 
     /// For as long as it takes; `take_turn` waits only so long.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX, TAG_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
-use cove_model::{HostId, ProcessId, SandboxId, State};
+use cove_model::{HostId, NetworkMode, ProcessId, SandboxId, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
@@ -230,6 +230,13 @@ impl GuestAccess {
         &self.guest
     }
 
+    /// The name of the sandbox, or its id, if its network is off.
+    pub fn without_network(&self) -> Option<&str> {
+        let spec = &self.sandbox.spec;
+        let name = spec.name.as_deref().unwrap_or(self.sandbox.id.as_str());
+        (spec.network.mode == NetworkMode::None).then_some(name)
+    }
+
     /// Who pays for what is held of its answers.
     pub fn account(&self) -> &Account {
         &self.account
@@ -426,7 +433,7 @@ impl LargeInput {
             Ok(_) => {}
             Err(error) if matches!(error.code(), Some(GuestCode::Gone | GuestCode::NotFound)) => {}
             Err(error) => {
-                tracing::warn!(%error, %process, "standard input broke off; ending the command");
+                tracing::warn!(%error, %process, "standard input was interrupted; ending the command");
                 let kill = Signal {
                     id: process,
                     signal: SIGKILL,
@@ -518,6 +525,10 @@ impl Control {
     ) -> Result<GuestAccess, ControlError> {
         principal.require(Scope::Use)?;
         let mut record = self.find(principal, which).await?;
+        // Names a node that is known not to answer, instead of waiting for it.
+        if let Some(message) = self.host_of(&record.host)?.away() {
+            return Err(RunnerError::Unreachable { message }.into());
+        }
         // Present before the state is looked at, so that nobody puts it to rest from here on.
         let presence = self
             .0

@@ -9,21 +9,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cove_model::{HostId, SandboxId};
-use cove_runner_api::{RunnerApi, RunnerError};
+use cove_runner_api::{HostInventory, RunnerApi, RunnerError, SecretUseReport};
 use cove_store::{SandboxRecord, SnapshotRecord, StoreError};
 use futures_util::future::join_all;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::isolation::KnownTiers;
+use crate::leases::Leases;
 use crate::lifecycle::Idleness;
 use crate::meter::Rounds;
+use crate::nodes::NodeLink;
 use crate::reconcile::Stale;
 use crate::secrets::Furnished;
 use crate::snapshots::Checkpoints;
 
-/// The hosts of an installation: one today.
-pub struct Hosts(Vec<Arc<Host>>);
+/// How a message begins that names a node which does not answer. It may be shown to callers.
+pub(crate) const NODE_AWAY: &str = "node ";
+
+/// The hosts of an installation. The first ones are there from the start; nodes come and go.
+pub struct Hosts {
+    all: RwLock<Arc<[Arc<Host>]>>,
+    changes: watch::Sender<u64>,
+}
 
 impl Hosts {
     pub fn only(id: HostId, runner: Arc<dyn RunnerApi>) -> Self {
@@ -33,21 +44,60 @@ impl Hosts {
     /// Where nothing speaks for another one, new things go to the first.
     pub fn new(hosts: impl IntoIterator<Item = (HostId, Arc<dyn RunnerApi>)>) -> Self {
         let hosts = hosts.into_iter();
-        Self(hosts.map(|(id, runner)| Host::new(id, runner)).collect())
+        let all: Vec<_> = hosts
+            .map(|(id, runner)| Host::new(id, runner, None))
+            .collect();
+        Self {
+            all: RwLock::new(all.into()),
+            changes: watch::channel(0).0,
+        }
     }
 
-    pub(crate) fn all(&self) -> &[Arc<Host>] {
-        &self.0
+    /// This one is a node, which is reached by a runner of its own.
+    #[cfg(feature = "testing")]
+    pub fn with_node(self, id: HostId, runner: Arc<dyn RunnerApi>) -> Self {
+        let node = NodeLink::unlinked(&id);
+        self.set_nodes(vec![Host::new(id, runner, Some(node))]);
+        self
     }
 
-    pub(crate) fn get(&self, id: &HostId) -> Option<&Arc<Host>> {
-        self.0.iter().find(|host| host.id == *id)
+    /// No host but nodes that join.
+    pub fn none() -> Self {
+        Self::new([])
+    }
+
+    pub(crate) fn all(&self) -> Arc<[Arc<Host>]> {
+        Arc::clone(&self.all.read())
+    }
+
+    pub(crate) fn get(&self, id: &HostId) -> Option<Arc<Host>> {
+        self.all.read().iter().find(|host| host.id == *id).cloned()
+    }
+
+    /// Replaces the nodes by these; the other hosts stay.
+    pub(crate) fn set_nodes(&self, nodes: Vec<Arc<Host>>) {
+        let mut all = self.all.write();
+        let own = all.iter().filter(|host| host.node.is_none()).cloned();
+        *all = own.chain(nodes).collect();
+        drop(all);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Told of every change from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 }
 
 /// A host, and what this process knows of it.
 pub(crate) struct Host {
     pub id: HostId,
+    /// Where it is not the control plane's own.
+    pub node: Option<NodeLink>,
+    /// It was taken out: work for it ends.
+    pub ended: CancellationToken,
+    /// What it last said that it has.
+    pub inventory: Mutex<Option<HostInventory>>,
     runner: Arc<dyn RunnerApi>,
     /// The runner has said that it is this host.
     is_identified: AtomicBool,
@@ -55,31 +105,43 @@ pub(crate) struct Host {
     pub events_met: AtomicBool,
     pub stale: Stale,
     pub idleness: Idleness,
+    pub leases: Leases,
     pub checkpoints: Checkpoints,
     pub rounds: Rounds,
     pub furnished: Furnished,
     /// The start of the runner's process that knows all secrets.
     pub secrets_life: Mutex<String>,
+    /// Uses of secrets that a node told while the database could not say whether they are its own.
+    pub unchecked_uses: Mutex<Vec<SecretUseReport>>,
+    /// Which isolation tiers it has.
+    pub tiers: KnownTiers,
 }
 
 impl Host {
-    fn new(id: HostId, runner: Arc<dyn RunnerApi>) -> Arc<Self> {
+    pub fn new(id: HostId, runner: Arc<dyn RunnerApi>, node: Option<NodeLink>) -> Arc<Self> {
         Arc::new(Self {
             id,
+            node,
+            ended: CancellationToken::new(),
+            inventory: Mutex::default(),
             runner,
             is_identified: AtomicBool::new(false),
             events_met: AtomicBool::new(false),
             stale: Stale::default(),
             idleness: Idleness::default(),
+            leases: Leases::default(),
             checkpoints: Checkpoints::default(),
             rounds: Rounds::default(),
             furnished: Furnished::default(),
             secrets_life: Mutex::default(),
+            unchecked_uses: Mutex::default(),
+            tiers: KnownTiers::default(),
         })
     }
 
     /// The way to it, once it has said who it is. A runner of another host is as good as none.
     pub async fn runner(&self) -> Result<&dyn RunnerApi, RunnerError> {
+        self.check_away()?;
         match self.is_identified.load(Ordering::Relaxed) {
             true => Ok(&*self.runner),
             false => self.identified().await,
@@ -103,9 +165,25 @@ impl Host {
         }
     }
 
+    /// Names a node that does not answer, at once.
+    fn check_away(&self) -> Result<(), RunnerError> {
+        match self.away() {
+            Some(message) => Err(RunnerError::Unreachable { message }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why it cannot be reached, for a caller, while that is known.
+    pub fn away(&self) -> Option<String> {
+        let node = self.node.as_ref()?;
+        let why = node.link.away()?;
+        Some(format!("{NODE_AWAY}{} does not answer: {why}", node.name))
+    }
+
     /// Nothing of this sandbox is left on the host.
     pub fn forget(&self, id: &SandboxId) {
         self.idleness.forget(id);
+        self.leases.forget(id);
         self.checkpoints.forget(id);
         self.furnished.forget(id);
     }
@@ -114,7 +192,9 @@ impl Host {
 impl Control {
     /// Writes down which hosts there are, and refuses a database that belongs to others.
     pub(crate) async fn register_hosts(&self) -> Result<(), ControlError> {
-        let ids: Vec<_> = self.hosts().iter().map(|host| host.id.clone()).collect();
+        let hosts = self.hosts();
+        let own = hosts.iter().filter(|host| host.node.is_none());
+        let ids: Vec<_> = own.map(|host| host.id.clone()).collect();
         match self.store().register_hosts(&ids, self.now()).await {
             Err(StoreError::OtherHost { known }) => Err(ControlError::new(
                 ErrorCode::Conflict,
@@ -131,11 +211,11 @@ impl Control {
         }
     }
 
-    pub(crate) fn hosts(&self) -> &[Arc<Host>] {
+    pub(crate) fn hosts(&self) -> Arc<[Arc<Host>]> {
         self.0.hosts.all()
     }
 
-    pub(crate) fn host_of(&self, id: &HostId) -> Result<&Arc<Host>, RunnerError> {
+    pub(crate) fn host_of(&self, id: &HostId) -> Result<Arc<Host>, RunnerError> {
         self.0
             .hosts
             .get(id)
@@ -145,12 +225,14 @@ impl Control {
     }
 
     /// The way to the host that has something.
-    pub(crate) async fn runner(&self, id: &HostId) -> Result<&dyn RunnerApi, RunnerError> {
-        self.host_of(id)?.runner().await
+    pub(crate) async fn runner(&self, id: &HostId) -> Result<Arc<dyn RunnerApi>, RunnerError> {
+        let host = self.host_of(id)?;
+        host.runner().await?;
+        Ok(Arc::clone(&host.runner))
     }
 
-    /// Where a new sandbox, snapshot or image goes. What begins from a snapshot goes where that is; else
-    /// there is one host to choose.
+    /// Where a new snapshot, volume or image goes. What begins from a snapshot goes where that is, else to the first
+    /// host that takes something.
     pub(crate) fn choose_host(
         &self,
         from: Option<&SnapshotRecord>,
@@ -158,9 +240,13 @@ impl Control {
         match from {
             Some(from) => Ok(from.host.clone()),
             None => {
-                let first = self.hosts().first().map(|host| host.id.clone());
-                first.ok_or_else(|| {
+                let hosts = self.hosts();
+                let cordoned = |host: &Host| host.node.as_ref().is_some_and(|node| node.cordoned());
+                let takes = |host: &&Arc<Host>| host.away().is_none() && !cordoned(host);
+                let chosen = hosts.iter().find(takes).or_else(|| hosts.first());
+                chosen.map(|host| host.id.clone()).ok_or_else(|| {
                     ControlError::new(ErrorCode::NoCapacity, "there is no host to put it on")
+                        .hint("this control plane has no nodes yet: make a join token with `cove node token`")
                 })
             }
         }
@@ -201,9 +287,10 @@ impl Control {
     where
         F: Future<Output = Result<T, ControlError>>,
     {
-        let asked: Vec<_> = self.hosts().iter().map(|host| ask(host.clone())).collect();
+        let hosts = self.hosts();
+        let asked: Vec<_> = hosts.iter().map(|host| ask(host.clone())).collect();
         let (mut answers, mut failed) = (Vec::new(), None);
-        for (host, answer) in self.hosts().iter().zip(join_all(asked).await) {
+        for (host, answer) in hosts.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(answer) => answers.push(answer),
                 Err(error) => {

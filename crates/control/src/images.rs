@@ -9,7 +9,7 @@
 use async_recursion::async_recursion as boxed;
 use std::collections::HashSet;
 
-use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE};
+use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE, SCRATCH_IMAGE};
 use cove_model::{ImageId, OrgId};
 use cove_runner_api::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, JobState};
 use cove_store::{Scope, StoreError};
@@ -18,7 +18,7 @@ mod jobs;
 mod prepare;
 mod unclaimed;
 
-pub(crate) use prepare::{Preparing, is_default};
+pub(crate) use prepare::Preparing;
 
 use crate::Control;
 use crate::audit::Operation;
@@ -26,15 +26,13 @@ use crate::error::{ControlError, ErrorCode};
 use crate::guards::Exclusive;
 use crate::principal::Principal;
 
-pub(crate) fn no_image(given: &str) -> ControlError {
-    ControlError::not_found("image", given).hint(format!(
-        "`cove image pull {given}` fetches it from a registry; `cove image ls` lists those that are here; \
-         a name for the sandbox goes into `name` (`cove create --name`)"
-    ))
-}
-
 /// Everybody's, however they came onto the host.
-const BUILT_IN: [&str; 2] = [DEFAULT_IMAGE, INTERPRETER_IMAGE];
+const BUILT_IN: [&str; 3] = [DEFAULT_IMAGE, INTERPRETER_IMAGE, SCRATCH_IMAGE];
+
+/// Whether this server can make the image itself.
+pub(crate) fn is_built_in(image: &str) -> bool {
+    BUILT_IN.contains(&image)
+}
 
 /// Registries leave the tag out when it is this one.
 const DEFAULT_TAG: &str = ":latest";
@@ -89,17 +87,35 @@ fn is_called(view: &ImageView, text: &str) -> bool {
 }
 
 impl Control {
-    /// What to ask the host for when a caller names an image. One the caller may not use is refused
-    /// exactly like one that is not there.
+    /// The error for an image that is not there, with the command that brings it.
+    pub(crate) fn no_image(&self, given: &str) -> ControlError {
+        let has_registry =
+            crate::reach::registry_of(given).is_some() || self.config().has_default_registry;
+        let reference = match has_registry {
+            true => given.to_owned(),
+            false => format!("REGISTRY/{given}"),
+        };
+        let is_word = !given.contains([':', '/', '@']);
+        let name = match is_word {
+            true => format!("; `cove create --name {given}` makes a sandbox of that name"),
+            false => String::new(),
+        };
+        ControlError::not_found("image", given).hint(format!(
+            "`cove image pull {reference}` pulls it; `cove image ls` lists those that are here{name}"
+        ))
+    }
+
+    /// What to ask the host for when an organisation names an image; `None`: it has none of that name. One that it
+    /// may not use is answered exactly like one that is not there.
     pub(crate) async fn resolve_image(
         &self,
-        principal: &Principal,
+        org: &OrgId,
         given: &str,
-    ) -> Result<String, ControlError> {
-        if principal.home {
-            return Ok(given.to_owned());
+    ) -> Result<Option<String>, ControlError> {
+        if org == self.home()? {
+            return Ok(Some(given.to_owned()));
         }
-        let grants = self.store().image_grants(&principal.org).await?;
+        let grants = self.store().image_grants(org).await?;
         let with_tag = tagged(given);
         let own_first = [false, true].into_iter().find_map(|shared| {
             let mut grants = grants.iter().filter(|grant| grant.shared == shared);
@@ -109,12 +125,11 @@ impl Control {
                     .find(|grant| tagged(&grant.name) == with_tag || grant.image.as_str() == given)
             })
         });
-        match own_first {
-            Some(grant) => Ok(grant.image.to_string()),
+        Ok(match own_first {
+            Some(grant) => Some(grant.image.to_string()),
             // Everybody's, however it came onto the host.
-            None if BUILT_IN.contains(&given) => Ok(given.to_owned()),
-            None => Err(no_image(given)),
-        }
+            None => BUILT_IN.contains(&given).then(|| given.to_owned()),
+        })
     }
 
     /// Needs `read`. Those everybody may use and those the caller's organisation fetched.
@@ -163,7 +178,7 @@ impl Control {
     ) -> Result<ImageView, ControlError> {
         let images = self.list_images(principal).await?;
         let found = images.into_iter().find(|view| is_called(view, which));
-        found.ok_or_else(|| no_image(which))
+        found.ok_or_else(|| self.no_image(which))
     }
 
     /// Needs `manage`; a path on the host needs an operator. Answers at once with a job to poll.
@@ -179,6 +194,7 @@ impl Control {
                 ImageSource::Registry { reference, .. } => reference.clone(),
                 ImageSource::Debian => DEFAULT_IMAGE.into(),
                 ImageSource::CodeInterpreter => INTERPRETER_IMAGE.into(),
+                ImageSource::Scratch => SCRATCH_IMAGE.into(),
                 ImageSource::Local { name, .. } => name.clone(),
             };
             let outcome = control.try_add_image(&principal, source, &name).await;
@@ -200,10 +216,13 @@ impl Control {
             principal.require_operator()?;
         }
         if let ImageSource::Registry { reference, .. } = &source {
-            self.check_registry(principal, reference)?;
+            self.check_registry(principal.home, reference)?;
         }
-        let owner = self.image_owner(principal).await?;
-        let builds = matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
+        let owner = self.image_owner(&principal.org).await?;
+        let builds = matches!(
+            source,
+            ImageSource::Debian | ImageSource::CodeInterpreter | ImageSource::Scratch
+        );
         let shared = principal.home || builds;
         let host = self.choose_host(None)?;
         if builds && !principal.home {
@@ -238,15 +257,12 @@ impl Control {
 
     /// On whose behalf the host adds an image. Refuses to begin with one of an organisation that has no
     /// room for any.
-    pub(crate) async fn image_owner(
-        &self,
-        principal: &Principal,
-    ) -> Result<ImageOwner, ControlError> {
-        if principal.home {
+    pub(crate) async fn image_owner(&self, org: &OrgId) -> Result<ImageOwner, ControlError> {
+        if org == self.home()? {
             return Ok(ImageOwner::Operator);
         }
-        let org = self.store().organisation(&principal.org).await?;
-        let room_mb = match org {
+        let found = self.store().organisation(org).await?;
+        let room_mb = match found {
             Some(org) if org.used.disk_mb >= org.quota.disk_mb => {
                 return Err(ControlError::new(
                     ErrorCode::QuotaExceeded,
@@ -261,7 +277,7 @@ impl Control {
             None => 0,
         };
         Ok(ImageOwner::Tenant {
-            org: principal.org.clone(),
+            org: org.clone(),
             room_bytes: room_mb.saturating_mul(1 << 20),
         })
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use cove_model::{KeyId, OrgId, RateLimit, Steady, TokenBucket};
-use cove_store::{Key, Moment, Page, PageRequest, Scope};
+use cove_model::{KeyId, OrgId, RateLimit, SandboxId, Steady, TokenBucket};
+use cove_store::{Key, Moment, Page, PageRequest, SandboxRef, Scope};
 use rand::TryRngCore;
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -92,6 +92,8 @@ pub struct CreateKey {
     pub expires_at: Option<OffsetDateTime>,
     /// Another organisation's key; operators only. Absent: the caller's own.
     pub org: Option<OrgId>,
+    /// The only sandbox it is good for, by id or name.
+    pub sandbox: Option<String>,
 }
 
 /// A key at the one moment its token is known.
@@ -213,6 +215,7 @@ impl Control {
             revoked_at: None,
             last_used_at: None,
             root: true,
+            sandbox: None,
         };
         let key = self.store().put_root_key(&key, hash.as_str()).await?;
         self.0.callers.keyring.forget_all();
@@ -221,9 +224,27 @@ impl Control {
         Ok(key)
     }
 
-    /// Who holds this token; counts against the key's rate limit.
-    #[boxed]
+    /// Who holds this token; counts against the key's rate limit. Refuses keys that are bound to one sandbox.
     pub async fn authenticate(
+        &self,
+        token: &str,
+        origin: Origin,
+    ) -> Result<Principal, ControlError> {
+        let principal = self.authenticate_bound(token, origin).await?;
+        match principal.sandbox {
+            None => Ok(principal),
+            Some(_) => Err(ControlError::new(
+                ErrorCode::Forbidden,
+                "this key is bound to one sandbox, and this request is not for such keys",
+            )
+            .hint("use a key of the organisation")),
+        }
+    }
+
+    /// The same for requests about one sandbox, and what filters by [`Principal::sandbox`]: also keys that are bound
+    /// to one are good here.
+    #[boxed]
+    pub async fn authenticate_bound(
         &self,
         token: &str,
         origin: Origin,
@@ -268,6 +289,7 @@ impl Control {
             org: key.org,
             key: Some(key.id),
             scopes: key.scopes,
+            sandbox: key.sandbox,
             origin,
         })
     }
@@ -315,6 +337,21 @@ impl Control {
         let mut scopes = request.scopes;
         scopes.sort();
         scopes.dedup();
+        let sandbox = match &request.sandbox {
+            None => None,
+            Some(_) if scopes.contains(&Scope::Admin) => {
+                return Err(ControlError::invalid(
+                    "a key for one sandbox cannot have the scope admin",
+                ));
+            }
+            Some(which) => {
+                let id: Option<SandboxId> = which.parse().ok();
+                let reference = id.as_ref().map_or(SandboxRef::Name(which), SandboxRef::Id);
+                let found = self.store().sandbox(&org, reference).await?;
+                let found = found.ok_or_else(|| ControlError::not_found("sandbox", which))?;
+                Some(found.id)
+            }
+        };
         let token = ApiToken::random();
         let key = Key {
             id: KeyId::random(),
@@ -326,6 +363,7 @@ impl Control {
             revoked_at: None,
             last_used_at: None,
             root: false,
+            sandbox,
         };
         self.store().create_key(&key, token.hash().as_str()).await?;
         Ok(NewKey { token, key })

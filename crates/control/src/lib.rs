@@ -23,6 +23,7 @@ mod admission;
 mod audit;
 mod background;
 pub mod budget;
+mod builds;
 mod clocks;
 pub mod code;
 pub mod config;
@@ -36,12 +37,17 @@ pub mod guest;
 mod hosts;
 pub mod identity;
 mod images;
+pub mod isolation;
 pub mod keys;
+mod leases;
 mod lifecycle;
 mod listeners;
 mod metadata;
 mod meter;
+mod nodes;
+pub mod objects;
 mod organisations;
+mod placement;
 pub mod previews;
 pub mod principal;
 pub mod quarantine;
@@ -52,6 +58,7 @@ mod secrets;
 pub mod shares;
 pub mod snapshots;
 pub mod ssh;
+pub mod templates;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod volumes;
@@ -60,6 +67,7 @@ pub use access::PORT_VISITS;
 pub use admission::Admission;
 pub use audit::AuditChain;
 pub use budget::{Account, Budget, Charge};
+pub use builds::{BuildEvent, BuildLog, ContextUpload, CreateBuild, StartCommand, StepState};
 pub use code::{CodeContextRequest, CodeOutcome, CodeRequest, CodeRun};
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
@@ -67,17 +75,18 @@ pub use cove_identity::{Discovery, Issuer, Jwks, Rotation};
 pub use cove_model::HostId;
 pub use cove_model::RateLimit;
 pub use cove_model::network::Cidr;
+pub use cove_objects::{Bucket, BucketConfig};
 pub use cove_protocol::client::{Guest, GuestError};
 pub use cove_runner_api::{
     FromSnapshot, GuestStream, HostReport, ImageJob, ImageSource, ImageView, JobState, Sample,
 };
 pub use cove_store::{
-    AuditHead, AuditRecord, ChainBreak, Holding, Key, Operations, Organisation, Page, PageRequest,
-    Period, Quota, SandboxFilter, SandboxUsage, Scope, SecretRecord, SecretUsage, SnapshotFacts,
-    SnapshotKind, SnapshotRecord, SnapshotState, SshKey, StoredEvent, Usage, VolumeRecord,
-    VolumeUser,
+    AuditHead, AuditRecord, BuildRecord, ChainBreak, Holding, Key, ObjectCopy, Operations,
+    Organisation, Page, PageRequest, Period, Quota, SandboxFilter, SandboxUsage, Scope,
+    SecretRecord, SecretUsage, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, SshKey,
+    StoredEvent, TemplateRecord, Usage, VolumeRecord, VolumeUser,
 };
-pub use cove_vault::Zeroizing;
+pub use cove_vault::{HostKeys, Zeroizing};
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};
 pub use figures::TableSize;
@@ -88,6 +97,8 @@ pub use identity::{IdentityConfig, IdentityToken, IdentityTokenRequest};
 pub use keys::{ApiToken, CreateKey, NewKey, TokenHash};
 pub use listeners::SharedEvent;
 pub use metadata::WhoAmI;
+pub use nodes::{JoinNode, NewJoinToken, Node, NodeState};
+pub use objects::{ObjectFigures, ObjectsConfig};
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
@@ -99,6 +110,7 @@ pub use snapshots::{
     TimelineFork,
 };
 pub use ssh::{AddSshKey, SshEntry, SshLogin, SshToken, SshTokenRequest};
+pub use templates::{CreateTemplate, CreatedTemplate};
 pub use volumes::{CreateVolume, CreatedVolume, MountRequest, VolumeAccess};
 
 /// The organisation that runs the installation.
@@ -113,6 +125,7 @@ struct Inner {
     store: Arc<dyn Store>,
     clocks: Arc<clocks::Clocks>,
     hosts: Hosts,
+    fleet: nodes::KnownFleet,
     guards: Arc<dyn guards::Guards>,
     callers: Callers,
     in_use: InUse,
@@ -123,9 +136,12 @@ struct Inner {
     visits: Arc<metadata::Visits>,
     /// Default images that are being prepared, and those that failed.
     preparing: images::Preparing,
+    builds: builds::Builds,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
+    /// Where snapshots outlive their host, if the operator has such a place.
+    objects: Option<objects::ObjectStorage>,
 }
 
 /// Who asks, and what they are allowed at once.
@@ -162,12 +178,14 @@ impl Control {
         hosts: impl Into<Hosts>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let objects = config.objects.clone().map(objects::ObjectStorage::new);
         Self(Arc::new(Inner {
             audit: audit::AuditLog::new(Arc::clone(&store), config.audit_journal.clone()),
             config,
             store,
             clocks: Arc::new(clocks::Clocks::new(clock)),
             hosts: hosts.into(),
+            fleet: nodes::KnownFleet::default(),
             guards: Arc::new(guards::InProcess::default()),
             callers: Callers::default(),
             in_use: InUse::default(),
@@ -175,8 +193,10 @@ impl Control {
             secrets: secrets::Telling::default(),
             visits: Arc::default(),
             preparing: images::Preparing::default(),
+            builds: builds::Builds::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
+            objects,
         }))
     }
 

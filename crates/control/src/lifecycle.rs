@@ -17,8 +17,9 @@ use cove_store::{Moment, PAGE_MAX, PageRequest, SandboxRecord};
 use tokio::task::JoinSet;
 
 use crate::audit::Operation;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
+use crate::leases::{Due, due};
 use crate::sandboxes::is_doomed;
 use crate::{Control, Sample};
 
@@ -124,11 +125,14 @@ struct Facts {
     observed: bool,
     network_at: Option<Steady>,
     network_quiet: Duration,
+    lease: Due,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Keep,
+    /// What its lease asks for, idle or not.
+    Lease(Due),
     /// Idle for so many seconds.
     Freeze(u64),
     Pause(u64),
@@ -143,6 +147,9 @@ fn verdict(policy: &IdlePolicy, facts: &Facts) -> Verdict {
     let age = seconds(facts.created);
     if policy.max_lifetime_s.is_some_and(|limit| age >= limit) {
         return Verdict::Expire(age);
+    }
+    if facts.lease != Due::Nothing {
+        return Verdict::Lease(facts.lease);
     }
     let quiet = facts
         .network_at
@@ -167,6 +174,17 @@ fn verdict(policy: &IdlePolicy, facts: &Facts) -> Verdict {
     }
 }
 
+/// Whether it matters what a sandbox does by itself.
+fn has_idle_rule(policy: &IdlePolicy) -> bool {
+    let rules = [
+        policy.freeze_after_s,
+        policy.pause_after_s,
+        policy.stop_after_s,
+        policy.delete_after_s,
+    ];
+    rules.iter().any(Option::is_some)
+}
+
 fn has_policy(policy: &IdlePolicy) -> bool {
     *policy != IdlePolicy::default()
 }
@@ -183,12 +201,15 @@ impl Control {
 
     /// One round over every sandbox of a host with a policy.
     pub(crate) async fn tick(&self, host: &Arc<Host>) -> Result<(), ControlError> {
-        let rows = self.rows_with_policy(host).await?;
+        let (rows, own) = self.rows_with_policy(host).await?;
         let alive: HashSet<_> = rows.iter().map(|row| row.id.clone()).collect();
         host.checkpoints.keep_only(&alive);
         host.idleness.keep_only(&alive);
-        if rows.iter().any(|row| row.state == State::Running) {
-            self.look_at_samples(host).await?;
+        host.leases.keep_only(&alive);
+        let is_watched =
+            |row: &SandboxRecord| row.state == State::Running && has_idle_rule(&row.spec.lifecycle);
+        if rows.iter().any(is_watched) {
+            self.look_at_samples(host, own.as_ref()).await?;
         }
         let mut running = JoinSet::new();
         let mut waiting = rows.into_iter();
@@ -206,31 +227,44 @@ impl Control {
             match running.join_next().await {
                 None => return Ok(()),
                 Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(error))) => tracing::warn!(%error, "an idle policy could not be kept"),
-                Some(Err(error)) => tracing::error!(%error, "an idle policy was cut off"),
+                Some(Ok(Err(error))) => tracing::warn!(%error, "cannot apply a lifecycle rule"),
+                Some(Err(error)) => tracing::error!(%error, "a lifecycle rule was interrupted"),
             }
         }
     }
 
-    async fn rows_with_policy(&self, host: &Host) -> Result<Vec<SandboxRecord>, ControlError> {
+    /// For a node also which sandboxes are on it, with a policy or not.
+    async fn rows_with_policy(
+        &self,
+        host: &Host,
+    ) -> Result<(Vec<SandboxRecord>, Option<HashSet<SandboxId>>), ControlError> {
         let mut rows = Vec::new();
+        let mut own = host.node.is_some().then(HashSet::new);
         let mut page = PageRequest {
             limit: PAGE_MAX,
             cursor: None,
         };
         loop {
             let found = self.store().sandboxes_on(&host.id, &page).await?;
+            if let Some(own) = &mut own {
+                own.extend(found.items.iter().map(|row| row.id.clone()));
+            }
             rows.extend(found.items.into_iter().filter(|row| {
                 has_policy(&row.spec.lifecycle) && !is_doomed(row) && row.state != State::Creating
             }));
             match found.next_cursor {
                 Some(cursor) => page.cursor = Some(cursor),
-                None => return Ok(rows),
+                None => return Ok((rows, own)),
             }
         }
     }
 
-    async fn look_at_samples(&self, host: &Host) -> Result<(), ControlError> {
+    /// What a node says of sandboxes that are not its `own` counts for nothing.
+    async fn look_at_samples(
+        &self,
+        host: &Host,
+        own: Option<&HashSet<SandboxId>>,
+    ) -> Result<(), ControlError> {
         let samples = host.runner().await?.samples().await?;
         let config = self.config();
         let mut busy = Vec::new();
@@ -238,6 +272,9 @@ impl Control {
             let mut table = host.idleness.table();
             let mut fresh = HashMap::with_capacity(samples.len());
             for (id, sample) in samples {
+                if own.is_some_and(|own| !own.contains(&id)) {
+                    continue;
+                }
                 let steady = self.0.clocks.placed(sample.boot_time.as_ref());
                 let (seen, was_busy) = compare(
                     table.get(&id),
@@ -267,13 +304,26 @@ impl Control {
         let last = used.map_or(row.active_steady, |used| {
             used.last.steady.max(row.active_steady)
         });
+        let now = self.steady();
+        let present = used.is_some_and(|used| used.present > 0);
+        let lease = row.spec.lifecycle.lease.as_ref();
+        let lease = lease.map_or(Due::Nothing, |lease| {
+            due(
+                lease,
+                host.leases.renewed(row, now),
+                now,
+                row.state,
+                present,
+            )
+        });
         let facts = Facts {
-            now: self.steady(),
+            now,
+            lease,
             created: row.created_steady,
             last_active: last,
             state: row.state,
             unpausable: self.is_unpausable(host, &row.id),
-            present: used.is_some_and(|used| used.present > 0),
+            present,
             observed: seen.as_ref().is_some_and(|seen| seen.compared),
             network_at: seen.and_then(|seen| seen.network_at),
             network_quiet: self.config().network_quiet,
@@ -296,13 +346,26 @@ impl Control {
             return Ok(());
         };
         let decision = self.judge(host, &record);
-        let idle = !matches!(decision, Verdict::Keep | Verdict::Expire(_));
+        let idle = !matches!(
+            decision,
+            Verdict::Keep | Verdict::Expire(_) | Verdict::Lease(_)
+        );
         if idle && record.state == State::Running && self.has_foreground_work(&record).await {
             self.0.in_use.activity.note(id, self.moment());
             return Ok(());
         }
         let (action, reason, outcome) = match decision {
-            Verdict::Keep => return Ok(()),
+            Verdict::Keep | Verdict::Lease(Due::Nothing) => return Ok(()),
+            Verdict::Lease(Due::Revive) => return self.revive_lease(&record).await,
+            Verdict::Lease(Due::Lapse(passed)) => {
+                let reason = format!("its lease was not renewed for {passed} s");
+                return self.put_away_unrenewed(host, &record, reason).await;
+            }
+            Verdict::Lease(Due::Delete(passed)) => {
+                let reason = format!("deleted {passed} s after its lease ran out");
+                let deleted = self.delete_now(&record, Some(reason.clone())).await;
+                ("sandbox.delete", reason, deleted)
+            }
             Verdict::Freeze(idle) => {
                 let reason = format!("frozen after {idle} s idle");
                 let frozen = self.freeze_now(&record, Some(reason.clone())).await;
@@ -338,10 +401,75 @@ impl Control {
             Ok(()) => "ok",
             Err(error) => error.code.as_str(),
         };
-        let mut operation = Operation::new(action, id.as_str());
+        self.record_deed(&record, action, reason, result).await;
+        outcome
+    }
+
+    async fn record_deed(
+        &self,
+        record: &SandboxRecord,
+        action: &'static str,
+        reason: String,
+        result: &str,
+    ) {
+        let mut operation = Operation::new(action, record.id.as_str());
         operation.detail = Some(reason);
         self.record_own(&record.org, operation, result).await;
+    }
+
+    /// Pauses it, or stops it where it cannot be paused, and writes down then that its lease ran out. A pause that fails
+    /// is not repeated; the next round stops it.
+    async fn put_away_unrenewed(
+        &self,
+        host: &Host,
+        record: &SandboxRecord,
+        reason: String,
+    ) -> Result<(), ControlError> {
+        let Some(expired) = host.leases.expire(record, self.steady()) else {
+            return Ok(());
+        };
+        let outcome = self.rest_unrenewed(host, record, reason).await;
+        let outcome = match outcome {
+            Ok(kept) => self.lapse_lease(&kept).await,
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            host.leases.restore(&record.id, expired);
+        }
         outcome
+    }
+
+    async fn rest_unrenewed(
+        &self,
+        host: &Host,
+        record: &SandboxRecord,
+        reason: String,
+    ) -> Result<SandboxRecord, ControlError> {
+        let because = Some(reason.clone());
+        let (action, rested) = match record.state {
+            State::Running | State::Frozen if !self.is_unpausable(host, &record.id) => {
+                let paused = self.pause_now(record, because).await;
+                let is_unreachable =
+                    |error: &ControlError| error.code == ErrorCode::RunnerUnreachable;
+                if paused.as_ref().is_err_and(|error| !is_unreachable(error)) {
+                    let now = self.steady();
+                    host.idleness.unpausable().insert(record.id.clone(), now);
+                }
+                ("sandbox.pause", paused)
+            }
+            State::Running | State::Frozen => {
+                let grace_ms = self.config().stop_grace_ms;
+                let stopped = self.stop_now(record, grace_ms, because).await;
+                ("sandbox.stop", stopped)
+            }
+            _ => return Ok(record.clone()),
+        };
+        let result = match &rested {
+            Ok(_) => "ok",
+            Err(error) => error.code.as_str(),
+        };
+        self.record_deed(record, action, reason, result).await;
+        rested
     }
 
     /// Asks the guest. One that does not answer is not working on anything worth waiting for.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_model::spec::is_reserved_label;
-use cove_model::{Grant, IdentitySpec, Resources, SandboxId, SnapshotId};
+use cove_model::{Grant, IdentitySpec, Resources, SandboxId, SnapshotId, State};
 use cove_runner_api::{GuestStream, RunnerError};
 use cove_store::{SandboxRecord, Scope};
 use tokio::task::JoinSet;
@@ -54,12 +54,30 @@ impl Control {
         S: Future<Output = ()> + Send + 'static,
     {
         let mut loops = JoinSet::new();
-        for host in self.hosts() {
-            let (control, host) = (self.clone(), Arc::clone(host));
-            let serve = serve.clone();
-            loops.spawn(async move { control.receive_from(&host, serve).await });
+        let mut changes = self.0.hosts.changes();
+        let mut served: Vec<Arc<Host>> = Vec::new();
+        loop {
+            served.retain(|host| !host.ended.is_cancelled());
+            while loops.try_join_next().is_some() {}
+            for host in self.hosts().iter() {
+                if served.iter().any(|known| Arc::ptr_eq(known, host)) {
+                    continue;
+                }
+                served.push(Arc::clone(host));
+                let (control, host) = (self.clone(), Arc::clone(host));
+                let serve = serve.clone();
+                loops.spawn(async move {
+                    tokio::select! {
+                        () = host.ended.cancelled() => {}
+                        () = control.receive_from(&host, serve) => {}
+                    }
+                });
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                changed = changes.changed() => if changed.is_err() { break },
+            }
         }
-        shutdown.cancelled().await;
         loops.abort_all();
     }
 
@@ -81,7 +99,7 @@ impl Control {
             // One of each sandbox in turn, so that none waits for another's. Whoever has no place stays in its
             // own queue at the host, for a while.
             for id in &ready {
-                let visit = match self.begin_visit(id).await {
+                let visit = match self.begin_visit(host, id).await {
                     Ok(Some(visit)) => Some(visit),
                     // Gone: nobody will ever answer this one.
                     Err(error) if error.code == ErrorCode::NotFound => None,
@@ -112,11 +130,32 @@ impl Control {
         }
     }
 
-    /// `None` while it has to wait.
-    async fn begin_visit(&self, id: &SandboxId) -> Result<Option<Visit>, ControlError> {
+    /// `None` while it has to wait. A node speaks for its own sandboxes only: for others it gets the same answer as
+    /// for those that do not exist.
+    async fn begin_visit(
+        &self,
+        host: &Host,
+        id: &SandboxId,
+    ) -> Result<Option<Visit>, ControlError> {
         let visits = &self.0.visits;
-        let org = match visits.owner(id) {
+        let remembered = match host.node {
+            None => visits.owner(id),
+            Some(_) => None,
+        };
+        let org = match remembered {
             Some(org) => org,
+            None if host.node.is_some() => {
+                let found = self.store().any_sandbox(id).await?;
+                let found = found
+                    .filter(|record| record.host == host.id)
+                    .ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
+                // One that is still being made may go to another host. Afterwards it stays where it is, so whoever
+                // visits now comes from the right host to the end of the visit.
+                if found.state == State::Creating {
+                    return Ok(None);
+                }
+                found.org
+            }
             None => {
                 let found = self.store().any_sandbox(id).await?;
                 let org = found
@@ -185,6 +224,7 @@ impl Control {
             key: None,
             scopes: vec![Scope::Manage],
             home: &record.org == self.home()?,
+            sandbox: None,
             origin: Origin {
                 source: Some(format!("sandbox {id}")),
                 request_id: None,
@@ -237,6 +277,7 @@ impl Control {
     ) -> Result<SnapshotId, ControlError> {
         let (record, principal) = self.granted(id, Grant::Snapshot).await?;
         let request = TakeSnapshot {
+            durable: false,
             name,
             memory: false,
             idempotency_key: None,

@@ -69,7 +69,7 @@ impl Control {
         };
         let sample = self.usage_sample(&record.id, &record.org, &sample, ran_until);
         if let Err(error) = self.store().apply_samples(&[sample]).await {
-            tracing::warn!(%error, sandbox = %record.id, "figures could not be written down");
+            tracing::warn!(%error, sandbox = %record.id, "cannot record usage");
         }
     }
 
@@ -149,7 +149,7 @@ impl Control {
     pub(crate) async fn meter_snapshot(&self, row: &SnapshotRecord, disk_bytes: Option<u64>) {
         let sample = self.snapshot_sample(row, disk_bytes);
         if let Err(error) = self.store().apply_snapshot_samples(&[sample]).await {
-            tracing::warn!(%error, snapshot = %row.id, "figures could not be written down");
+            tracing::warn!(%error, snapshot = %row.id, "cannot record usage");
         }
     }
 

@@ -281,7 +281,7 @@ impl Control {
         let told = self.taken_back();
         let (principal, by) = match pass {
             Pass::Key(token) => {
-                let principal = self.authenticate(token, origin).await?;
+                let principal = self.authenticate_bound(token, origin).await?;
                 let by = By::of(&principal);
                 (principal, by)
             }
@@ -303,6 +303,7 @@ impl Control {
                     key: None,
                     scopes: vec![Scope::Use],
                     home: false,
+                    sandbox: None,
                     origin,
                 };
                 (principal, by)

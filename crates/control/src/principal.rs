@@ -1,6 +1,6 @@
 //! Who is asking.
 
-use cove_model::{KeyId, OrgId};
+use cove_model::{KeyId, OrgId, SandboxId};
 use cove_store::Scope;
 
 use crate::error::{ControlError, ErrorCode};
@@ -22,12 +22,20 @@ pub struct Principal {
     pub scopes: Vec<Scope>,
     /// The caller's organisation is the one that runs the installation.
     pub home: bool,
+    /// The only sandbox there is for this caller. [`crate::Control::authenticate`] refuses such callers; only what
+    /// asks with [`crate::Control::authenticate_bound`] serves them.
+    pub sandbox: Option<SandboxId>,
     pub origin: Origin,
 }
 
 impl Principal {
     pub fn allows(&self, needed: Scope) -> bool {
         self.scopes.iter().any(|held| *held >= needed)
+    }
+
+    /// Whether this sandbox exists for the caller, as far as its key goes.
+    pub(crate) fn sees(&self, sandbox: &SandboxId) -> bool {
+        self.sandbox.as_ref().is_none_or(|bound| bound == sandbox)
     }
 
     /// May act on the installation itself, not only on its own organisation.

@@ -318,7 +318,7 @@ impl Control {
     /// A host that has a volume which the database does not know there.
     async fn host_of_stray_volume(&self, id: &VolumeId) -> Result<Arc<Host>, ControlError> {
         let row = self.store().any_volume(id).await?;
-        for host in self.hosts() {
+        for host in self.hosts().iter() {
             let is_its = row.as_ref().is_some_and(|row| row.host == host.id);
             if !is_its && self.volumes_on_host(host).await?.contains_key(id) {
                 return Ok(Arc::clone(host));

@@ -43,12 +43,8 @@ impl Control {
     /// Refuses a registry given as an address that only the host should reach. Names are looked up by the
     /// host, which checks every address it is about to dial: what a name leads to here may be another
     /// address by then, and saying so would tell which names there are on the operator's networks.
-    pub(crate) fn check_registry(
-        &self,
-        principal: &Principal,
-        reference: &str,
-    ) -> Result<(), ControlError> {
-        let Some(registry) = registry_of(reference).filter(|_| !principal.home) else {
+    pub(crate) fn check_registry(&self, home: bool, reference: &str) -> Result<(), ControlError> {
+        let Some(registry) = registry_of(reference).filter(|_| !home) else {
             return Ok(());
         };
         let host = match registry.strip_prefix('[') {
@@ -92,7 +88,7 @@ impl Control {
 }
 
 /// The part of a reference that names a registry; without one the operator's default is meant.
-fn registry_of(reference: &str) -> Option<&str> {
+pub(crate) fn registry_of(reference: &str) -> Option<&str> {
     let (first, _) = reference.split_once('/')?;
     (first.contains(['.', ':']) || first == "localhost").then_some(first)
 }

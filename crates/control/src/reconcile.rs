@@ -242,7 +242,7 @@ impl Control {
                 () = closing.cancelled() => return,
             };
             if let Err(error) = outcome {
-                tracing::warn!(%error, sandbox = %id, "a sandbox could not be settled; it is tried again");
+                tracing::warn!(%error, sandbox = %id, "cannot reconcile a sandbox; retrying");
                 // Without a wake: it is tried with the next round.
                 host.stale.waiting().ids.entry(id).or_insert(None);
             }
@@ -521,7 +521,7 @@ impl Control {
         let tended = self.tend_snapshots(host, &snapshots).await;
         // A volume that cannot be tended must not keep this host's sandboxes from being looked after.
         if let Err(error) = self.tend_volumes(host).await {
-            tracing::warn!(%error, host = %host.id, "the volumes of a host could not be tended");
+            tracing::warn!(%error, host = %host.id, "cannot reconcile the volumes of a host");
         }
         let images = self.note_images(host).await;
         failed.map_or(tended.and(images), Err)

@@ -106,6 +106,9 @@ pub struct CreateSandbox {
     pub spec: SandboxSpec,
     /// Two creates with the same key within a day are one.
     pub idempotency_key: Option<String>,
+    /// The request as its caller wrote it, where that names what may mean something else later, such as a template
+    /// by a tag. A repeat is known by it then, and not by what the names stand for now.
+    pub asked: Option<String>,
     /// Begin from this instead of the image, which is then not looked at. See [`Control::base`].
     pub from: Option<FromSnapshot>,
 }
@@ -183,6 +186,7 @@ impl Control {
         let id: Option<SandboxId> = which.parse().ok();
         let reference = id.as_ref().map_or(SandboxRef::Name(which), SandboxRef::Id);
         let found = self.store().sandbox(&principal.org, reference).await?;
+        let found = found.filter(|record| principal.sees(&record.id));
         found.ok_or_else(|| ControlError::not_found("sandbox", which))
     }
 
@@ -219,7 +223,17 @@ impl Control {
         which: &str,
     ) -> Result<Sandbox, ControlError> {
         principal.require(Scope::Read)?;
-        Ok(self.find(principal, which).await?.into())
+        Ok(self.shown(self.find(principal, which).await?))
+    }
+
+    /// A sandbox whose node does not answer says so.
+    fn shown(&self, record: SandboxRecord) -> Sandbox {
+        let mut sandbox = Sandbox::from(record);
+        let host = self.0.hosts.get(&sandbox.host);
+        if let Some(away) = host.and_then(|host| host.away()) {
+            sandbox.reason = Some(away);
+        }
+        sandbox
     }
 
     /// Needs `read`. Newest first.
@@ -231,8 +245,43 @@ impl Control {
         page: &PageRequest,
     ) -> Result<Page<Sandbox>, ControlError> {
         principal.require(Scope::Read)?;
+        if let Some(bound) = &principal.sandbox {
+            return self.list_bound(principal, bound, filter, page).await;
+        }
         let found = self.store().sandboxes(&principal.org, filter, page).await?;
-        Ok(found.map(Into::into))
+        Ok(found.map(|record| self.shown(record)))
+    }
+
+    /// The list for a key that is bound to one sandbox.
+    async fn list_bound(
+        &self,
+        principal: &Principal,
+        bound: &SandboxId,
+        filter: &SandboxFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Sandbox>, ControlError> {
+        let found = self
+            .store()
+            .sandbox(&principal.org, SandboxRef::Id(bound))
+            .await?;
+        let fits = |record: &SandboxRecord| {
+            let labels = &record.spec.labels;
+            (filter.states.is_empty() || filter.states.contains(&record.state))
+                && filter
+                    .name
+                    .as_ref()
+                    .is_none_or(|name| record.spec.name.as_ref() == Some(name))
+                && filter
+                    .labels
+                    .iter()
+                    .all(|(label, value)| labels.get(label) == Some(value))
+        };
+        // One page holds all there is, so no cursor is ever given out.
+        let found = found.filter(|record| page.cursor.is_none() && fits(record));
+        Ok(Page {
+            items: found.into_iter().map(Into::into).collect(),
+            next_cursor: None,
+        })
     }
 
     /// Needs `manage`.
@@ -262,8 +311,25 @@ impl Control {
     ) -> Result<(), ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
-        self.to_the_end(async move { control.delete_audited(&principal, &which).await })
+        self.to_the_end(async move { control.delete_audited(&principal, &which, None).await })
             .await
+    }
+
+    /// Needs `manage`. The same, only if this holder has its lease.
+    #[boxed]
+    pub async fn delete_held(
+        &self,
+        principal: &Principal,
+        which: &str,
+        holder: String,
+    ) -> Result<(), ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let holder = Some(holder.as_str());
+            control.delete_audited(&principal, &which, holder).await
+        })
+        .await
     }
 
     /// Needs `use`. Starting one that runs is done already; one that is frozen or paused is resumed.

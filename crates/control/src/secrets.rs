@@ -74,6 +74,7 @@ impl Control {
         principal.require(Scope::Admin)?;
         check_secret_name(&request.name)?;
         check_secret_value(&request.value)?;
+        request.binding.usage.check_value(&request.value)?;
         request.binding.check()?;
         let keys = self.secret_keys(&principal.org).await?;
         for _ in 0..TRIES_MAX {
@@ -213,7 +214,7 @@ impl Control {
                     self.spread_secrets(&org).await;
                 }
                 Err(error) => {
-                    tracing::error!(%org, %error, "cannot wrap the keys of an organisation anew");
+                    tracing::error!(%org, %error, "cannot re-encrypt the keys of an organisation");
                     failed.push(format!("{org}: {}", error.message));
                 }
             }

@@ -8,7 +8,7 @@ use async_recursion::async_recursion as boxed;
 use std::collections::BTreeMap;
 
 use cove_model::spec::check_name;
-use cove_model::{SandboxId, SnapshotId, State};
+use cove_model::{Lease, SandboxId, SnapshotId, State};
 use cove_store::{
     Page, PageRequest, SandboxRecord, Scope, SnapshotFilter, SnapshotRecord, SnapshotRef,
     SnapshotState,
@@ -35,7 +35,7 @@ pub(crate) use checkpoint::Checkpoints;
 pub use files::Imported;
 pub use fork::ForkRequest;
 pub use rollback::RolledBack;
-pub(crate) use take::Wish;
+pub(crate) use take::{Wish, facts, held_mb};
 pub use timeline::{Timeline, TimelineFork};
 
 #[derive(Debug, Clone, Default)]
@@ -43,6 +43,8 @@ pub struct TakeSnapshot {
     pub name: Option<String>,
     /// Processes and memory too.
     pub memory: bool,
+    /// Answered only once object storage has it.
+    pub durable: bool,
     /// Two requests with the same key within a day are one.
     pub idempotency_key: Option<String>,
 }
@@ -61,6 +63,8 @@ pub struct Children {
     pub name: Option<String>,
     /// Added to the parent's.
     pub labels: BTreeMap<String, String>,
+    /// Never the parent's.
+    pub lease: Option<Lease>,
 }
 
 pub(crate) fn no_snapshot(given: &str) -> ControlError {
@@ -168,7 +172,11 @@ impl Control {
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
-            let outcome = control.take(&principal, &which, request).await;
+            let (durable, keyed) = (request.durable, request.idempotency_key.is_some());
+            let mut outcome = control.take(&principal, &which, request).await;
+            if durable && let Ok(taken) = outcome {
+                outcome = control.make_durable(taken, keyed).await;
+            }
             let target = match &outcome {
                 Ok(taken) => taken.snapshot.id.to_string(),
                 Err(_) => which,
@@ -201,12 +209,20 @@ impl Control {
                 target = found.id.to_string();
                 let deadline = Instant::now() + control.config().change_wait;
                 while control.0.guards.is_held(&found.id).await? {
+                    // Again each time: a round in the background may have resumed it.
+                    if let Some(objects) = &control.0.objects {
+                        objects.cancel_upload(&found.id);
+                    }
                     if Instant::now() >= deadline {
                         return Err(still_busy("the snapshot is in use"));
                     }
                     sleep(LOOK_EVERY).await;
                 }
-                control.delete_snapshot_now(&found).await
+                match control.delete_snapshot_now(&found).await {
+                    // Whoever waited for its upload has deleted it meanwhile.
+                    Err(error) if error.code == ErrorCode::NotFound => Ok(()),
+                    outcome => outcome,
+                }
             }
             .await;
             let operation = Operation::new("snapshot.delete", target);
@@ -290,12 +306,19 @@ impl Control {
     ) -> Result<Taken, ControlError> {
         principal.require(Scope::Manage)?;
         check_snapshot_name(request.name.as_deref())?;
+        if request.durable {
+            self.require_objects()?;
+        }
         let found = self.find(principal, which).await?;
         let key = request
             .idempotency_key
             .map(|key| {
                 let asked = ("snapshot", &found.id, &request.name, request.memory);
-                crate::sandboxes::claim(key, &asked)
+                match request.durable {
+                    true => crate::sandboxes::claim(key, &(asked, "durable")),
+                    // In this form, so that keys of earlier versions keep their meaning.
+                    false => crate::sandboxes::claim(key, &asked),
+                }
             })
             .transpose()?;
         let _turn = self.take_turn(&found.id).await?;
@@ -305,6 +328,7 @@ impl Control {
         let wish = Wish {
             name: request.name,
             memory: request.memory,
+            durable: request.durable,
             ..Wish::default()
         };
         let taken = self.take_now(&record, &wish, key.as_ref()).await?;
@@ -312,6 +336,30 @@ impl Control {
             return Err(crate::sandboxes::key_reused("for a snapshot that is gone"));
         }
         Ok(taken)
+    }
+
+    /// A snapshot of a build's sandbox, which goes when nobody needs it.
+    pub(crate) async fn take_step(
+        &self,
+        principal: &Principal,
+        id: &SandboxId,
+        memory: bool,
+    ) -> Result<SnapshotRecord, ControlError> {
+        principal.require(Scope::Manage)?;
+        let (control, id) = (self.clone(), id.clone());
+        self.to_the_end(async move {
+            let _turn = control.take_turn(&id).await?;
+            let record = control.reread_any(&id, id.as_str()).await?;
+            let record = control.settled(&record).await?;
+            require_settled(&record, "take a snapshot of")?;
+            let wish = Wish {
+                kind: cove_model::SnapshotKind::Build,
+                memory,
+                ..Wish::default()
+            };
+            Ok(control.take_now(&record, &wish, None).await?.snapshot)
+        })
+        .await
     }
 
     async fn reread_any(&self, id: &SandboxId, which: &str) -> Result<SandboxRecord, ControlError> {

@@ -435,6 +435,7 @@ impl Control {
             key,
             scopes: vec![Scope::Use],
             home: false,
+            sandbox: None,
             origin,
         }
     }

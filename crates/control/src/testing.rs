@@ -86,6 +86,7 @@ impl Clock for ManualClock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
     Identity,
+    Tiers,
     Create,
     Get,
     List,

@@ -231,7 +231,7 @@ impl Engine {
         .await;
         if let Err(error) = self.inner.images.store.sweep().await {
             // A pool that went read-only, or a full disk: what is left is swept by a later start.
-            tracing::warn!(error = crate::error::chain(&error), "images were not swept");
+            tracing::warn!(error = crate::error::chain(&error), "cannot sweep images");
         }
         self.inner.sweep_snapshots().await;
         self.sweep_network().await;

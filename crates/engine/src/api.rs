@@ -1,5 +1,6 @@
 //! The engine as a runner.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use cove_model::{
     ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId,
 };
 use cove_runner_api::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
-    ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
-    RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
-    VolumeRequest, VolumeView,
+    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostInventory,
+    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest,
+    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest,
+    SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::task::spawn_blocking;
 
@@ -158,8 +159,12 @@ impl RunnerApi for Engine {
         self.egress_of(query).await
     }
 
-    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
-        self.write_out(id).await
+    async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        plain: bool,
+    ) -> Result<GuestStream, RunnerError> {
+        self.write_out(id, plain).await
     }
 
     async fn import_snapshot(
@@ -288,14 +293,35 @@ impl RunnerApi for Engine {
         self.set_org_secrets(secrets).await
     }
 
+    async fn exposed_secrets(
+        &self,
+        id: &SandboxId,
+    ) -> Result<BTreeMap<String, String>, RunnerError> {
+        self.exposed_in(id).await
+    }
+
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.taken_secret_uses().await
+    }
+
+    async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {
+        Ok(self.inner.tiers.list())
+    }
+
+    async fn inventory(&self) -> Result<HostInventory, RunnerError> {
+        let inner = Arc::clone(&self.inner);
+        let images = RunnerApi::images(self).await?;
+        let tiers = inner.tiers.list();
+        spawn_blocking(move || doctor::inventory(&inner, tiers, &images))
+            .await
+            .map_err(internal)
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {
         let inner = Arc::clone(&self.inner);
         let found = inner.tiers.findings().await;
-        spawn_blocking(move || doctor::report(&inner, found))
+        let working = inner.tiers.working().await;
+        spawn_blocking(move || doctor::report(&inner, found, &working))
             .await
             .map_err(internal)?
     }

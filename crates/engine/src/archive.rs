@@ -4,7 +4,7 @@
 //! "cove-snapshot\n"  u32 version
 //! section…           u8 kind, chunks (u32 length, bytes) up to one of length 0, sha256
 //!   manifest (1)     JSON: what it is, what its image and its memory want
-//!   root     (2)     gzip of a tar: the whole file system, image and changes made one
+//!   root     (2)     a tar, mostly in gzip: the whole file system, image and changes made one
 //!   memory   (3)     gzip of records (u16 name length, name, u64 length, bytes); only with memory
 //!   end      (255)   JSON: who signed, and the signature
 //! ```
@@ -31,11 +31,7 @@ pub mod key;
 mod read;
 mod write;
 
-const MAGIC: &[u8; 14] = b"cove-snapshot\n";
-const VERSION: u32 = 1;
-
-/// The largest chunk; readers refuse more.
-const CHUNK_MAX: usize = 256 << 10;
+use cove_runner_api::snapshot_file::{END, MAGIC, PIECE_MAX as CHUNK_MAX, VERSION};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -43,7 +39,7 @@ enum Kind {
     Manifest = 1,
     Root = 2,
     Memory = 3,
-    End = 255,
+    End = END,
 }
 
 impl Kind {

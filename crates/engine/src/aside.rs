@@ -133,7 +133,7 @@ impl<Id: Ord + Clone + std::fmt::Display> Aside<Id> {
     }
 
     pub fn put(&self, id: Id, entry: SetAside) {
-        tracing::error!(%id, what = self.what, reason = entry.reason, "set aside; its disk is kept");
+        tracing::error!(%id, what = self.what, reason = entry.reason, "quarantined; its disk is kept");
         self.entries.write().insert(id, Arc::new(entry));
     }
 
@@ -245,6 +245,10 @@ impl Engine {
 impl Inner {
     /// The record of a stopped sandbox whose own was lost.
     fn described(&self, request: Reinstate) -> Result<Record, RunnerError> {
+        // Control describes it, and may describe another tier or network than it had.
+        let owner = request.owner.as_ref().map(|owner| owner.org.as_str());
+        self.check_allowed(owner, &request.spec.isolation)?;
+        self.check_network(&request.spec.network)?;
         let image = self
             .images
             .store

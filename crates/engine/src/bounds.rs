@@ -3,8 +3,9 @@
 //! the host's own limits.
 
 use cove_gateway::host::is_operators;
+use cove_isolation::{Capabilities, IsolationError};
 use cove_model::network::{Cidr, Entry};
-use cove_model::{NetworkPolicy, Resources};
+use cove_model::{ISOLATION_BY_STRENGTH, NetworkPolicy, Resources};
 use cove_runner_api::RunnerError;
 
 use crate::engine::Inner;
@@ -28,18 +29,37 @@ impl Inner {
         Ok(())
     }
 
-    /// Process numbers are the whole host's; a sandbox with all of them is everybody's end.
-    pub(crate) fn check_pids(&self, limits: &Resources) -> Result<(), RunnerError> {
-        let most = host_pids() / PIDS_PART;
-        if limits.pids <= most {
+    /// Refuses a tier that the operator does not allow to the owner of a new sandbox.
+    pub(crate) fn check_allowed(&self, owner: Option<&str>, tier: &str) -> Result<(), RunnerError> {
+        let rule = self.config.isolation.rule_of(owner);
+        if rule.allows(tier) || !ISOLATION_BY_STRENGTH.contains(&tier) {
+            // A tier that does not exist is refused with the names of those that do.
             return Ok(());
         }
         let message = format!(
-            "{} processes were asked for, and a sandbox of this host may have {most}; kernel.pid_max decides",
-            limits.pids
+            "the settings of this host do not allow isolation {tier} here, only {}; the operator decides by isolation and isolation_of",
+            rule.allowed.join(" or ")
         );
         Err(RunnerError::Unsupported { message })
     }
+}
+
+/// Process numbers are the whole host's: one sandbox must not be able to take all of them. Counts what processes
+/// inside cost outside.
+pub(crate) fn check_tasks(
+    capabilities: &Capabilities,
+    limits: &Resources,
+) -> Result<(), IsolationError> {
+    let most = host_pids() / PIDS_PART;
+    let cost = capabilities.task_cost;
+    if cost.of(limits.pids) <= most {
+        return Ok(());
+    }
+    let most = most.saturating_sub(cost.fixed) / cost.per_process.max(1);
+    Err(IsolationError::Unsupported(format!(
+        "{} processes were asked for, and a sandbox of this tier may have {most} on this host; kernel.pid_max decides",
+        limits.pids
+    )))
 }
 
 fn host_pids() -> u64 {

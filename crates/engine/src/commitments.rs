@@ -36,6 +36,10 @@ pub struct Commitments {
 }
 
 impl Promised {
+    pub fn cpu_milli(&self) -> u64 {
+        self.cpu_milli
+    }
+
     pub fn cpu(&self) -> f64 {
         self.cpu_milli as f64 / 1000.0
     }
@@ -75,6 +79,21 @@ impl Commitments {
 
     pub fn promised(&self) -> Promised {
         *self.lock()
+    }
+
+    /// CPU in thousandths, memory and disk that may be promised in all.
+    pub fn limits(&self) -> (u64, u64, u64) {
+        let Capacity {
+            cpus,
+            memory_bytes,
+            disk_bytes,
+        } = self.capacity;
+        let times = |bytes: u64, factor: f64| (bytes as f64 * factor) as u64;
+        (
+            milli(f64::from(cpus) * self.overcommit.cpu),
+            times(memory_bytes, self.overcommit.memory),
+            times(disk_bytes, self.overcommit.disk),
+        )
     }
 
     /// Room to run: refused with what is short.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use cove_model::IsolationPolicy;
 use cove_model::network::Cidr;
 use cove_network::Addresses;
 use cove_pool::BackendChoice;
@@ -30,6 +31,8 @@ pub struct EngineConfig {
     pub network_presets: Option<PathBuf>,
     /// Private ranges that policies may list at all; the rest is refused whoever asks.
     pub private_ranges: Vec<Cidr>,
+    /// Which isolation tiers new sandboxes may have, whatever control says.
+    pub isolation: IsolationPolicy,
     /// Sandboxes there may be, stopped ones included.
     pub sandboxes_max: usize,
     /// Whom the resolver of sandboxes asks; empty: those of the host's `/etc/resolv.conf`, followed when
@@ -87,6 +90,7 @@ impl EngineConfig {
             network_range: Addresses::default(),
             network_presets: None,
             private_ranges: vec![Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0)],
+            isolation: IsolationPolicy::default(),
             sandboxes_max: DEFAULT_SANDBOXES_MAX,
             network_resolvers: Vec::new(),
             default_registry: None,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use cove_gateway::host::Audience;
 use cove_image::{Image, ImageHold};
-use cove_isolation::{Boot, Isolation, IsolationError, Machine, MachineSpec, Restore, Root};
+use cove_isolation::{
+    Boot, BootTurn, Isolation, IsolationError, Machine, MachineSpec, Restore, Root,
+};
 use cove_model::lifecycle::Step;
 use cove_model::{SandboxId, SandboxSpec, State};
 use cove_pool::{DiskSource, VolumeId};
@@ -48,6 +50,7 @@ impl Engine {
         };
         self.inner.check_presets(&spec.network, audience).await?;
         let owner_id = owner.as_deref();
+        self.inner.check_allowed(owner_id, &spec.isolation)?;
         let placeholders = self.inner.grant_secrets(owner_id, &spec).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();
@@ -188,9 +191,14 @@ impl Engine {
                     id: record.image.to_string(),
                 })?;
             let run = engine.inner.commitments.promise_run(&record.limits)?;
+            // Before anything changes: a sandbox that gets no turn stays stopped and has not failed.
+            let starting = Starting {
+                turn: engine.inner.boot_turn(&record).await?,
+                ..Starting::own()
+            };
             *sandbox.run_promise.lock() = Some(run);
             sandbox.advance(Step::Start, None, Durability::Written, |_| {})?;
-            let booted = match engine.inner.boot(&sandbox, &image, Starting::own()).await {
+            let booted = match engine.inner.boot(&sandbox, &image, starting).await {
                 Ok(machine) => {
                     engine
                         .inner
@@ -223,7 +231,6 @@ impl Inner {
             message: error.to_string(),
         })?;
         self.tiers.check(spec).map_err(from_isolation)?;
-        self.check_pids(&spec.resources)?;
         self.check_network(&spec.network)?;
         Ok(())
     }
@@ -232,6 +239,34 @@ impl Inner {
     pub(crate) fn tier_of(&self, record: &Record) -> Result<&Arc<dyn Isolation>, RunnerError> {
         let tier = self.tiers.named(&record.spec.isolation);
         tier.map_err(from_isolation)
+    }
+
+    /// A turn to boot a sandbox's machine, for what must not be refused any more once it has begun.
+    pub(crate) async fn boot_turn(&self, record: &Record) -> Result<Option<BootTurn>, RunnerError> {
+        let turn = self.tier_of(record)?.turn(record.owner.as_deref()).await;
+        turn.map_err(from_isolation)
+    }
+
+    /// Refuses what needs memory captured where the sandbox's tier cannot; names the tier that can.
+    pub(crate) fn check_memory(&self, record: &Record) -> Result<(), RunnerError> {
+        let tier = self.tier_of(record)?;
+        if tier.capabilities().memory {
+            return Ok(());
+        }
+        let others = self.tiers.all().iter();
+        let able: Vec<&str> = others
+            .filter(|tier| tier.capabilities().memory)
+            .map(|tier| tier.name())
+            .collect();
+        let message = match able.is_empty() {
+            true => "memory cannot be captured on this host; `cove doctor` says why".into(),
+            false => format!(
+                "the tier '{}' cannot capture memory; on this host sandboxes with isolation {} can, and the disk can be kept with any",
+                tier.name(),
+                able.join(" or ")
+            ),
+        };
+        Err(RunnerError::Unsupported { message })
     }
 
     pub(crate) fn hold_image(&self, name: &str) -> Result<(Image, ImageHold), RunnerError> {
@@ -255,7 +290,8 @@ impl Inner {
         let (volume, record) = (sandbox.volume(), sandbox.record());
         let tier = self.tier_of(&record)?;
         self.place_secrets(&record).await?;
-        let boot = self.plan_boot(&record, image, volume, from.disk, from.grown_mb);
+        let mut boot = self.plan_boot(&record, image, volume, from.disk, from.grown_mb);
+        boot.turn = from.turn;
         match from.memory {
             None => tier.boot(boot).await,
             Some(memory) => tier.restore(Restore { boot, memory }).await,
@@ -289,6 +325,7 @@ impl Inner {
         Boot {
             machine: MachineSpec {
                 id: record.id.clone(),
+                owner: record.owner.clone(),
                 hostname: record
                     .spec
                     .name
@@ -300,6 +337,7 @@ impl Inner {
                 volumes: self.mounts_of(&record.spec),
             },
             root: Box::new(root),
+            turn: None,
         }
     }
 
@@ -365,7 +403,7 @@ impl Inner {
             tracing::debug!(sandbox = %sandbox.id, %error, "a failed create ends without a word");
         }
         if let Err(error) = self.remove_traces(sandbox).await {
-            tracing::warn!(sandbox = %sandbox.id, %error, "a failed create left something for the next sweep");
+            tracing::warn!(sandbox = %sandbox.id, %error, "cannot clean up after a failed create; the next sweep retries");
         }
     }
 }

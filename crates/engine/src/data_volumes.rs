@@ -485,7 +485,7 @@ impl Inner {
             Ok(used) => used,
             Err(PoolError::NotFound { .. }) => None,
             Err(error) => {
-                tracing::warn!(volume = %id, %error, "what a volume holds cannot be told");
+                tracing::warn!(volume = %id, %error, "cannot measure a volume");
                 None
             }
         }

@@ -3,15 +3,21 @@
 use cove_isolation::finding::{bad, good, warning};
 use cove_model::State;
 use cove_pool::Pool;
-use cove_runner_api::{Finding, HostReport, Level, RunnerError, TierReport};
+use cove_runner_api::{
+    Finding, HostInventory, HostReport, ImageView, Level, RunnerError, TierReport,
+};
 
 use crate::aside::NOT_TAKEN_OVER;
 use crate::engine::Inner;
 use crate::error::from_pool;
 use crate::network;
 
-/// `tiers` is what the tiers found.
-pub(crate) fn report(inner: &Inner, tiers: Vec<Finding>) -> Result<HostReport, RunnerError> {
+/// `tiers` is what the tiers found, `working` names those that boot machines.
+pub(crate) fn report(
+    inner: &Inner,
+    tiers: Vec<Finding>,
+    working: &[&'static str],
+) -> Result<HostReport, RunnerError> {
     let space = inner.pool.space().map_err(from_pool)?;
     let (capacity, promised) = (inner.commitments.capacity(), inner.commitments.promised());
     let sandboxes = inner.all();
@@ -31,16 +37,45 @@ pub(crate) fn report(inner: &Inner, tiers: Vec<Finding>) -> Result<HostReport, R
         warm: inner.tiers.warm().wanted as u64,
         tiers: inner
             .tiers
-            .all()
-            .iter()
+            .list()
+            .into_iter()
             .map(|tier| TierReport {
-                name: tier.name().into(),
-                usable: true,
-                capabilities: tier.capabilities().names(),
+                usable: working.contains(&tier.name.as_str()),
+                ..tier
             })
             .collect(),
         findings: findings(inner, tiers),
     })
+}
+
+pub(crate) fn inventory(
+    inner: &Inner,
+    tiers: Vec<TierReport>,
+    images: &[ImageView],
+) -> HostInventory {
+    let (cpu_milli, memory_bytes, disk_bytes) = inner.commitments.limits();
+    let promised = inner.commitments.promised();
+    let sandboxes = inner.all();
+    let running = sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.machine().is_some());
+    let mut names = Vec::new();
+    for image in images {
+        names.push(image.id.to_string());
+        names.extend(image.names.iter().cloned());
+    }
+    HostInventory {
+        cpu_milli,
+        memory_bytes,
+        disk_bytes,
+        promised_cpu_milli: promised.cpu_milli(),
+        promised_memory_bytes: promised.memory_bytes,
+        promised_disk_bytes: promised.disk_bytes,
+        running: running.count() as u64,
+        sandboxes: sandboxes.len() as u64,
+        tiers,
+        images: names,
+    }
 }
 
 fn findings(inner: &Inner, tiers: Vec<Finding>) -> Vec<Finding> {

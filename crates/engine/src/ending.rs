@@ -146,7 +146,7 @@ pub(crate) async fn end(machine: &dyn Machine) {
     };
     match tokio::time::timeout(KILL_PATIENCE, ended).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "a machine stays until the next sweep"),
+        Ok(Err(error)) => tracing::warn!(%error, "cannot remove a machine; the next sweep retries"),
         Err(_) => tracing::warn!("a machine did not end after SIGKILL"),
     }
 }

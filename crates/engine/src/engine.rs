@@ -329,6 +329,7 @@ impl Inner {
                 pool_device: device_below(pool.root()),
                 host_dir: config.host_dir.clone(),
                 slots: Arc::clone(&slots),
+                cpu_book: Arc::default(),
                 parser: Arc::clone(&parser),
                 network: network.as_ref().ok().cloned(),
             },

@@ -62,8 +62,8 @@ pub fn from_isolation(error: IsolationError) -> RunnerError {
         error @ IsolationError::LimitBelowUse { .. } => RunnerError::Invalid {
             message: error.to_string(),
         },
-        error @ IsolationError::Exhausted(_) => RunnerError::NoCapacity {
-            resource: "uid ranges".into(),
+        error @ IsolationError::Exhausted(what) => RunnerError::NoCapacity {
+            resource: format!("{what}s"),
             message: error.to_string(),
         },
         // The root is made by the engine, inside the tier's boot: its refusals come back whole.

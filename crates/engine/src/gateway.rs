@@ -161,7 +161,7 @@ impl Gatekeeper {
                 };
                 match keeper.start().await {
                     Ok(_) => {
-                        tracing::info!("the gateway runs now");
+                        tracing::info!("the egress gateway runs again");
                         return;
                     }
                     Err(_) if keeper.beginning.lock().await.closed => return,
@@ -334,7 +334,7 @@ impl Engine {
             Some(gateway) if needed => gateway.let_go().await,
             Some(gateway) => {
                 if let Err(error) = gateway.stop().await {
-                    tracing::warn!(error = chain(&error), "the gateway runs on");
+                    tracing::warn!(error = chain(&error), "the egress gateway keeps running");
                 }
             }
             None => {}

@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 
 use cove_image::{Image, ImageError, ImageStore, Owner, Progress, Recipe, RegistryAuth, Source};
 use cove_model::SnapshotId;
-use cove_runner_api::{ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError};
+use cove_runner_api::{
+    ImageConfig, ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError,
+};
 
 use futures_util::future::BoxFuture;
 
@@ -81,6 +83,7 @@ impl Images {
             ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => cove_model::spec::DEFAULT_IMAGE.to_owned(),
             ImageSource::CodeInterpreter => cove_model::spec::INTERPRETER_IMAGE.to_owned(),
+            ImageSource::Scratch => cove_model::spec::SCRATCH_IMAGE.to_owned(),
             ImageSource::Local { name, .. } => name.clone(),
         };
         let (store, dirs) = (self.store.clone(), self.import_dirs.clone());
@@ -219,9 +222,12 @@ fn same(one: &ImageOwner, other: &ImageOwner) -> bool {
 fn is_everybodys(asked: &Asked) -> bool {
     matches!(
         asked,
-        Asked::Source(ImageSource::Debian | ImageSource::CodeInterpreter)
+        Asked::Source(ImageSource::Debian | ImageSource::CodeInterpreter | ImageSource::Scratch)
     )
 }
+
+/// Two blocks of zeros end a tar archive; this one begins with them.
+const EMPTY_TAR: &[u8] = &[0; 1024];
 
 async fn run(
     store: &ImageStore,
@@ -250,6 +256,10 @@ async fn run(
         ImageSource::Debian => store.bootstrap_debian(progress).await,
         ImageSource::CodeInterpreter => {
             store.bootstrap(&Recipe::code_interpreter(), progress).await
+        }
+        ImageSource::Scratch => {
+            let name = cove_model::spec::SCRATCH_IMAGE;
+            store.import_tar(name, EMPTY_TAR, progress).await
         }
         ImageSource::Local { name, path } => {
             if *owner != Owner::Operator {
@@ -374,5 +384,12 @@ pub fn view(image: &Image, in_use_by: u64) -> ImageView {
         }
         .into(),
         in_use_by,
+        config: ImageConfig {
+            env: image.config.env.clone(),
+            user: image.config.user.clone(),
+            workdir: image.config.workdir.clone(),
+            entrypoint: image.config.entrypoint.clone(),
+            cmd: image.config.cmd.clone(),
+        },
     }
 }

@@ -8,6 +8,7 @@ use cove_pool::PoolError;
 use cove_runner_api::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
 
+use crate::bounds::check_tasks;
 use crate::engine::{Engine, Inner};
 use crate::error::{from_isolation, from_pool, internal};
 use crate::inherited::room;
@@ -43,8 +44,8 @@ impl Inner {
         let new = patch.apply(&old).map_err(|error| RunnerError::Invalid {
             message: error.to_string(),
         })?;
-        self.check_pids(&new)?;
         let able = self.tier_of(&record)?.capabilities();
+        check_tasks(&able, &new).map_err(from_isolation)?;
         let possible = match sandbox.machine() {
             Some(_) => able.check_change(&old, &new),
             None => able.check(&new),

@@ -131,7 +131,7 @@ async fn grow(
     machine.grow_memory(&record.limits, to_mb).await?;
     if let Err(error) = sandbox.update(Durability::Written, |record| record.grown_mb = Some(to_mb))
     {
-        tracing::warn!(sandbox = %sandbox.id, %error, "growth was not written down");
+        tracing::warn!(sandbox = %sandbox.id, %error, "cannot record grown memory");
     }
     sandbox.emit(EventKind::MemoryGrown {
         from_mb: now_mb,

@@ -93,7 +93,7 @@ impl Engine {
                     "what engines that are gone left in the network stays"
                 );
             }
-            Err(error) => tracing::warn!(%error, "the network was not swept"),
+            Err(error) => tracing::warn!(%error, "cannot sweep the network"),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Inner {
                     }
                 });
                 if let Err(error) = kept {
-                    tracing::warn!(sandbox = %sandbox.id, %error, "a policy in force was not written down");
+                    tracing::warn!(sandbox = %sandbox.id, %error, "cannot record the network policy in force");
                 }
             }
         }

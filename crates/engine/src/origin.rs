@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cove_image::{Image, ImageHold};
+use cove_isolation::BootTurn;
 use cove_model::{SandboxSpec, SnapshotId};
 use cove_pool::DiskSource;
 use cove_runner_api::{FromSnapshot, RunnerError};
@@ -27,6 +28,8 @@ pub struct Starting {
     pub memory: Option<PathBuf>,
     /// The memory limit to begin with, when it had grown above the sandbox's own.
     pub grown_mb: Option<u64>,
+    /// To boot, if it was taken before.
+    pub turn: Option<BootTurn>,
 }
 
 impl Starting {
@@ -36,6 +39,7 @@ impl Starting {
             disk: DiskSource::Own,
             memory: None,
             grown_mb: None,
+            turn: None,
         }
     }
 }
@@ -58,6 +62,7 @@ impl Origin {
             disk: DiskSource::CopyOf(hold.snapshot.volume()),
             memory: self.memory.clone(),
             grown_mb: None,
+            turn: None,
         }
     }
 }

@@ -89,11 +89,7 @@ impl Inner {
     async fn pause(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<SandboxView, RunnerError> {
         sandbox.check(Step::Pause)?;
         let machine = running(sandbox, "pause")?;
-        if !self.tier_of(&sandbox.record())?.capabilities().memory {
-            return Err(RunnerError::Unsupported {
-                message: "memory cannot be captured on this host; `cove doctor` says why".into(),
-            });
-        }
+        self.check_memory(&sandbox.record())?;
         sandbox.advance(Step::Pause, None, Durability::Written, |_| {})?;
         let record = sandbox.record();
         let captured = self.capture(&record, machine.as_ref()).await;
@@ -216,10 +212,10 @@ impl Inner {
         match dropped {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = %sandbox.id, %error, "memory was not cleared away whole");
+                tracing::warn!(sandbox = %sandbox.id, %error, "cannot remove all saved memory");
             }
             Err(error) => {
-                tracing::warn!(sandbox = %sandbox.id, %error, "memory was not cleared away");
+                tracing::warn!(sandbox = %sandbox.id, %error, "cannot remove saved memory");
             }
         }
         self.correct_disk(sandbox, disk_bytes);

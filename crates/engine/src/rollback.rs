@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 1. a copy of the snapshot's volume is made ready        staging/rollback-sbx_…
+//!    and, if it is to run, a turn to boot is taken
 //! 2. what the sandbox is now is kept as a snapshot        snapshots/snap_… (kept)
 //! 3. the record says what is about to happen, flushed     state restoring
 //! 4. its processes end, the two volumes are exchanged
@@ -12,6 +13,7 @@
 
 use std::sync::Arc;
 
+use cove_isolation::BootTurn;
 use cove_model::lifecycle::Step;
 use cove_model::{EventKind, State};
 use cove_pool::DiskSource;
@@ -91,13 +93,18 @@ impl Inner {
         };
         let prepared = async {
             let draft = self.prepare(sandbox, &target.snapshot).await?;
+            // While the old machine runs: where no turn can be had it goes on.
+            let turn = match run {
+                true => self.boot_turn(&record).await?,
+                false => None,
+            };
             let kept = self.keep(sandbox, claim).await?;
             sandbox.advance(Step::Rollback, None, Durability::Flushed, |record| {
                 record.restoring = Some(restoring);
             })?;
-            Ok::<_, RunnerError>((draft, kept))
+            Ok::<_, RunnerError>((draft, turn, kept))
         };
-        let (draft, kept) = match prepared.await {
+        let (draft, turn, kept) = match prepared.await {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.go_on(sandbox, ran && record.state != State::Paused)
@@ -108,10 +115,13 @@ impl Inner {
         let wanted = Become {
             memory: request.memory,
             run,
+            // Kept for the undo, which must not wait for another.
+            turn: turn.clone(),
         };
         if let Err(error) = self.become_of(sandbox, &target, Some(draft), wanted).await {
-            return Err(self.undo(sandbox, &kept, ran, error).await);
+            return Err(self.undo(sandbox, &kept, (ran, turn), error).await);
         }
+        drop(turn);
         sandbox.emit(EventKind::RolledBack {
             to: request.to,
             kept: request.keep,
@@ -258,6 +268,7 @@ impl Inner {
                 true => self.memory_of(target, &sandbox.record().spec.isolation)?,
                 false => None,
             },
+            turn: wanted.turn,
             ..Starting::own()
         };
         let machine = self.boot(sandbox, &image, starting).await?;
@@ -271,7 +282,7 @@ impl Inner {
         self: &Arc<Self>,
         sandbox: &Arc<Sandbox>,
         kept: &Arc<Snapshot>,
-        ran: bool,
+        (ran, turn): (bool, Option<BootTurn>),
         error: RunnerError,
     ) -> RunnerError {
         tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed and is undone");
@@ -283,7 +294,11 @@ impl Inner {
             if ran {
                 self.ready_promise(sandbox, &record)?;
             }
-            let wanted = Become { memory, run: ran };
+            let wanted = Become {
+                memory,
+                run: ran,
+                turn,
+            };
             self.become_of(sandbox, &hold, None, wanted).await
         };
         if let Err(second) = undone.await {
@@ -307,6 +322,8 @@ impl Inner {
             let wanted = Become {
                 memory: memory && run,
                 run,
+                // Nobody else boots yet.
+                turn: None,
             };
             let to = hold.snapshot.record.id.clone();
             self.become_of(sandbox, &hold, None, wanted).await?;
@@ -329,7 +346,7 @@ impl Inner {
             record.memory = None;
         });
         if let Err(error) = stepped {
-            tracing::error!(sandbox = %sandbox.id, %error, "a failed rollback could not be recorded");
+            tracing::error!(sandbox = %sandbox.id, %error, "cannot record a failed rollback");
         }
     }
 
@@ -341,10 +358,12 @@ impl Inner {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Become {
     memory: bool,
     run: bool,
+    /// To boot it.
+    turn: Option<BootTurn>,
 }
 
 fn take_promise(sandbox: &Sandbox) -> Option<RunPromise> {

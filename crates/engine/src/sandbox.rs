@@ -189,7 +189,7 @@ impl Sandbox {
             if !is_fact(wanted) {
                 return Err(from_write("the sandbox's record", &error));
             }
-            tracing::error!(sandbox = %self.id, %error, "what happened to a sandbox could not be written down");
+            tracing::error!(sandbox = %self.id, %error, "cannot record an event of a sandbox");
         }
         let mut record = self.lock();
         // Told after it is written, so that whoever hears of it finds it on disk; and under the record's

@@ -1,11 +1,12 @@
 //! The host's key, the keys of organisations that it wraps, and the placeholders that sandboxes have of secrets.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cove_gateway::host::Termination;
 use cove_model::secret::{OrgKeys, OrgSecrets, SecretHost, placeholder};
-use cove_model::{OrgId, SandboxSpec};
+use cove_model::{OrgId, SandboxId, SandboxSpec};
 use cove_runner_api::{RunnerError, SecretUses};
 use cove_vault::{HostKeys, VaultError};
 use tokio::task::spawn_blocking;
@@ -103,6 +104,28 @@ impl Engine {
         Ok(())
     }
 
+    /// The values of exposed secrets in a sandbox, by name. Those that were removed since are left out.
+    pub(crate) async fn exposed_in(
+        &self,
+        id: &SandboxId,
+    ) -> Result<BTreeMap<String, String>, RunnerError> {
+        let record = self.inner.find(id)?.record();
+        let mut values = BTreeMap::new();
+        let Some(org) = org_of(record.owner.as_deref()) else {
+            return Ok(values);
+        };
+        let uid = self.inner.gateway_uid()?;
+        for grant in record.spec.secrets.iter().filter(|grant| grant.exposed) {
+            let terminators = &self.inner.terminators;
+            let told = terminators.reveal(&org, id, &grant.name, uid).await;
+            let told = told.map_err(|error| internal(format!("secrets: {}", chain(&error))))?;
+            if let Some(value) = told.and_then(|value| String::from_utf8(value.to_vec()).ok()) {
+                values.insert(grant.name.clone(), value);
+            }
+        }
+        Ok(values)
+    }
+
     pub(crate) async fn taken_secret_uses(&self) -> Result<SecretUses, RunnerError> {
         let terminators = &self.inner.terminators;
         let uses = match self.inner.gateway_uid() {
@@ -179,6 +202,8 @@ impl Inner {
             let secret = known.iter().find(|secret| secret.name == grant.name);
             let secret =
                 secret.ok_or_else(|| invalid(format!("there is no secret '{}'", grant.name)))?;
+            let fits = secret.binding.check_grant(grant);
+            fits.map_err(|error| invalid(error.to_string()))?;
             if let Some(host) = secret.binding.unreachable_in(&spec.network) {
                 return Err(invalid(format!(
                     "secret '{}' is bound to {host}, which the network policy does not list",

@@ -8,8 +8,9 @@ use cove_isolation::{
     Adopted, Isolation, IsolationError, MachineRecord, Needs, OpenTier, Placed, TierHost, Warm,
 };
 use cove_model::SandboxSpec;
-use cove_runner_api::Finding;
+use cove_runner_api::{Finding, TierReport};
 
+use crate::bounds;
 use crate::error::EngineError;
 
 /// What is quoted of a tier's name that came with an untrusted file.
@@ -56,11 +57,11 @@ impl Tiers {
 
     /// Refuses what the tier of a new sandbox cannot enforce; says which tier of this host can.
     pub fn check(&self, spec: &SandboxSpec) -> Result<(), IsolationError> {
-        let Err(error) = able(self.named(&spec.isolation)?.as_ref(), spec) else {
+        let Err(error) = self.able(self.named(&spec.isolation)?.as_ref(), spec) else {
             return Ok(());
         };
         let others = self.all.iter().map(|tier| tier.as_ref());
-        let others = others.filter(|tier| able(*tier, spec).is_ok());
+        let others = others.filter(|tier| self.able(*tier, spec).is_ok());
         let names: Vec<&str> = others.map(|tier| tier.name()).collect();
         Err(match error {
             IsolationError::Unsupported(message) if !names.is_empty() => {
@@ -71,6 +72,33 @@ impl Tiers {
             }
             error => error,
         })
+    }
+
+    fn able(&self, tier: &dyn Isolation, spec: &SandboxSpec) -> Result<(), IsolationError> {
+        able(tier, spec)?;
+        let captures = |tier: &dyn Isolation| tier.capabilities().memory;
+        // Where nothing on the host can pause, a sandbox that should be paused is frozen instead.
+        let refused = spec.lifecycle.pause_after_s.is_some()
+            && !captures(tier)
+            && self.all.iter().any(|tier| captures(tier.as_ref()));
+        match refused {
+            true => Err(IsolationError::Unsupported(format!(
+                "lifecycle.pause_after_s: the tier '{}' cannot pause",
+                tier.name()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// What each is called, whether it is installed, and what it can do. Tries nothing. One that is installed and
+    /// cannot be used counts: `auto` must not become a weaker one.
+    pub fn list(&self) -> Vec<TierReport> {
+        let report = |tier: &Arc<dyn Isolation>| TierReport {
+            name: tier.name().into(),
+            usable: tier.installed(),
+            capabilities: tier.capabilities().names(),
+        };
+        self.all.iter().map(report).collect()
     }
 
     /// CPUs that sandboxes may use.
@@ -109,6 +137,17 @@ impl Tiers {
         found
     }
 
+    /// The names of those that boot machines here.
+    pub async fn working(&self) -> Vec<&'static str> {
+        let mut working = Vec::new();
+        for tier in &self.all {
+            if tier.works().await.is_ok() {
+                working.push(tier.name());
+            }
+        }
+        working
+    }
+
     /// What all of them keep ready.
     pub fn warm(&self) -> Warm {
         let warm = self.all.iter().map(|tier| tier.warm());
@@ -120,15 +159,23 @@ impl Tiers {
 }
 
 fn able(tier: &dyn Isolation, spec: &SandboxSpec) -> Result<(), IsolationError> {
+    tier.available()?;
     let capabilities = tier.capabilities();
     if spec.no_new_privs && !capabilities.no_new_privs {
         let message = format!("the tier '{}' cannot enforce no_new_privs", tier.name());
         return Err(IsolationError::Unsupported(message));
     }
+    let refused = |what: &str| {
+        let message = format!("the tier '{}' cannot {what}", tier.name());
+        Err(IsolationError::Unsupported(message))
+    };
     if !spec.volumes.is_empty() && !capabilities.volumes {
-        let message = format!("the tier '{}' cannot mount volumes", tier.name());
-        return Err(IsolationError::Unsupported(message));
+        return refused("mount volumes");
     }
+    if spec.identity.is_some() && !capabilities.identity {
+        return refused("have an identity (the metadata endpoint)");
+    }
+    bounds::check_tasks(&capabilities, &spec.resources)?;
     capabilities.check(&spec.resources)
 }
 
@@ -171,8 +218,12 @@ mod tests {
                     io_write: Limit::Refused("writing cannot be limited".into()),
                 },
                 no_new_privs: self.1 > 2,
-                memory: false,
+                memory: self.1 > 2,
                 volumes: self.1 > 2,
+                identity: self.1 > 2,
+                memory_least_mb: 0,
+                task_cost: cove_isolation::TaskCost::PLAIN,
+                cpus_fixed: false,
             }
         }
 

@@ -33,7 +33,7 @@ const SERVED_OF_ONE_MAX: usize = 4;
 const MEMORY_MB: u64 = 128;
 const PIDS: u64 = 96;
 /// Of the tier that serves them.
-const TIER: &str = cove_model::spec::DEFAULT_ISOLATION;
+const TIER: &str = cove_model::DEFAULT_ISOLATION;
 /// An image without anything in it, in the data directory.
 const EMPTY: &str = "empty";
 
@@ -257,6 +257,7 @@ impl Inner {
         let boot = Boot {
             machine: MachineSpec {
                 id: machine_id,
+                owner: Some(record.owner.clone()),
                 hostname: "volume".into(),
                 limits,
                 no_new_privs: true,
@@ -268,6 +269,7 @@ impl Inner {
                 }],
             },
             root: Box::new(move || Ok(root)),
+            turn: None,
         };
         let machine = tier.boot(boot).await.map_err(from_isolation)?;
         Ok(Server {

@@ -32,7 +32,7 @@ impl Drop for Draft {
         if let Some(id) = self.id.take() {
             // What cannot be deleted now is deleted by the next sweep.
             if let Err(error) = offload::blocking(|| self.pool.delete(&id)) {
-                tracing::warn!(volume = %id, %error, "a draft stays until the next sweep");
+                tracing::warn!(volume = %id, %error, "cannot remove a draft; the next sweep retries");
             }
         }
     }

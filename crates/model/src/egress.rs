@@ -28,6 +28,7 @@ pub struct EgressBatch {
     pub lost: bool,
 }
 
+/// Whether an attempt was allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -36,6 +37,7 @@ pub enum EgressVerdict {
     Denied,
 }
 
+/// Protocol of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -24,6 +24,15 @@ macro_rules! codes {
                 match self { $(ErrorCode::$name => $status,)* }
             }
 
+            /// Its page of the documentation, in Markdown.
+            pub fn page(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$name => {
+                        include_str!(concat!("../../../docs/errors/", $text, ".md"))
+                    })*
+                }
+            }
+
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some(ErrorCode::$name),)* _ => None }
             }

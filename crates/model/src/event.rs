@@ -32,26 +32,40 @@ pub struct Restated {
     pub started_at: Option<OffsetDateTime>,
 }
 
+/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventKind {
     /// The lifecycle moved.
     State {
+        /// The new state.
         state: State,
+        /// Why, if it is not obvious.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// The kernel killed for memory.
     Oom {
+        /// Number of processes that were killed.
         kills: u64,
+        /// The limit in MiB.
         limit_mb: u64,
+        /// The most memory in use, in MiB.
         peak_mb: u64,
     },
     /// Elastic memory grew.
-    MemoryGrown { from_mb: u64, to_mb: u64 },
+    MemoryGrown {
+        /// The limit before, in MiB.
+        from_mb: u64,
+        /// The limit now, in MiB.
+        to_mb: u64,
+    },
     /// The host's disk is nearly full: until there is room again only `limit_mb` may be used.
-    DiskHeld { limit_mb: u64 },
+    DiskHeld {
+        /// The limit in MiB.
+        limit_mb: u64,
+    },
     /// There is room again, and the whole disk may be used.
     DiskReleased,
     /// Limits were changed by the owner.
@@ -62,16 +76,23 @@ pub enum EventKind {
     Adopted,
     /// A snapshot of it is on disk.
     Snapshotted {
+        /// Id of the snapshot.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         snapshot: SnapshotId,
+        /// It includes processes and memory.
         memory: bool,
     },
     /// Its memory could not be captured; it went on as it was.
-    CaptureFailed { reason: String },
+    CaptureFailed {
+        /// Why.
+        reason: String,
+    },
     /// It was put back to `to`; what it was before is kept as `kept`.
     RolledBack {
+        /// Id of the snapshot that it was rolled back to.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         to: SnapshotId,
+        /// Id of the snapshot of its state before.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         kept: SnapshotId,
     },

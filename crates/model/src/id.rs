@@ -105,6 +105,14 @@ id!(
     VolumeId, "vol"
 );
 id!(
+    /// One version of a template.
+    TemplateId, "tpl"
+);
+id!(
+    /// A build of a template.
+    BuildId, "bld"
+);
+id!(
     /// One image on a host.
     ImageId, "img"
 );

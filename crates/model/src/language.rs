@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+/// A language of the code interpreter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "CodeLanguage"))]

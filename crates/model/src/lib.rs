@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod build;
 pub mod clock;
 pub mod egress;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod event;
 pub mod host;
 pub mod id;
 pub mod identity;
+pub mod isolation;
 pub mod language;
 pub mod lifecycle;
 pub mod network;
@@ -21,21 +23,30 @@ pub mod scope;
 pub mod secret;
 pub mod snapshot;
 pub mod spec;
+pub mod template;
 pub mod volume;
 
 pub use backoff::Backoff;
+pub use build::BuildState;
 pub use clock::{BootTime, Steady};
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Restated};
 pub use host::{JobState, Level};
-pub use id::{HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId, VolumeId};
+pub use id::{
+    BuildId, HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId, TemplateId,
+    VolumeId,
+};
 pub use identity::{Grant, IdentitySpec};
+pub use isolation::{
+    AUTO_ISOLATION, DEFAULT_ISOLATION, ISOLATION_BY_STRENGTH, IsolationPolicy, TierRule,
+};
 pub use language::Language;
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};
 pub use rate::{RateLimit, TokenBucket};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
 pub use scope::Scope;
-pub use snapshot::SnapshotKind;
-pub use spec::{AutoSnapshot, IdlePolicy, SandboxSpec, SpecError};
+pub use snapshot::{ObjectCopy, SnapshotKind};
+pub use spec::{AutoSnapshot, IdlePolicy, Lease, SandboxSpec, SpecError};
+pub use template::{TemplateAt, TemplateRef};
 pub use volume::VolumeMount;

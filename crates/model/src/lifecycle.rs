@@ -26,6 +26,7 @@
 
 use serde::{Deserialize, Serialize};
 
+/// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "SandboxState"))]

@@ -9,6 +9,12 @@ use crate::id::{OrgId, SecretId};
 use crate::network::{EntryKind, Name, NetworkMode, NetworkPolicy};
 use crate::spec::{SpecError, check_absolute};
 
+mod known;
+mod usage;
+
+pub use known::known_key;
+pub use usage::{AwsKeys, CodeField, SecretUse, TotpAlgorithm, TotpSeed};
+
 pub use cove_limits::{
     SECRET_HOSTS_MAX, SECRET_NAME_MAX, SECRET_PLACE_MAX, SECRET_VALUE_MAX, SECRET_VALUE_MIN,
     SECRETS_PER_SANDBOX_MAX,
@@ -23,20 +29,6 @@ const HTTPS: u16 = 443;
 pub struct SecretHost {
     pub name: Name,
     pub port: u16,
-}
-
-/// The one way in which a secret is used. A placeholder anywhere else stays what it is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum SecretUse {
-    /// `Authorization: Bearer`.
-    Bearer,
-    /// `Authorization: Basic`: the whole user name or the whole password.
-    Basic,
-    /// In the header of this name, in lower case: all of it, or all after one word like `Token`.
-    Header(String),
-    /// In the query parameter of this name.
-    Query(String),
 }
 
 /// Where a secret may be used, and how.
@@ -55,12 +47,15 @@ pub struct SecretBinding {
 pub struct SecretGrant {
     /// The secret's name.
     pub name: String,
-    /// The variable that holds the placeholder.
+    /// The variable that holds the placeholder, or the value of an exposed secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// The file that holds the placeholder, an absolute path.
+    /// The file that holds the placeholder, or the value of an exposed secret: an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// The value itself is there, not a placeholder. The use of the secret must be `exposed`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exposed: bool,
 }
 
 /// The keys of one organisation, safe to store and to send: without a host key they open nothing.
@@ -107,6 +102,15 @@ pub struct OrgSecrets {
 
 impl SecretBinding {
     pub fn check(&self) -> Result<(), SpecError> {
+        if self.usage == SecretUse::Exposed {
+            return match self.hosts.is_empty() {
+                true => Ok(()),
+                false => Err(refused(
+                    "hosts",
+                    "an exposed secret is bound to no hosts: the sandbox has the value".into(),
+                )),
+            };
+        }
         if !(1..=SECRET_HOSTS_MAX).contains(&self.hosts.len()) {
             return Err(refused(
                 "hosts",
@@ -118,6 +122,18 @@ impl SecretBinding {
             Some(host) => Err(refused("hosts", format!("{host} is there twice"))),
             None => Ok(()),
         }
+    }
+
+    /// A value is inside only where both the secret and the sandbox say so.
+    pub fn check_grant(&self, grant: &SecretGrant) -> Result<(), SpecError> {
+        let problem = match (self.usage == SecretUse::Exposed, grant.exposed) {
+            (true, false) => "would be in the sandbox as it is; give it with exposed: true",
+            (false, true) => {
+                "is not for exposure; set it with the use exposed, or leave exposed out to give a placeholder"
+            }
+            _ => return Ok(()),
+        };
+        Err(refused("secrets", format!("'{}' {problem}", grant.name)))
     }
 
     /// The first host that the policy does not let a sandbox reach: a binding opens nothing. What presets hold
@@ -267,88 +283,6 @@ impl FromStr for SecretHost {
     }
 }
 
-impl fmt::Display for SecretUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bearer => f.write_str("bearer"),
-            Self::Basic => f.write_str("basic"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Query(name) => write!(f, "query:{name}"),
-        }
-    }
-}
-
-/// Headers that say where a request goes or how long it is, that belong to one connection, or that the terminator
-/// sets itself; a value there would change what the request is, or be lost.
-const RESERVED_HEADERS: [&str; 20] = [
-    "accept-encoding",
-    "authorization",
-    "connect-accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "expect",
-    "grpc-accept-encoding",
-    "host",
-    "http2-settings",
-    "if-range",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "range",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-impl FromStr for SecretUse {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        let named = |name: &str, word: fn(u8) -> bool| -> Result<String, SpecError> {
-            match (1..=SECRET_PLACE_MAX).contains(&name.len()) && name.bytes().all(word) {
-                true => Ok(name.to_owned()),
-                false => Err(refused(
-                    "use",
-                    format!(
-                        "a name has 1 to {SECRET_PLACE_MAX} letters, digits, dashes or underscores"
-                    ),
-                )),
-            }
-        };
-        match text.split_once(':') {
-            None if text == "bearer" => Ok(Self::Bearer),
-            None if text == "basic" => Ok(Self::Basic),
-            Some(("header", name)) => {
-                let name = named(name, |b| {
-                    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
-                })?;
-                let name = name.to_ascii_lowercase();
-                match RESERVED_HEADERS.contains(&name.as_str()) {
-                    true => Err(refused(
-                        "use",
-                        format!(
-                            "the header {name} cannot hold a secret; for Authorization use bearer or basic"
-                        ),
-                    )),
-                    false => Ok(Self::Header(name)),
-                }
-            }
-            Some(("query", name)) => {
-                let word =
-                    |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
-                named(name, word).map(Self::Query)
-            }
-            _ => Err(refused(
-                "use",
-                "must be bearer, basic, header:NAME or query:NAME".into(),
-            )),
-        }
-    }
-}
-
 macro_rules! text_form {
     ($name:ident) => {
         impl TryFrom<String> for $name {
@@ -401,7 +335,18 @@ mod tests {
 
     #[test]
     fn uses_are_written_as_text() {
-        for text in ["bearer", "basic", "header:x-api-key", "query:key"] {
+        for text in [
+            "bearer",
+            "basic",
+            "header:x-api-key",
+            "query:key",
+            "form:client_secret",
+            "totp:header:x-code",
+            "totp:query:otp",
+            "totp:form:code",
+            "sigv4:eu-central-1/s3",
+            "exposed",
+        ] {
             assert_eq!(text.parse::<SecretUse>().unwrap().to_string(), text);
         }
         for bad in [
@@ -417,7 +362,20 @@ mod tests {
             "header:keep-alive",
             "query:",
             "query:a&b",
-            "form:x",
+            "form:",
+            "form:a=b",
+            "totp",
+            "totp:bearer",
+            "totp:header:host",
+            "totp:totp:form:x",
+            "sigv4",
+            "sigv4:s3",
+            "sigv4:us-east-1/",
+            "sigv4:US-EAST-1/s3",
+            "sigv4:us-east-1/s3/x",
+            "sigv4:us-east-1/s3express",
+            "sigv4:*/s3",
+            "sigv4a:us-east-1/s3",
             "header:a\r\nb",
         ] {
             assert!(bad.parse::<SecretUse>().is_err(), "{bad:?} was accepted");

@@ -17,15 +17,18 @@ pub enum SnapshotKind {
     Rollback,
     /// It came in a file from somewhere else.
     Import,
+    /// A step of a template's build. It goes when neither the cache of builds nor a template has it.
+    Build,
 }
 
 impl SnapshotKind {
-    pub const ALL: [SnapshotKind; 5] = [
+    pub const ALL: [SnapshotKind; 6] = [
         Self::Manual,
         Self::Auto,
         Self::Fork,
         Self::Rollback,
         Self::Import,
+        Self::Build,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -35,6 +38,7 @@ impl SnapshotKind {
             Self::Fork => "fork",
             Self::Rollback => "rollback",
             Self::Import => "import",
+            Self::Build => "build",
         }
     }
 
@@ -44,6 +48,36 @@ impl SnapshotKind {
 
     /// Whether nobody asked for it by name, so that it may go without being asked.
     pub fn is_automatic(self) -> bool {
-        matches!(self, Self::Auto | Self::Fork | Self::Rollback)
+        matches!(self, Self::Auto | Self::Fork | Self::Rollback | Self::Build)
+    }
+}
+
+/// Whether object storage has a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectCopy {
+    /// It is on its host alone.
+    #[default]
+    None,
+    /// It is asked for and on its way.
+    Uploading,
+    /// All of it is there: the loss of its host does not lose it.
+    Stored,
+}
+
+impl ObjectCopy {
+    pub const ALL: [ObjectCopy; 3] = [Self::None, Self::Uploading, Self::Stored];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Uploading => "uploading",
+            Self::Stored => "stored",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|copy| copy.as_str() == text)
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Steady;
 use crate::identity::IdentitySpec;
+use crate::isolation::DEFAULT_ISOLATION;
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
 use crate::secret::{SecretGrant, check_grants};
@@ -12,16 +14,16 @@ use crate::volume::{VolumeMount, check_mounts};
 
 pub use cove_limits::{
     AUTO_SNAPSHOT_EVERY_MIN_S, AUTO_SNAPSHOTS_DEFAULT, AUTO_SNAPSHOTS_MAX, ENV_BYTES_MAX,
-    ENV_ENTRIES_MAX, IMAGE_REF_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_MAX, PATH_MAX, SECONDS_MAX,
-    USER_MAX,
+    ENV_ENTRIES_MAX, IMAGE_REF_MAX, LABEL_BYTES_MAX, LABELS_MAX, LEASE_DEFAULT_S,
+    LEASE_DELETE_AFTER_DEFAULT_S, LEASE_HOLDER_MAX, NAME_MAX, PATH_MAX, SECONDS_MAX, USER_MAX,
 };
 
-/// The isolation tier that runs when none is asked for.
-pub const DEFAULT_ISOLATION: &str = "container";
 /// The image that runs when none is asked for.
 pub const DEFAULT_IMAGE: &str = "debian";
 /// The built-in image for the code interpreter: the default one with numpy, pandas, matplotlib and Node.
 pub const INTERPRETER_IMAGE: &str = "code-interpreter";
+/// The built-in image without any file, which Dockerfiles know by this name.
+pub const SCRATCH_IMAGE: &str = "scratch";
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SpecError {
@@ -58,6 +60,9 @@ pub struct IdlePolicy {
     /// Snapshots taken without being asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_snapshot: Option<AutoSnapshot>,
+    /// Somebody who must say from time to time that the sandbox is still needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
 }
 
 impl Default for IdlePolicy {
@@ -70,7 +75,65 @@ impl Default for IdlePolicy {
             max_lifetime_s: None,
             auto_resume: true,
             auto_snapshot: None,
+            lease: None,
         }
+    }
+}
+
+/// A sandbox with a lease is put away when its holder does not renew it, and deleted later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// Whoever renews it must give the same.
+    pub holder: String,
+    /// Without a renewal for so long, the sandbox is paused, or stopped where it cannot be paused.
+    pub renew_within_s: u64,
+    /// It is deleted so long after that.
+    pub delete_after_s: u64,
+    /// When it was put away because nobody renewed; written by control only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lapsed: Option<Steady>,
+}
+
+impl Lease {
+    /// With the default times.
+    pub fn of(holder: impl Into<String>) -> Self {
+        Self {
+            holder: holder.into(),
+            renew_within_s: LEASE_DEFAULT_S,
+            delete_after_s: LEASE_DELETE_AFTER_DEFAULT_S,
+            lapsed: None,
+        }
+    }
+
+    pub fn check(&self) -> Result<(), SpecError> {
+        check_holder(&self.holder)?;
+        let times = [
+            ("lease.renew_within_s", self.renew_within_s),
+            ("lease.delete_after_s", self.delete_after_s),
+        ];
+        for (field, value) in times {
+            if value == 0 || value > SECONDS_MAX {
+                return Err(field_error(
+                    field,
+                    format!("must be between 1 and {SECONDS_MAX} seconds"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a holder of leases.
+pub fn check_holder(holder: &str) -> Result<(), SpecError> {
+    let is_good = (1..=LEASE_HOLDER_MAX).contains(&holder.len())
+        && holder.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_good {
+        true => Ok(()),
+        false => Err(field_error(
+            "lease.holder",
+            format!("must be 1 to {LEASE_HOLDER_MAX} visible ASCII characters"),
+        )),
     }
 }
 
@@ -213,6 +276,7 @@ impl IdlePolicy {
             }
             below = Some((field, value));
         }
+        self.lease.as_ref().map_or(Ok(()), Lease::check)?;
         self.auto_snapshot
             .as_ref()
             .map_or(Ok(()), AutoSnapshot::check)

@@ -6,11 +6,14 @@
 //! the unprivileged side speaks the guest protocol on it.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
 
 pub mod clock;
+pub mod snapshot_file;
 pub mod stream;
 pub mod types;
 pub mod wire;
@@ -70,8 +73,13 @@ pub trait RunnerApi: Send + Sync + 'static {
     /// Idempotent. What grew from it is not touched. `InUse` while it is being made.
     async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), RunnerError>;
     async fn rollback(&self, request: RollbackRequest) -> Result<RolledBack, RunnerError>;
-    /// One portable file, streamed. The other end is read-only.
-    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError>;
+    /// One portable file, streamed. The other end is read-only. `plain`: the file system is not compressed, for whoever
+    /// keeps what two files have in common once.
+    async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        plain: bool,
+    ) -> Result<GuestStream, RunnerError>;
     /// Takes in what [`RunnerApi::export_snapshot`] of any host wrote; `id` is the new snapshot's.
     async fn import_snapshot(
         &self,
@@ -124,6 +132,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     /// All secrets of an organisation as they are now. In force when this returns: connections that used others
     /// are being cut. A host forgets them when its runner ends.
     async fn set_secrets(&self, secrets: OrgSecrets) -> Result<(), RunnerError>;
+    /// The values of secrets that are exposed in a sandbox, by name. Secrets of any other use are never told.
+    async fn exposed_secrets(
+        &self,
+        id: &SandboxId,
+    ) -> Result<BTreeMap<String, String>, RunnerError>;
     /// What was used since the last time.
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError>;
 
@@ -132,6 +145,11 @@ pub trait RunnerApi: Send + Sync + 'static {
     async fn identity(&self) -> Result<HostIdentity, RunnerError>;
     /// Whether the host can take work at all, cheaply; refused with the reason.
     async fn check(&self) -> Result<(), RunnerError>;
+    /// The isolation tiers of this host: `usable` where what a tier needs is installed. Cheap: nothing is tried.
+    async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError>;
+    /// What the host may promise and has promised. Cheap: it is asked again and again.
+    async fn inventory(&self) -> Result<HostInventory, RunnerError>;
+    /// Everything `cove doctor` tells. May boot machines to find out what works.
     async fn host(&self) -> Result<HostReport, RunnerError>;
 }
 

@@ -237,6 +237,25 @@ pub struct ImageView {
     /// `registry`, `bootstrap` or `import`.
     pub source: String,
     pub in_use_by: u64,
+    /// Empty from a host of an earlier version.
+    #[serde(default, skip_serializing_if = "ImageConfig::is_empty")]
+    pub config: ImageConfig,
+}
+
+/// How an image wants its processes started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageConfig {
+    pub env: Vec<(String, String)>,
+    pub user: Option<String>,
+    pub workdir: Option<String>,
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+}
+
+impl ImageConfig {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -252,6 +271,8 @@ pub enum ImageSource {
     Debian,
     /// Bootstrap the code interpreter's image.
     CodeInterpreter,
+    /// An image without any file.
+    Scratch,
     /// A directory or tarball on the runner's own machine (operators only).
     Local { name: String, path: String },
 }
@@ -290,6 +311,24 @@ pub struct HostIdentity {
     pub host: HostId,
 }
 
+/// What a host may promise and has promised.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInventory {
+    /// In all, overcommitment included.
+    pub cpu_milli: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    pub promised_cpu_milli: u64,
+    pub promised_memory_bytes: u64,
+    pub promised_disk_bytes: u64,
+    pub sandboxes: u64,
+    pub running: u64,
+    /// As in a list of tiers.
+    pub tiers: Vec<TierReport>,
+    /// Ids and names of the images that are there.
+    pub images: Vec<String>,
+}
+
 /// What the host has, has promised and lacks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostReport {
@@ -309,9 +348,10 @@ pub struct HostReport {
     pub findings: Vec<Finding>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierReport {
     pub name: String,
+    /// In a report of the host: machines boot. In a list of tiers: what the tier needs is installed.
     pub usable: bool,
     pub capabilities: Vec<String>,
 }

@@ -26,7 +26,7 @@ pub mod needs;
 mod recorded;
 mod server;
 
-pub use client::Client;
+pub use client::{Client, Dial};
 pub use frame::{FRAME_MAX, LIST_BYTES_MAX};
 pub use needs::SIDE;
 pub use server::{CALLS_MAX, LISTS_MAX, bind, serve, serve_as};
@@ -103,6 +103,8 @@ enum Request {
     },
     ExportSnapshot {
         id: SnapshotId,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        plain: bool,
     },
     /// The file comes as a descriptor with this frame.
     ImportSnapshot {
@@ -154,9 +156,14 @@ enum Request {
     SetSecrets {
         secrets: OrgSecrets,
     },
+    ExposedSecrets {
+        id: SandboxId,
+    },
     SecretUses,
     Identity,
     Check,
+    Tiers,
+    Inventory,
     Host,
 }
 
@@ -205,8 +212,11 @@ impl Request {
             | Self::ImageJob { .. }
             | Self::MakeSecretKeys { .. }
             | Self::RewrapSecretKeys { .. }
+            | Self::ExposedSecrets { .. }
             | Self::Identity
             | Self::Check
+            | Self::Tiers
+            | Self::Inventory
             | Self::Host => false,
         }
     }

@@ -69,6 +69,11 @@ pub fn page<T>(
     let limit = limit(request) as usize;
     let more = items.len() > limit;
     items.truncate(limit);
+    ended(items, more, place)
+}
+
+/// A page of these, and where the next one starts if there is more.
+pub fn ended<T>(items: Vec<T>, more: bool, place: impl Fn(&T) -> Position) -> Page<T> {
     let next_cursor = items
         .last()
         .filter(|_| more)

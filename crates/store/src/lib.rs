@@ -11,13 +11,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
-use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, VolumeId};
+use cove_model::{
+    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, TemplateId, VolumeId,
+};
 use time::OffsetDateTime;
 
 mod chain;
 mod cursor;
 mod migrate;
 mod newest;
+mod objects;
 mod ops;
 mod postgres;
 mod schema;
@@ -28,7 +31,16 @@ pub mod types;
 
 pub use chain::{AUDIT_GENESIS, AuditHead, ChainBreak, ChainCheck, audit_hash};
 pub use cove_limits::{PAGE_DEFAULT, PAGE_MAX};
+pub use objects::ObjectTables;
 pub use types::*;
+
+fn kept(template: &str, others: u64) -> String {
+    match others {
+        0 => format!("the template {template} begins from the snapshot"),
+        1 => format!("the template {template} and one other begin from the snapshot"),
+        _ => format!("the template {template} and {others} others begin from the snapshot"),
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -53,6 +65,10 @@ pub enum StoreError {
     LastAdminKey,
     #[error("there are too many {what} already")]
     TooMany { what: &'static str },
+    #[error("{}", kept(template, *others))]
+    Kept { template: String, others: u64 },
+    #[error("the template has {versions} versions")]
+    SeveralVersions { versions: u64 },
     #[error("the cursor was not made by this list")]
     BadCursor,
     #[error("the database is at version {found}, this program knows up to {known}")]
@@ -73,12 +89,14 @@ pub enum StoreError {
     /// Rows from before there were hosts can only be given to the one host there was.
     #[error("the database does not say which host its sandboxes are on, and there are several")]
     NoHost,
+    #[error("the node was removed from the fleet meanwhile")]
+    NodeRemoved,
     #[error("a stored {what} cannot be read back")]
     Corrupt { what: &'static str },
 }
 
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: ObjectTables {
     /// Whether the database answers and takes writes. Every method here ends within a few seconds; one
     /// that finds the database down answers `Unavailable` or `ReadOnly` at once.
     async fn check(&self) -> Result<(), StoreError>;
@@ -92,6 +110,42 @@ pub trait Store: Send + Sync + 'static {
     /// from before there were hosts are given to the only one.
     async fn register_hosts(&self, hosts: &[HostId], at: OffsetDateTime) -> Result<(), StoreError>;
     async fn hosts(&self) -> Result<Vec<HostId>, StoreError>;
+
+    /// `None` before the first join token was made.
+    async fn fleet(&self) -> Result<Option<FleetRecord>, StoreError>;
+    /// Makes this the fleet, unless there is one; answers the one there is.
+    async fn keep_fleet(&self, fleet: &FleetRecord) -> Result<FleetRecord, StoreError>;
+    /// All that joined and were not removed, by name.
+    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError>;
+    async fn create_join_token(
+        &self,
+        token: &JoinTokenRecord,
+        now: OffsetDateTime,
+    ) -> Result<(), StoreError>;
+    async fn join_token(&self, id: &str) -> Result<Option<JoinTokenRecord>, StoreError>;
+    /// Uses the token up and adds the node, or neither.
+    async fn join_node(
+        &self,
+        token: &str,
+        node: &NodeRecord,
+        now: OffsetDateTime,
+    ) -> Result<Joined, StoreError>;
+    async fn cordon_node(&self, host: &HostId, cordoned: bool) -> Result<(), StoreError>;
+    async fn renew_node(&self, host: &HostId, expires: OffsetDateTime) -> Result<(), StoreError>;
+    /// Nothing happens while it has something: what, and how many, is answered then.
+    async fn remove_node(
+        &self,
+        host: &HostId,
+        at: OffsetDateTime,
+    ) -> Result<Option<(&'static str, u64)>, StoreError>;
+    /// Moves a sandbox that is still being made to another host. `Stale` when it is not there any more. Like everything
+    /// that makes a row for a host, `NodeRemoved` for a node that was removed.
+    async fn place_sandbox(
+        &self,
+        id: &SandboxId,
+        from: &HostId,
+        to: &HostId,
+    ) -> Result<(), StoreError>;
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError>;
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
@@ -173,6 +227,12 @@ pub trait Store: Send + Sync + 'static {
         host: &HostId,
         limit: u32,
     ) -> Result<Vec<SandboxRecord>, StoreError>;
+    /// Whether a create with this key was made before, and of what; `None` if the key is free.
+    async fn claimed_sandbox(
+        &self,
+        org: &OrgId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Created>, StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 
@@ -203,6 +263,7 @@ pub trait Store: Send + Sync + 'static {
         host: &HostId,
         page: &PageRequest,
     ) -> Result<Page<SnapshotRecord>, StoreError>;
+    /// Marking it for its end is refused with [`StoreError::Kept`] while a template begins from it.
     async fn change_snapshot(
         &self,
         id: &SnapshotId,
@@ -253,6 +314,52 @@ pub trait Store: Send + Sync + 'static {
     async fn forget_volume(&self, id: &VolumeId) -> Result<(), StoreError>;
     async fn volume_users(&self, id: &VolumeId) -> Result<Vec<VolumeUser>, StoreError>;
     async fn apply_volume_samples(&self, samples: &[VolumeSample]) -> Result<(), StoreError>;
+
+    /// Numbers it, points its tags at it and pins its snapshot, or does none of it.
+    async fn create_template(
+        &self,
+        new: &NewTemplate,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<TemplateCreated, StoreError>;
+    async fn template(
+        &self,
+        org: &OrgId,
+        which: &TemplateKey,
+    ) -> Result<Option<TemplateRecord>, StoreError>;
+    /// Versions, newest first; of one name, or of all.
+    async fn templates(
+        &self,
+        org: &OrgId,
+        name: Option<&str>,
+        page: &PageRequest,
+    ) -> Result<Page<TemplateRecord>, StoreError>;
+    async fn tag_template(
+        &self,
+        org: &OrgId,
+        id: &TemplateId,
+        tag: &str,
+    ) -> Result<TemplateRecord, StoreError>;
+    /// With a version, only if the tag points at that.
+    async fn untag_template(
+        &self,
+        org: &OrgId,
+        name: &str,
+        tag: &str,
+        version: Option<u64>,
+    ) -> Result<(), StoreError>;
+    /// What there is of a name, with so many of its tags.
+    async fn template_hint(
+        &self,
+        org: &OrgId,
+        name: &str,
+        tags: u32,
+    ) -> Result<Option<TemplateHint>, StoreError>;
+    /// What was there, and the snapshots that are free of them.
+    async fn delete_templates(
+        &self,
+        org: &OrgId,
+        which: &TemplatesDoomed,
+    ) -> Result<Vec<(TemplateId, SnapshotId)>, StoreError>;
 
     async fn apply_samples(&self, samples: &[UsageSample]) -> Result<(), StoreError>;
     /// The same for the disk of snapshots. It counts for the organisation, not for any sandbox.
@@ -368,6 +475,37 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<ImageJobRecord>, StoreError>;
     /// Those whose end was never written, newest first.
     async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError>;
+
+    /// Adds a build, or writes how far it is; what is over does not change. Of those of the organisation that are
+    /// over, the newest `keep` stay.
+    async fn put_build(&self, build: &BuildRecord, keep: u32) -> Result<(), StoreError>;
+    async fn build(&self, org: &OrgId, id: &BuildId) -> Result<Option<BuildRecord>, StoreError>;
+    /// Newest first.
+    async fn builds(&self, org: &OrgId, most: u32) -> Result<Vec<BuildRecord>, StoreError>;
+    /// Those whose end was never written.
+    async fn unfinished_builds(&self) -> Result<Vec<BuildRecord>, StoreError>;
+    /// The snapshot of a state that an earlier build of the organisation made, if it is still there.
+    async fn cached_step(&self, org: &OrgId, key: &str) -> Result<Option<SnapshotId>, StoreError>;
+    /// Keeps the state after a step. Beyond `most`, those of the organisation used longest ago are forgotten.
+    async fn keep_step(
+        &self,
+        org: &OrgId,
+        key: &str,
+        snapshot: &SnapshotId,
+        at: OffsetDateTime,
+        most: u32,
+    ) -> Result<(), StoreError>;
+    /// A build has used these states.
+    async fn touch_steps(
+        &self,
+        org: &OrgId,
+        keys: &[String],
+        at: OffsetDateTime,
+    ) -> Result<(), StoreError>;
+    /// Forgets all states of an organisation; answers how many.
+    async fn clear_steps(&self, org: &OrgId) -> Result<u64, StoreError>;
+    /// Whether the cache of builds has this snapshot.
+    async fn is_cached(&self, snapshot: &SnapshotId) -> Result<bool, StoreError>;
 
     /// Adds it, or opens to everybody what was shared by links before; as it is then.
     async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError>;

@@ -1,9 +1,14 @@
 //! Lists page by page, the newest first, of tables with `id` and `created_at`. A list says what it is of
 //! and what it leaves out; the order, the place and the page are the same for all.
 
+use cove_limits::PAGE_BYTES_MAX;
+
 use crate::cursor::{self, Position};
 use crate::sql::{Row, Tx, Value};
 use crate::{Page, PageRequest, StoreError};
+
+/// Rows that are asked for at once, so that a page's bytes are counted before it is all in memory.
+const ROWS_AT_ONCE: i64 = 128;
 
 pub struct Newest<'a> {
     page: &'a PageRequest,
@@ -51,15 +56,36 @@ impl<'a> Newest<'a> {
         }
     }
 
+    /// Ends the page early once it has [`PAGE_BYTES_MAX`].
     pub async fn read<T: Tx, R>(
-        self,
+        mut self,
         tx: &mut T,
         record: fn(&Row) -> Result<R, StoreError>,
         place: fn(&R) -> Position,
     ) -> Result<Page<R>, StoreError> {
         let sql = self.sql + " ORDER BY created_at DESC, id DESC LIMIT ?3";
-        let rows = tx.query(&sql, &self.values).await?;
-        let found = rows.iter().map(record).collect::<Result<_, _>>()?;
-        Ok(cursor::page(found, self.page, place))
+        let mut wanted = cursor::rows_wanted(self.page);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        loop {
+            let asked = wanted.min(ROWS_AT_ONCE);
+            self.values[2] = asked.into();
+            let rows = tx.query(&sql, &self.values).await?;
+            for row in &rows {
+                if bytes >= PAGE_BYTES_MAX {
+                    return Ok(cursor::ended(found, true, place));
+                }
+                bytes += row.bytes();
+                found.push(record(row)?);
+            }
+            wanted -= asked;
+            let last = found.last().map(place);
+            match last {
+                Some(last) if wanted > 0 && rows.len() as i64 == asked => {
+                    self.values[0] = last.number.into();
+                    self.values[1] = last.id.into();
+                }
+                _ => return Ok(cursor::page(found, self.page, place)),
+            }
+        }
     }
 }

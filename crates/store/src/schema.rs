@@ -18,7 +18,19 @@ pub const MIGRATIONS: &[&[&str]] = &[
     HOSTS,
     SECRETS,
     VOLUMES,
+    TEMPLATES,
+    LEASES,
+    BOUND_KEYS,
+    BUILDS,
+    FLEET,
+    OBJECTS,
 ];
+
+/// Specs in rows may have a lease, which earlier programs refuse to read: they are told by the version.
+const LEASES: &[&str] = &[];
+
+/// Keys that are good for one sandbox only.
+const BOUND_KEYS: &[&str] = &["ALTER TABLE api_keys ADD COLUMN sandbox TEXT"];
 
 /// Fetches of images, so that whoever follows one learns its end also from another process.
 const IMAGE_JOBS: &[&str] = &[
@@ -175,6 +187,79 @@ const VOLUMES: &[&str] = &[
     "CREATE TABLE sandbox_volumes (
         sandbox TEXT NOT NULL, volume TEXT NOT NULL, PRIMARY KEY (sandbox, volume))",
     "CREATE INDEX sandbox_volumes_by_volume ON sandbox_volumes (volume)",
+];
+
+/// Named starting points of sandboxes: versions, the tags that point at them, and the last number of each name.
+const TEMPLATES: &[&str] = &[
+    "CREATE TABLE templates (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), name TEXT NOT NULL,
+        version BIGINT NOT NULL, snapshot TEXT NOT NULL, memory BIGINT NOT NULL, spec TEXT NOT NULL,
+        created_at BIGINT NOT NULL)",
+    "CREATE UNIQUE INDEX templates_by_version ON templates (org, name, version)",
+    "CREATE INDEX templates_by_age ON templates (org, created_at, id)",
+    "CREATE INDEX templates_by_snapshot ON templates (snapshot)",
+    "CREATE TABLE template_names (
+        org TEXT NOT NULL, name TEXT NOT NULL, last_version BIGINT NOT NULL, PRIMARY KEY (org, name))",
+    "CREATE TABLE template_tags (
+        org TEXT NOT NULL, name TEXT NOT NULL, tag TEXT NOT NULL, version BIGINT NOT NULL,
+        PRIMARY KEY (org, name, tag))",
+];
+
+/// Builds of templates, the states after their steps, and what an image that was built says of itself.
+const BUILDS: &[&str] = &[
+    "CREATE TABLE builds (
+        id TEXT PRIMARY KEY, org TEXT NOT NULL REFERENCES organisations(id), name TEXT NOT NULL,
+        state TEXT NOT NULL, error TEXT, template TEXT, steps BIGINT NOT NULL, cached BIGINT NOT NULL,
+        created_at BIGINT NOT NULL, finished_at BIGINT)",
+    "CREATE INDEX builds_by_age ON builds (org, created_at, id)",
+    "CREATE INDEX builds_under_way ON builds (created_at) WHERE finished_at IS NULL",
+    "CREATE TABLE build_cache (
+        org TEXT NOT NULL, key TEXT NOT NULL, snapshot TEXT NOT NULL, used_at BIGINT NOT NULL,
+        PRIMARY KEY (org, key))",
+    "CREATE INDEX build_cache_by_snapshot ON build_cache (snapshot)",
+    "CREATE INDEX build_cache_by_use ON build_cache (org, used_at)",
+    "ALTER TABLE templates ADD COLUMN config TEXT",
+];
+
+/// The fleet: its certificate authority, whose key is wrapped by a key that is not in the database; the hosts that
+/// joined; tokens by which others may join.
+const FLEET: &[&str] = &[
+    "CREATE TABLE fleet (
+        one BIGINT PRIMARY KEY, id TEXT NOT NULL, authority TEXT NOT NULL, wrapped TEXT NOT NULL)",
+    "CREATE TABLE nodes (
+        host TEXT PRIMARY KEY, name TEXT NOT NULL, address TEXT NOT NULL, public_key TEXT NOT NULL,
+        cordoned BIGINT NOT NULL, joined_at BIGINT NOT NULL, expires_at BIGINT NOT NULL,
+        removed_at BIGINT)",
+    "CREATE UNIQUE INDEX nodes_by_name ON nodes (name) WHERE removed_at IS NULL",
+    "CREATE TABLE join_tokens (
+        id TEXT PRIMARY KEY, wrapped TEXT NOT NULL, created_at BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL, host TEXT, public_key TEXT)",
+];
+
+/// What object storage has: snapshots, the chunks they are made of, who uses which, and what is to be deleted there.
+const OBJECTS: &[&str] = &[
+    "ALTER TABLE snapshots ADD COLUMN object_copy TEXT NOT NULL DEFAULT 'none'",
+    "ALTER TABLE snapshots ADD COLUMN on_host BIGINT NOT NULL DEFAULT 1",
+    "CREATE INDEX snapshots_uploading ON snapshots (created_at, id)
+        WHERE object_copy = 'uploading' AND deleted_at IS NULL",
+    "CREATE INDEX snapshots_evictable ON snapshots (created_at, id)
+        WHERE object_copy = 'stored' AND on_host = 1 AND deleted_at IS NULL",
+    "CREATE TABLE object_orgs (
+        org TEXT PRIMARY KEY REFERENCES organisations(id), wrapped_key TEXT NOT NULL,
+        stored_bytes BIGINT NOT NULL)",
+    "CREATE TABLE objects (
+        snapshot TEXT PRIMARY KEY, org TEXT NOT NULL, token TEXT NOT NULL, manifest TEXT,
+        manifest_bytes BIGINT NOT NULL DEFAULT 0, bytes BIGINT NOT NULL, sent_bytes BIGINT NOT NULL,
+        stored_at BIGINT)",
+    "CREATE TABLE object_chunks (
+        org TEXT NOT NULL, digest TEXT NOT NULL, suffix TEXT NOT NULL, stored BIGINT NOT NULL,
+        bytes BIGINT NOT NULL, PRIMARY KEY (org, digest))",
+    "CREATE TABLE object_uses (
+        snapshot TEXT NOT NULL, digest TEXT NOT NULL, org TEXT NOT NULL,
+        PRIMARY KEY (snapshot, digest))",
+    "CREATE INDEX object_uses_by_chunk ON object_uses (org, digest)",
+    "CREATE TABLE object_condemned (name TEXT PRIMARY KEY, at BIGINT NOT NULL)",
+    "CREATE INDEX object_condemned_by_age ON object_condemned (at, name)",
 ];
 
 const FIRST: &[&str] = &[

@@ -76,6 +76,15 @@ pub trait Backend: Send + Sync + 'static {
 pub struct Row(pub Vec<Value>);
 
 impl Row {
+    /// What its texts take.
+    pub fn bytes(&self) -> usize {
+        let texts = self.0.iter().map(|value| match value {
+            Value::Text(text) => text.len(),
+            Value::Int(_) | Value::Null => 0,
+        });
+        texts.sum()
+    }
+
     pub fn int(&self, index: usize) -> Result<i64, StoreError> {
         match self.0.get(index) {
             Some(Value::Int(value)) => Ok(*value),
@@ -226,6 +235,8 @@ id_values!(
     cove_model::SecretId,
     cove_model::SnapshotId,
     cove_model::ImageId,
+    cove_model::TemplateId,
+    cove_model::BuildId,
     cove_model::VolumeId
 );
 

@@ -4,22 +4,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
-use cove_model::{HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, VolumeId};
+use cove_model::{
+    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, TemplateId, VolumeId,
+};
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, events, hosts, image_jobs, images, keys, organisations, sandboxes, secrets, shares,
-    snapshots, ssh_keys, steady, sweep, usage, volumes,
+    audit, builds, events, hosts, image_jobs, images, keys, nodes, organisations, sandboxes,
+    secrets, shares, snapshots, ssh_keys, steady, sweep, templates, usage, volumes,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
-    AuditHead, AuditJournal, AuditRecord, BootReading, Created, HostPosition, IdempotencyKey,
-    ImageGrant, ImageJobRecord, JournalEntry, Key, Moment, NewEvent, Operations, Organisation,
-    Page, PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter,
-    SandboxRecord, SandboxRef, SandboxUsage, SecretRecord, SecretUsage, SnapshotChange,
-    SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample, SshKey,
-    SteadyAxis, Store, StoreError, StoredEvent, Usage, UsageSample, VolumeCreated, VolumeDoomed,
-    VolumeRecord, VolumeRef, VolumeSample, VolumeUser,
+    AuditHead, AuditJournal, AuditRecord, BootReading, BuildRecord, Created, FleetRecord,
+    HostPosition, IdempotencyKey, ImageGrant, ImageJobRecord, JoinTokenRecord, Joined,
+    JournalEntry, Key, Moment, NewEvent, NewTemplate, NodeRecord, Operations, Organisation, Page,
+    PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
+    SandboxRef, SandboxUsage, SecretRecord, SecretUsage, SnapshotChange, SnapshotCreated,
+    SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store,
+    StoreError, StoredEvent, TemplateCreated, TemplateHint, TemplateKey, TemplateRecord,
+    TemplatesDoomed, Usage, UsageSample, VolumeCreated, VolumeDoomed, VolumeRecord, VolumeRef,
+    VolumeSample, VolumeUser,
 };
 
 pub struct SqlStore<B> {
@@ -37,7 +41,7 @@ impl<B: Backend> SqlStore<B> {
         }
     }
 
-    async fn read<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+    pub(crate) async fn read<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
         self.reads.fetch_add(1, Relaxed);
         self.backend.read(op).await
     }
@@ -47,12 +51,12 @@ impl<B: Backend> SqlStore<B> {
         self.backend.write(op, durability).await
     }
 
-    async fn flushed<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+    pub(crate) async fn flushed<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
         self.write(op, Durability::Flushed).await
     }
 
     /// For what nobody is promised, or only together with something that is flushed after it.
-    async fn written<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
+    pub(crate) async fn written<O: Op>(&self, op: O) -> Result<O::Out, StoreError> {
         self.write(op, Durability::Written).await
     }
 }
@@ -81,6 +85,71 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn hosts(&self) -> Result<Vec<HostId>, StoreError> {
         self.read(hosts::All).await
+    }
+
+    async fn fleet(&self) -> Result<Option<FleetRecord>, StoreError> {
+        self.read(nodes::Fleet).await
+    }
+
+    async fn keep_fleet(&self, fleet: &FleetRecord) -> Result<FleetRecord, StoreError> {
+        self.flushed(nodes::KeepFleet(fleet.clone())).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        self.read(nodes::All).await
+    }
+
+    async fn create_join_token(
+        &self,
+        token: &JoinTokenRecord,
+        now: OffsetDateTime,
+    ) -> Result<(), StoreError> {
+        let token = token.clone();
+        self.flushed(nodes::CreateToken { token, now }).await
+    }
+
+    async fn join_token(&self, id: &str) -> Result<Option<JoinTokenRecord>, StoreError> {
+        self.read(nodes::Token(id.to_owned())).await
+    }
+
+    async fn join_node(
+        &self,
+        token: &str,
+        node: &NodeRecord,
+        now: OffsetDateTime,
+    ) -> Result<Joined, StoreError> {
+        let (token, node) = (token.to_owned(), node.clone());
+        self.flushed(nodes::Join { token, node, now }).await
+    }
+
+    async fn cordon_node(&self, host: &HostId, cordoned: bool) -> Result<(), StoreError> {
+        self.flushed(nodes::Cordon(host.clone(), cordoned)).await
+    }
+
+    async fn renew_node(&self, host: &HostId, expires: OffsetDateTime) -> Result<(), StoreError> {
+        self.written(nodes::Renewed(host.clone(), expires)).await
+    }
+
+    async fn remove_node(
+        &self,
+        host: &HostId,
+        at: OffsetDateTime,
+    ) -> Result<Option<(&'static str, u64)>, StoreError> {
+        self.flushed(nodes::Remove(host.clone(), at)).await
+    }
+
+    async fn place_sandbox(
+        &self,
+        id: &SandboxId,
+        from: &HostId,
+        to: &HostId,
+    ) -> Result<(), StoreError> {
+        let place = nodes::Place {
+            sandbox: id.clone(),
+            from: from.clone(),
+            to: to.clone(),
+        };
+        self.written(place).await
     }
 
     async fn create_organisation(&self, org: &Organisation) -> Result<(), StoreError> {
@@ -239,6 +308,15 @@ impl<B: Backend> Store for SqlStore<B> {
         limit: u32,
     ) -> Result<Vec<SandboxRecord>, StoreError> {
         self.read(sandboxes::Buried(host.clone(), limit)).await
+    }
+
+    async fn claimed_sandbox(
+        &self,
+        org: &OrgId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Created>, StoreError> {
+        let claimed = sandboxes::ClaimedBefore(org.clone(), key.clone());
+        self.read(claimed).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {
@@ -406,6 +484,92 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn volume_users(&self, id: &VolumeId) -> Result<Vec<VolumeUser>, StoreError> {
         self.read(volumes::Users(id.clone())).await
+    }
+
+    async fn create_template(
+        &self,
+        new: &NewTemplate,
+        idempotency: Option<&IdempotencyKey>,
+    ) -> Result<TemplateCreated, StoreError> {
+        let create = templates::Create {
+            new: new.clone(),
+            idempotency: idempotency.cloned(),
+        };
+        self.flushed(create).await
+    }
+
+    async fn template(
+        &self,
+        org: &OrgId,
+        which: &TemplateKey,
+    ) -> Result<Option<TemplateRecord>, StoreError> {
+        self.read(templates::Get(org.clone(), which.clone())).await
+    }
+
+    async fn templates(
+        &self,
+        org: &OrgId,
+        name: Option<&str>,
+        page: &PageRequest,
+    ) -> Result<Page<TemplateRecord>, StoreError> {
+        let list = templates::List {
+            org: org.clone(),
+            name: name.map(Into::into),
+            page: page.clone(),
+        };
+        self.read(list).await
+    }
+
+    async fn tag_template(
+        &self,
+        org: &OrgId,
+        id: &TemplateId,
+        tag: &str,
+    ) -> Result<TemplateRecord, StoreError> {
+        let tag = templates::Tag {
+            org: org.clone(),
+            id: id.clone(),
+            tag: tag.into(),
+        };
+        self.flushed(tag).await
+    }
+
+    async fn untag_template(
+        &self,
+        org: &OrgId,
+        name: &str,
+        tag: &str,
+        version: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let untag = templates::Untag {
+            org: org.clone(),
+            name: name.into(),
+            tag: tag.into(),
+            version,
+        };
+        self.flushed(untag).await
+    }
+
+    async fn template_hint(
+        &self,
+        org: &OrgId,
+        name: &str,
+        tags: u32,
+    ) -> Result<Option<TemplateHint>, StoreError> {
+        let hint = templates::Hint(org.clone(), name.into(), tags.into());
+        self.read(hint).await
+    }
+
+    async fn delete_templates(
+        &self,
+        org: &OrgId,
+        which: &TemplatesDoomed,
+    ) -> Result<Vec<(TemplateId, SnapshotId)>, StoreError> {
+        let delete = templates::Delete {
+            org: org.clone(),
+            which: which.clone(),
+        };
+        self.flushed(delete).await
     }
 
     async fn apply_volume_samples(&self, samples: &[VolumeSample]) -> Result<(), StoreError> {
@@ -617,6 +781,63 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn unfinished_image_jobs(&self) -> Result<Vec<ImageJobRecord>, StoreError> {
         self.read(image_jobs::Unfinished).await
+    }
+
+    async fn put_build(&self, build: &BuildRecord, keep: u32) -> Result<(), StoreError> {
+        let build = build.clone();
+        self.flushed(builds::Put { build, keep }).await
+    }
+
+    async fn build(&self, org: &OrgId, id: &BuildId) -> Result<Option<BuildRecord>, StoreError> {
+        self.read(builds::Get(org.clone(), id.clone())).await
+    }
+
+    async fn builds(&self, org: &OrgId, most: u32) -> Result<Vec<BuildRecord>, StoreError> {
+        self.read(builds::List(org.clone(), most)).await
+    }
+
+    async fn unfinished_builds(&self) -> Result<Vec<BuildRecord>, StoreError> {
+        self.read(builds::Unfinished).await
+    }
+
+    async fn cached_step(&self, org: &OrgId, key: &str) -> Result<Option<SnapshotId>, StoreError> {
+        self.read(builds::Cached(org.clone(), key.to_owned())).await
+    }
+
+    async fn keep_step(
+        &self,
+        org: &OrgId,
+        key: &str,
+        snapshot: &SnapshotId,
+        at: OffsetDateTime,
+        most: u32,
+    ) -> Result<(), StoreError> {
+        let keep = builds::Keep {
+            org: org.clone(),
+            key: key.to_owned(),
+            snapshot: snapshot.clone(),
+            at,
+            most,
+        };
+        self.written(keep).await
+    }
+
+    async fn touch_steps(
+        &self,
+        org: &OrgId,
+        keys: &[String],
+        at: OffsetDateTime,
+    ) -> Result<(), StoreError> {
+        let touch = builds::Touch(org.clone(), keys.to_vec(), at);
+        self.written(touch).await
+    }
+
+    async fn clear_steps(&self, org: &OrgId) -> Result<u64, StoreError> {
+        self.written(builds::Clear(org.clone())).await
+    }
+
+    async fn is_cached(&self, snapshot: &SnapshotId) -> Result<bool, StoreError> {
+        self.read(builds::IsCached(snapshot.clone())).await
     }
 
     async fn share_port(&self, share: &PortShare) -> Result<PortShare, StoreError> {

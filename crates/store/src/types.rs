@@ -10,13 +10,21 @@ use cove_model::{
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
+mod build;
+mod node;
+mod object;
 mod secret;
 mod snapshot;
+mod template;
 mod volume;
 
-pub use cove_model::{Scope, SnapshotKind};
+pub use build::*;
+pub use cove_model::{ObjectCopy, Scope, SnapshotKind};
+pub use node::*;
+pub use object::*;
 pub use secret::*;
 pub use snapshot::*;
+pub use template::*;
 pub use volume::*;
 
 /// What a database was asked for.
@@ -118,6 +126,8 @@ pub struct Key {
     pub last_used_at: Option<OffsetDateTime>,
     /// The key made at first start.
     pub root: bool,
+    /// The only sandbox it is good for.
+    pub sandbox: Option<SandboxId>,
 }
 
 /// What the owner wants of a sandbox; the lifecycle state says what is.
@@ -218,16 +228,18 @@ pub struct IdempotencyKey {
     pub request_hash: String,
 }
 
-/// Where a create with an idempotency key ended up.
+/// Where the making of something with an idempotency key ended up.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Created {
+pub enum Inserted<Id> {
     /// The row is there, durable.
     New,
-    /// The same request made this sandbox before; it may be gone by now.
-    Replayed(SandboxId),
+    /// The same request made this one before; it may be gone by now.
+    Replayed(Id),
     /// The key belongs to another request.
     KeyReused,
 }
+
+pub type Created = Inserted<SandboxId>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxRef<'a> {

@@ -73,7 +73,7 @@ async fn a_database_that_is_down_is_refused_at_once_and_found_again() {
     eventually("the database is known to be down", &store, is_down).await;
     refuses_at_once(&store).await;
     cluster.start_again();
-    eventually("the database is back", &store, Result::is_ok).await;
+    eventually("database connection restored", &store, Result::is_ok).await;
     assert_eq!(
         store.setting("before").await.unwrap().as_deref(),
         Some("kept")

@@ -93,7 +93,7 @@ impl AuditLog {
     pub fn new(store: Arc<dyn Store>, folder: Option<PathBuf>) -> Self {
         let host = folder.as_deref().map(journal::host).transpose();
         let host = host.unwrap_or_else(|error| {
-            tracing::error!(%error, "the folder of the audit journal cannot be used");
+            tracing::error!(%error, "cannot use the directory of the audit journal");
             None
         });
         let state = State {

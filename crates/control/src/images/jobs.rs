@@ -169,7 +169,7 @@ impl Control {
             for image in left {
                 // What fails is in the database, and tried again later.
                 if let Err(error) = self.let_go(org, &image, &uses).await {
-                    tracing::warn!(%error, %image, "a replaced image stays for now");
+                    tracing::warn!(%error, %image, "cannot remove a replaced image; retrying later");
                 }
             }
         }

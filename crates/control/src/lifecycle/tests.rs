@@ -25,6 +25,7 @@ fn facts() -> Facts {
         observed: true,
         network_at: None,
         network_quiet: Duration::from_secs(900),
+        lease: Due::Nothing,
     }
 }
 

@@ -250,6 +250,8 @@ impl Control {
             memory: view.memory,
             spec: view.spec.clone(),
             rolled_back_to: None,
+            object_copy: cove_store::ObjectCopy::None,
+            on_host: true,
             facts: SnapshotFacts {
                 image: Some(view.image.clone()),
                 exclusive_bytes: view.exclusive_bytes,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_model::{HostId, SandboxId, SandboxSpec, State};
+use cove_model::{HostId, IdlePolicy, SandboxId, SandboxSpec, State};
 use cove_runner_api::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
@@ -14,7 +14,6 @@ use super::{CreateSandbox, Created, is_doomed, observed};
 use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
-use crate::images::is_default;
 use crate::keys::check_label;
 use crate::principal::Principal;
 use cove_limits::IDEMPOTENCY_KEY_MAX;
@@ -48,22 +47,32 @@ impl Control {
                 Some(from) => Some(self.0.guards.hold(&from.snapshot).await?),
                 None => None,
             };
-            let mut host = self.choose_host(origin.as_ref())?;
+            let origin = match origin {
+                Some(origin) => Some(self.bring_back(origin).await?),
+                None => None,
+            };
+            let mut hosts = match &origin {
+                Some(origin) => vec![origin.host.clone()],
+                None => Vec::new(),
+            };
             if !request.spec.volumes.is_empty() {
                 let wanted = self
                     .check_volumes(principal, &request.spec, origin.is_some())
                     .await?;
                 match wanted {
-                    Some(wanted) if origin.is_some() && wanted != host => {
+                    Some(wanted) if origin.is_some() && !hosts.contains(&wanted) => {
                         return Err(ControlError::invalid(
                             "volumes: they are on another host than the snapshot",
                         ));
                     }
-                    Some(wanted) => host = wanted,
+                    Some(wanted) => hosts = vec![wanted],
                     None => {}
                 }
             }
-            self.begin(principal, request, host, &id).await
+            if hosts.is_empty() {
+                hosts = self.place(principal, &request.spec).await?;
+            }
+            self.begin(principal, request, hosts, &id).await
         }
         .await;
         self.conclude_create(principal, &id, outcome).await
@@ -85,7 +94,11 @@ impl Control {
             Ok(created) if !created.replayed => Some(created.sandbox.host.clone()),
             _ => None,
         };
-        let operation = Operation::new("sandbox.create", target);
+        let mut operation = Operation::new("sandbox.create", target);
+        operation.detail = outcome
+            .as_ref()
+            .ok()
+            .and_then(|it| exposed_in(&it.sandbox.spec));
         let concluded = self.conclude(principal, operation, outcome).await;
         if let (Err(_), Some(host)) = (&concluded, made) {
             self.retract(&host, id);
@@ -98,27 +111,58 @@ impl Control {
     pub(crate) async fn begin(
         &self,
         principal: &Principal,
-        request: CreateSandbox,
-        host: HostId,
+        mut request: CreateSandbox,
+        hosts: Vec<HostId>,
         id: &SandboxId,
     ) -> Result<Created, ControlError> {
         principal.require(Scope::Manage)?;
         request.spec.check()?;
         self.check_reach(principal, &request.spec.network)?;
         check_identity(principal, &request.spec)?;
+        let mut hosts = hosts.into_iter();
+        let host = hosts.next().ok_or_else(|| {
+            ControlError::new(ErrorCode::NoCapacity, "there is no host to put it on")
+        })?;
         let at = self.host_of(&host)?;
-        self.give_secrets(&principal.org, &request.spec, at).await?;
-        let idempotency = request
-            .idempotency_key
-            .map(|key| match &request.from {
-                None => claim(key, &request.spec),
-                // In this form, so that keys of earlier versions keep their meaning.
-                Some(from) => claim(key, &(&request.spec, (&from.snapshot, from.memory))),
-            })
-            .transpose()?;
+        self.give_secrets(&principal.org, &request.spec, &at)
+            .await?;
+        let resolved = |key: String| match &request.from {
+            None => claim(key, &request.spec),
+            // In this form, so that keys of earlier versions keep their meaning.
+            Some(from) => claim(key, &(&request.spec, (&from.snapshot, from.memory))),
+        };
+        let (mut idempotency, mut by_earlier_version) =
+            match (request.idempotency_key, &request.asked) {
+                (None, _) => (None, None),
+                (Some(key), None) => (Some(resolved(key)?), None),
+                (Some(key), Some(asked)) => {
+                    let earlier = resolved(key.clone())?;
+                    (Some(claim_asked(key, asked)?), Some(earlier))
+                }
+            };
+        // After the key's claim: the same request may come to another tier when it is repeated.
+        let settled = self.settle_isolation(principal, &host, &mut request.spec);
+        if let Err(error) = settled.await {
+            // A repeated request gets the sandbox of the first, whatever has become of the tiers meanwhile.
+            let Some(key) = &idempotency else {
+                return Err(error);
+            };
+            return match self.store().claimed_sandbox(&principal.org, key).await? {
+                Some(Inserted::Replayed(first)) => self.replay(&first).await?.ok_or(error),
+                Some(Inserted::KeyReused) => Err(key_reused("for another request")),
+                Some(Inserted::New) | None => Err(error),
+            };
+        }
         let image = match &request.from {
-            None => self.resolve_image(principal, &request.spec.image).await?,
-            Some(_) => request.spec.image.clone(),
+            None => {
+                let given = &request.spec.image;
+                let found = self.resolve_image(&principal.org, given).await?;
+                if found.is_none() && !self.pulls(&principal.org, given)? {
+                    return Err(self.no_image(given));
+                }
+                found
+            }
+            Some(_) => Some(request.spec.image.clone()),
         };
         let Moment { at: now, steady } = self.moment();
         let origin = request.from.as_ref().map(|from| from.snapshot.clone());
@@ -174,11 +218,15 @@ impl Control {
             };
             match inserted.map_err(|error| name_taken(error, &record))? {
                 Inserted::New => {
-                    let sandbox = self.make(&record, image, from).await?.into();
+                    let made = self.make_on(record, hosts, image, from).await?;
+                    let sandbox = made.into();
                     return Ok(Created {
                         sandbox,
                         replayed: false,
                     });
+                }
+                Inserted::KeyReused if by_earlier_version.is_some() => {
+                    idempotency = by_earlier_version.take();
                 }
                 Inserted::KeyReused => return Err(key_reused("for another request")),
                 Inserted::Replayed(first) => {
@@ -189,6 +237,31 @@ impl Control {
             }
         }
         Err(key_reused("for a sandbox that is gone"))
+    }
+
+    /// Needs `manage`. What an earlier create with this key made, for one whose names stand for nothing any more.
+    pub async fn repeated_create(
+        &self,
+        principal: &Principal,
+        idempotency_key: &str,
+        asked: &str,
+    ) -> Result<Option<Created>, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let key = claim_asked(idempotency_key.to_owned(), asked)?;
+        self.to_the_end(async move {
+            principal.require(Scope::Manage)?;
+            let before = control.store().claimed_sandbox(&principal.org, &key);
+            let Some(Inserted::Replayed(first)) = before.await? else {
+                return Ok(None);
+            };
+            let Some(created) = control.replay(&first).await? else {
+                return Ok(None);
+            };
+            let operation = Operation::new("sandbox.create", first.as_str());
+            control.conclude(&principal, operation, Ok(())).await?;
+            Ok(Some(created))
+        })
+        .await
     }
 
     /// The sandbox an earlier request made, once that request is over.
@@ -242,35 +315,76 @@ impl Control {
         }
     }
 
-    /// Asks the host for a sandbox whose row is there already.
-    async fn make(
+    /// Asks one host after the other, until one does not refuse for lack of room. The row names each host before it
+    /// is asked.
+    async fn make_on(
         &self,
-        record: &SandboxRecord,
-        image: String,
+        mut record: SandboxRecord,
+        others: impl Iterator<Item = HostId>,
+        image: Option<String>,
         from: Option<FromSnapshot>,
     ) -> Result<SandboxRecord, ControlError> {
-        let owner = self.owner_of(&record.org)?;
-        let request = || CreateRequest {
+        for next in others {
+            match self.try_make(&record, image.as_deref(), &from).await {
+                Err(Unmade::Refused(error @ RunnerError::NoCapacity { .. })) => {
+                    tracing::debug!(sandbox = %record.id, host = %record.host, %error, "asking the next host");
+                    let place = async {
+                        let at = self.host_of(&next)?;
+                        self.give_secrets(&record.org, &record.spec, &at).await?;
+                        let placed = self.store().place_sandbox(&record.id, &record.host, &next);
+                        Ok::<_, ControlError>(placed.await?)
+                    };
+                    if let Err(failed) = place.await {
+                        tracing::debug!(%failed, host = %next, "the next host cannot be asked");
+                        self.unmake(&record, &error).await;
+                        return Err(error.into());
+                    }
+                    record.host = next;
+                }
+                outcome => return self.made_or_unmade(&record, outcome).await,
+            }
+        }
+        let outcome = self.try_make(&record, image.as_deref(), &from).await;
+        self.made_or_unmade(&record, outcome).await
+    }
+
+    /// Asks the host for a sandbox whose row is there already. Without an image it is pulled first.
+    async fn try_make(
+        &self,
+        record: &SandboxRecord,
+        image: Option<&str>,
+        from: &Option<FromSnapshot>,
+    ) -> Result<SandboxRecord, Unmade> {
+        let owner = self.owner_of(&record.org).map_err(Unmade::Other)?;
+        let request = |image: &str| CreateRequest {
             owner: Some(owner.clone()),
             id: record.id.clone(),
             spec: SandboxSpec {
-                image: image.clone(),
+                image: image.to_owned(),
+                // Leases are between the holder and control.
+                lifecycle: IdlePolicy {
+                    lease: None,
+                    ..record.spec.lifecycle.clone()
+                },
                 ..record.spec.clone()
             },
             from: from.clone(),
         };
-        let preparable = from.is_none() && is_default(&image);
         let made = async {
             let runner = self.runner(&record.host).await?;
-            let mut created = runner.create(request()).await;
-            if preparable
+            let mut created = match image {
+                Some(image) => runner.create(request(image)).await,
+                None => Err(missing_image(record)),
+            };
+            if from.is_none()
                 && let Err(RunnerError::NotFound { what, .. }) = &created
                 && what == "image"
             {
-                if let Err(error) = self.prepare_image(record, &image).await {
-                    return Ok(Err(error));
-                }
-                created = runner.create(request()).await;
+                let image = match self.bring_image(record, image).await {
+                    Ok(image) => image,
+                    Err(error) => return Ok(Err(error)),
+                };
+                created = runner.create(request(&image)).await;
             }
             let made = match created {
                 // The id is ours alone, so this is our own earlier try.
@@ -281,14 +395,7 @@ impl Control {
         };
         match made.await {
             // Nothing was asked of the host for this sandbox but its image.
-            Ok(Err(error)) => {
-                let refused = RunnerError::NotFound {
-                    what: "image".into(),
-                    id: image.clone(),
-                };
-                self.unmake(record, &refused).await;
-                Err(error)
-            }
+            Ok(Err(error)) => Err(Unmade::Image(error)),
             // Its counters begin with it, so its first figures can wait for the next round.
             Ok(Ok(view)) => match self.keep(record, &view).await {
                 Ok(kept) => Ok(kept),
@@ -297,13 +404,38 @@ impl Control {
                     // unknown: a commit whose answer was lost may have happened. So the host is asked only
                     // after the database has the deletion, or a repeat would find a sandbox without a machine.
                     self.retract(&record.host, &record.id);
-                    Err(error)
+                    Err(Unmade::Other(error))
                 }
             },
-            Err(error) => {
-                self.unmake(record, &error).await;
-                Err(image_hint(error, record))
+            Err(error) => Err(Unmade::Refused(error)),
+        }
+    }
+
+    async fn made_or_unmade(
+        &self,
+        record: &SandboxRecord,
+        outcome: Result<SandboxRecord, Unmade>,
+    ) -> Result<SandboxRecord, ControlError> {
+        match outcome {
+            Ok(made) => Ok(made),
+            Err(Unmade::Image(error)) => {
+                self.unmake(record, &missing_image(record)).await;
+                Err(error)
             }
+            Err(Unmade::Refused(error)) => {
+                self.unmake(record, &error).await;
+                Err(self.image_hint(error, record))
+            }
+            Err(Unmade::Other(error)) => Err(error),
+        }
+    }
+
+    fn image_hint(&self, error: RunnerError, record: &SandboxRecord) -> ControlError {
+        match &error {
+            RunnerError::NotFound { what, .. } if what == "image" && record.origin.is_none() => {
+                self.no_image(&record.spec.image)
+            }
+            _ => error.into(),
         }
     }
 
@@ -354,7 +486,7 @@ impl Control {
         };
         let written = self.store().note_sandbox(&record.id, &change, now).await;
         if let Err(error) = written {
-            tracing::error!(%error, sandbox = %record.id, "a failed create could not be written down");
+            tracing::error!(%error, sandbox = %record.id, "cannot record a failed create");
         }
         let forgotten = self
             .store()
@@ -369,6 +501,23 @@ impl Control {
     }
 }
 
+fn missing_image(record: &SandboxRecord) -> RunnerError {
+    RunnerError::NotFound {
+        what: "image".into(),
+        id: record.spec.image.clone(),
+    }
+}
+
+/// Why there is no sandbox, and what is to be done about its row.
+enum Unmade {
+    /// The host refused, failed or did not answer.
+    Refused(RunnerError),
+    /// The host has no image for it.
+    Image(ControlError),
+    /// The row is taken care of.
+    Other(ControlError),
+}
+
 /// Services that check tokens take the owner's word for whom a sandbox acts for. Copies of a sandbox that
 /// acts for somebody are asked for it too.
 fn check_identity(principal: &Principal, spec: &SandboxSpec) -> Result<(), ControlError> {
@@ -377,6 +526,10 @@ fn check_identity(principal: &Principal, spec: &SandboxSpec) -> Result<(), Contr
         Some(_) => principal.require(Scope::Admin),
         None => Ok(()),
     }
+}
+
+fn claim_asked(key: String, asked: &str) -> Result<IdempotencyKey, ControlError> {
+    claim(key, &("asked", asked))
 }
 
 /// Binds a key to what was asked for with it.
@@ -394,6 +547,13 @@ pub(crate) fn claim(
     })
 }
 
+/// For the audit: which values are inside as they are.
+fn exposed_in(spec: &SandboxSpec) -> Option<String> {
+    let exposed = spec.secrets.iter().filter(|grant| grant.exposed);
+    let names: Vec<&str> = exposed.map(|grant| grant.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("exposed secrets: {}", names.join(" ")))
+}
+
 pub(crate) fn key_reused(why: &str) -> ControlError {
     ControlError::new(
         ErrorCode::IdempotencyKeyReused,
@@ -409,15 +569,6 @@ fn name_taken(error: StoreError, record: &SandboxRecord) -> ControlError {
             format!("a sandbox named '{name}' exists already"),
         )
         .hint("choose another name, or delete that sandbox first"),
-        _ => error.into(),
-    }
-}
-
-fn image_hint(error: RunnerError, record: &SandboxRecord) -> ControlError {
-    match &error {
-        RunnerError::NotFound { what, .. } if what == "image" && record.origin.is_none() => {
-            super::super::images::no_image(&record.spec.image)
-        }
         _ => error.into(),
     }
 }

@@ -9,6 +9,7 @@ use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope};
 use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
+use crate::leases::not_the_holder;
 use crate::principal::Principal;
 
 impl Control {
@@ -16,6 +17,7 @@ impl Control {
         &self,
         principal: &Principal,
         which: &str,
+        holder: Option<&str>,
     ) -> Result<(), ControlError> {
         let mut target = which.to_owned();
         let outcome = async {
@@ -24,6 +26,10 @@ impl Control {
             target = found.id.to_string();
             let _turn = self.take_turn(&found.id).await?;
             let record = self.reread(&found, which).await?;
+            let lease = record.spec.lifecycle.lease.as_ref();
+            if holder.is_some() && holder != lease.map(|lease| lease.holder.as_str()) {
+                return Err(not_the_holder(&record));
+            }
             self.delete_now(&record, None).await
         }
         .await;

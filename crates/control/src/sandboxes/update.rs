@@ -1,6 +1,6 @@
 //! Starting, stopping and changing.
 
-use cove_model::{Resources, SandboxSpec, State};
+use cove_model::{IdlePolicy, Resources, SandboxSpec, State};
 use cove_runner_api::{RunnerError, SandboxView};
 use cove_store::{Desired, Holding, SandboxChange, SandboxRecord, Scope, StoreError};
 
@@ -89,7 +89,7 @@ impl Control {
             .change_sandbox(&record.id, &change, self.now())
             .await;
         if let Err(error) = written {
-            tracing::error!(%error, sandbox = %record.id, "a failed start could not be written down");
+            tracing::error!(%error, sandbox = %record.id, "cannot record a failed start");
         }
         self.mark_stale(record);
     }
@@ -196,6 +196,11 @@ impl Control {
         let record = self.settled(&record).await?;
         let new = patched(&record.spec, &patch)?;
         new.check()?;
+        if new.lifecycle.pause_after_s != record.spec.lifecycle.pause_after_s {
+            let isolation = &new.isolation;
+            self.check_pausing(&record.host, isolation, &new.lifecycle)
+                .await?;
+        }
         if new.network != record.spec.network {
             self.check_reach(principal, &new.network)?;
             // Not whether its secrets are still reached: whoever closes the network of a sandbox must not be
@@ -287,10 +292,14 @@ fn patched(old: &SandboxSpec, patch: &SandboxPatch) -> Result<SandboxSpec, Contr
     Ok(SandboxSpec {
         name: patch.name.clone().unwrap_or_else(|| old.name.clone()),
         labels: patch.labels.clone().unwrap_or_else(|| old.labels.clone()),
-        lifecycle: patch
-            .lifecycle
-            .clone()
-            .unwrap_or_else(|| old.lifecycle.clone()),
+        lifecycle: match &patch.lifecycle {
+            None => old.lifecycle.clone(),
+            // A lease has calls of its own.
+            Some(new) => IdlePolicy {
+                lease: old.lifecycle.lease.clone(),
+                ..new.clone()
+            },
+        },
         network: patch.network.clone().unwrap_or_else(|| old.network.clone()),
         resources,
         ..old.clone()

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cove_model::secret::SecretGrant;
+use cove_model::secret::{SecretBinding, SecretGrant};
 use cove_model::{OrgId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{ErrorCode as GuestCode, ReadFile, WriteFile};
 use cove_store::SandboxRecord;
+use cove_vault::Zeroizing;
 use parking_lot::Mutex;
 
 use crate::Control;
@@ -47,13 +48,26 @@ const ROOT: &str = "root";
 pub(crate) struct Furnished(Mutex<HashMap<SandboxId, Arc<Inside>>>);
 
 /// What is inside for the placeholders that a sandbox has.
-#[derive(Debug)]
 pub(crate) struct Inside {
     placeholders: BTreeMap<String, String>,
-    bundle: &'static str,
+    /// Values of exposed secrets, by name.
+    exposed: BTreeMap<String, Zeroizing<String>>,
+    /// Absent where nothing is terminated.
+    bundle: Option<&'static str>,
+}
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inside").finish_non_exhaustive()
+    }
 }
 
 impl Furnished {
+    /// Values of exposed secrets may have changed: they are asked for again with the next command.
+    pub fn forget_exposed(&self) {
+        self.0.lock().retain(|_, inside| inside.exposed.is_empty());
+    }
+
     fn of(&self, record: &SandboxRecord) -> Option<Arc<Inside>> {
         let found = self.0.lock().get(&record.id).cloned();
         found.filter(|inside| inside.placeholders == record.facts.placeholders)
@@ -71,13 +85,24 @@ impl Furnished {
 impl Inside {
     /// Variables of every command, under what the sandbox's owner or the caller says.
     pub fn variables(&self, spec: &SandboxSpec) -> Vec<(String, String)> {
-        let trust = BUNDLE_VARIABLES.map(|name| (name.to_owned(), self.bundle.to_owned()));
-        let node = (NODE_VARIABLE.to_owned(), AUTHORITY_FILE.to_owned());
-        let grants = spec.secrets.iter().filter_map(|grant| {
-            let placeholder = self.placeholders.get(&grant.name)?;
-            Some((grant.env.clone()?, placeholder.clone()))
+        let trust = self.bundle.into_iter().flat_map(|bundle| {
+            let node = (NODE_VARIABLE.to_owned(), AUTHORITY_FILE.to_owned());
+            let bundles = BUNDLE_VARIABLES.map(|name| (name.to_owned(), bundle.to_owned()));
+            bundles.into_iter().chain([node])
         });
-        trust.into_iter().chain([node]).chain(grants).collect()
+        let grants = spec
+            .secrets
+            .iter()
+            .filter_map(|grant| Some((grant.env.clone()?, self.text_of(grant)?.to_owned())));
+        trust.chain(grants).collect()
+    }
+
+    /// What a variable or a file holds for a secret.
+    fn text_of(&self, grant: &SecretGrant) -> Option<&str> {
+        match grant.exposed {
+            true => self.exposed.get(&grant.name).map(|value| value.as_str()),
+            false => self.placeholders.get(&grant.name).map(String::as_str),
+        }
     }
 }
 
@@ -108,6 +133,7 @@ impl Control {
                 ControlError::invalid(format!("secrets: there is no secret '{}'", grant.name))
                     .hint("`cove secret ls` lists them, `cove secret set` makes one")
             })?;
+            found.binding.check_grant(grant)?;
             if let Some(host) = found.binding.unreachable_in(&spec.network) {
                 return Err(ControlError::invalid(format!(
                     "secrets: '{}' is bound to {host}, which the network policy does not list",
@@ -131,7 +157,11 @@ impl Control {
         let mut kept = Vec::new();
         for grant in &spec.secrets {
             let found = self.store().secret(org, &grant.name).await?;
-            if found.is_some_and(|it| it.binding.unreachable_in(&spec.network).is_none()) {
+            let fits = |binding: &SecretBinding| {
+                binding.check_grant(grant).is_ok()
+                    && binding.unreachable_in(&spec.network).is_none()
+            };
+            if found.is_some_and(|it| fits(&it.binding)) {
                 kept.push(grant.clone());
             }
         }
@@ -159,18 +189,30 @@ impl Control {
             )
         })?;
         let guest = self.guest_of(record);
-        let placeholders = record.facts.placeholders.clone();
-        let bundle = trust(&guest, &keys.authority).await?;
-        for grant in &record.spec.secrets {
-            if let (Some(path), Some(text)) = (&grant.file, placeholders.get(&grant.name)) {
-                let owner = record.spec.user.clone().unwrap_or_else(|| ROOT.into());
-                write(&guest, path, text.clone().into(), Some(0o600), owner).await?;
-            }
-        }
+        let secrets = &record.spec.secrets;
+        let exposed = match secrets.iter().any(|grant| grant.exposed) {
+            true => host.runner().await?.exposed_secrets(&record.id).await?,
+            false => BTreeMap::new(),
+        };
+        let exposed = exposed.into_iter();
+        let bundle = match secrets.iter().all(|grant| grant.exposed) {
+            true => None,
+            false => Some(trust(&guest, &keys.authority).await?),
+        };
         let inside = Arc::new(Inside {
-            placeholders,
+            placeholders: record.facts.placeholders.clone(),
+            exposed: exposed
+                .map(|(name, value)| (name, Zeroizing::new(value)))
+                .collect(),
             bundle,
         });
+        for grant in secrets {
+            if let (Some(path), Some(text)) = (&grant.file, inside.text_of(grant)) {
+                let owner = record.spec.user.clone().unwrap_or_else(|| ROOT.into());
+                let text = Bytes::copy_from_slice(text.as_bytes());
+                write(&guest, path, text, Some(0o600), owner).await?;
+            }
+        }
         let mut all = host.furnished.0.lock();
         all.insert(record.id.clone(), Arc::clone(&inside));
         Ok(Some(inside))

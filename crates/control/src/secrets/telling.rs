@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
-use cove_model::{HostId, OrgId};
+use cove_model::{HostId, OrgId, SandboxId};
 use cove_runner_api::SecretUseReport;
 use cove_store::{PageRequest, SecretUsage};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::sync::OwnedMutexGuard;
@@ -141,9 +142,12 @@ impl Control {
     /// Every host hears of a change before its caller does. One that does not answer is told until it has heard, or
     /// until it is another process, which asks for everything.
     pub(super) async fn spread_secrets(&self, org: &OrgId) {
-        for host in self.hosts() {
+        let hosts = self.hosts();
+        let told = hosts.iter().map(|host| async move {
             self.tell_or_repeat(org, host).await;
-        }
+            host.furnished.forget_exposed();
+        });
+        join_all(told).await;
     }
 
     async fn tell_or_repeat(&self, org: &OrgId, host: &Arc<Host>) {
@@ -154,7 +158,7 @@ impl Control {
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, %org, host = %host.id, "a host did not hear of a change of secrets; telling it again");
+                tracing::warn!(%error, %org, host = %host.id, "cannot send changed secrets to a host; retrying");
             }
         }
         let told = (org.clone(), host.id.clone());
@@ -168,6 +172,10 @@ impl Control {
             loop {
                 tokio::select! {
                     () = closing.cancelled() => return,
+                    () = host.ended.cancelled() => {
+                        control.0.secrets.again.lock().remove(&told);
+                        return;
+                    }
                     () = tokio::time::sleep(pause) => {}
                 }
                 let missing = control.0.secrets.missing(&told);
@@ -192,7 +200,47 @@ impl Control {
             }
             host.secrets_life.lock().clone_from(&told.life);
         }
-        self.note_uses(told.uses).await
+        let uses = self.own_uses(host, told.uses).await?;
+        self.note_uses(uses).await
+    }
+
+    /// A node reports uses by its own sandboxes, of their organisation's secrets. The rest is nobody's.
+    async fn own_uses(
+        &self,
+        host: &Host,
+        told: Vec<SecretUseReport>,
+    ) -> Result<Vec<SecretUseReport>, ControlError> {
+        if host.node.is_none() {
+            return Ok(told);
+        }
+        let mut waiting = std::mem::take(&mut *host.unchecked_uses.lock());
+        waiting.extend(told);
+        waiting.truncate(UNWRITTEN_MAX);
+        let mut owners: HashMap<SandboxId, Option<OrgId>> = HashMap::new();
+        for report in &waiting {
+            if owners.contains_key(&report.sandbox) {
+                continue;
+            }
+            match self.store().any_sandbox(&report.sandbox).await {
+                Ok(found) => {
+                    let found = found.filter(|record| record.host == host.id);
+                    owners.insert(report.sandbox.clone(), found.map(|record| record.org));
+                }
+                Err(error) => {
+                    // They are told once.
+                    *host.unchecked_uses.lock() = waiting;
+                    return Err(error.into());
+                }
+            }
+        }
+        let (own, foreign): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|report| {
+            let owner = owners.get(&report.sandbox).and_then(Option::as_ref);
+            owner == Some(&report.org)
+        });
+        if !foreign.is_empty() {
+            tracing::warn!(host = %host.id, count = foreign.len(), "a node reports uses of secrets by sandboxes that are not on it; they are ignored");
+        }
+        Ok(own)
     }
 
     async fn note_uses(&self, uses: Vec<SecretUseReport>) -> Result<(), ControlError> {

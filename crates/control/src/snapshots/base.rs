@@ -1,4 +1,4 @@
-//! What a new sandbox begins from: an image or a snapshot, looked up in one way for every front.
+//! What a new sandbox begins from: an image, a snapshot or a template, looked up in one way for every front.
 
 use async_recursion::async_recursion as boxed;
 use cove_model::SandboxSpec;
@@ -17,6 +17,8 @@ pub enum Source {
     Image(Option<String>),
     /// A snapshot by id or name. `memory`: go on with its processes; without, it boots from its disk.
     Snapshot { snapshot: String, memory: bool },
+    /// A template: `name`, `name:tag`, `name:version` or its id.
+    Template(String),
     /// A snapshot of that id or name where there is one, else an image. `memory`: go on with its
     /// processes if it has them.
     SnapshotOrImage { name: String, memory: bool },
@@ -25,7 +27,8 @@ pub enum Source {
 /// What a maker's own wishes are put over.
 #[derive(Debug, Clone)]
 pub struct Base {
-    /// What it may reach, how long it lives and what it is called is never taken from the past.
+    /// What it may reach and how long it lives is never taken from a snapshot, only from a template; what it is called
+    /// from neither.
     pub spec: SandboxSpec,
     /// Goes into [`crate::CreateSandbox`] as it is.
     pub from: Option<FromSnapshot>,
@@ -36,6 +39,7 @@ impl Control {
     #[boxed]
     pub async fn base(&self, principal: &Principal, source: Source) -> Result<Base, ControlError> {
         let found = match &source {
+            Source::Template(template) => return self.template_base(principal, template).await,
             Source::Image(_) => None,
             Source::Snapshot { snapshot, .. } => {
                 principal.require(Scope::Manage)?;
@@ -51,7 +55,7 @@ impl Control {
             }
         };
         let memory = |row: &SnapshotRecord| match source {
-            Source::Image(_) => false,
+            Source::Image(_) | Source::Template(_) => false,
             Source::Snapshot { memory, .. } => memory,
             Source::SnapshotOrImage { memory, .. } => memory && row.memory,
         };
@@ -63,12 +67,15 @@ impl Control {
             let from = Some(FromSnapshot { snapshot, memory });
             return Ok(Base { spec, from });
         }
-        let mut spec = SandboxSpec::default();
+        let mut spec = SandboxSpec {
+            isolation: self.default_isolation(&principal.org),
+            ..SandboxSpec::default()
+        };
         match source {
             Source::Image(Some(image)) | Source::SnapshotOrImage { name: image, .. } => {
                 spec.image = image;
             }
-            Source::Image(None) | Source::Snapshot { .. } => {}
+            Source::Image(None) | Source::Snapshot { .. } | Source::Template(_) => {}
         }
         Ok(Base { spec, from: None })
     }

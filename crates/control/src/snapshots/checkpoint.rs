@@ -197,7 +197,7 @@ impl Control {
                     }
                     seen += 1;
                     if seen > keep {
-                        self.delete_snapshot_now(&row).await?;
+                        self.delete_unless_kept(&row).await?;
                     }
                 }
                 match found.next_cursor {

@@ -1,17 +1,23 @@
 //! Snapshots as files, and as images.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use async_recursion::async_recursion as boxed;
 use cove_model::{SandboxSpec, SnapshotId};
 use cove_runner_api::{GuestStream, ImageJob, RunnerError};
 use cove_store::{
-    Scope, SnapshotChange, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState,
+    ObjectCopy, Scope, SnapshotChange, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState,
 };
 
-use super::take::{FIRST_HOLD_MB, name_taken};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::take::{FIRST_HOLD_MB, name_taken, told};
 use super::{check_snapshot_name, no_snapshot};
 use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Guard;
 use crate::principal::Principal;
 
 /// What came of an import.
@@ -20,6 +26,22 @@ pub struct Imported {
     pub snapshot: SnapshotRecord,
     /// Why the memory in the file was left out, when it was.
     pub memory_refused: Option<String>,
+}
+
+/// Nobody takes the snapshot off its host, where a deletion waits for readers, while this is read.
+struct Exported {
+    stream: GuestStream,
+    _held: Guard,
+}
+
+impl AsyncRead for Exported {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+    }
 }
 
 impl Control {
@@ -33,11 +55,21 @@ impl Control {
         let outcome = async {
             principal.require(Scope::Use)?;
             let row = self.find_snapshot(principal, which).await?;
+            let held = self.0.guards.hold(&row.id).await?;
+            let row = self.bring_back(row).await?;
             let stream = self
                 .runner(&row.host)
                 .await?
-                .export_snapshot(&row.id)
+                .export_snapshot(&row.id, false)
                 .await?;
+            let stream = tokio::io::join(
+                Exported {
+                    stream,
+                    _held: held,
+                },
+                tokio::io::sink(),
+            );
+            let stream = GuestStream::Other(Box::new(stream));
             Ok::<_, ControlError>((row, stream))
         }
         .await;
@@ -94,6 +126,8 @@ impl Control {
             memory: false,
             spec: SandboxSpec::default(),
             rolled_back_to: None,
+            object_copy: ObjectCopy::None,
+            on_host: true,
             facts: SnapshotFacts::default(),
             held_disk_mb: FIRST_HOLD_MB,
             created_at: self.now(),
@@ -119,16 +153,15 @@ impl Control {
             parent: None,
             ..imported.snapshot
         };
-        let mut snapshot = self.keep_snapshot(&row, &view).await?;
-        let spec = stranger_spec(&view.spec);
-        if spec.check().is_ok() {
-            let change = SnapshotChange {
-                spec: Some(spec),
-                ..SnapshotChange::default()
-            };
-            snapshot = self.store().change_snapshot(id, &change).await?;
-        }
-        self.refuse_beyond_quota(&snapshot).await?;
+        // Nobody can begin from it, nor make a template of it, before all that is known of it is written and it is
+        // known to stay.
+        let change = SnapshotChange {
+            spec: Some(stranger_spec(&view.spec)).filter(|spec| spec.check().is_ok()),
+            ..told(&row, &view)
+        };
+        let measured = self.store().change_snapshot(id, &change).await?;
+        self.refuse_beyond_quota(&measured).await?;
+        let snapshot = self.keep_snapshot(&row, &view).await?;
         Ok(Imported {
             snapshot,
             memory_refused: imported.memory_refused,
@@ -180,6 +213,8 @@ impl Control {
         principal.require(Scope::Manage)?;
         cove_model::spec::check_name(name)?;
         let row = self.find_snapshot(principal, which).await?;
+        let _held = self.0.guards.hold(&row.id).await?;
+        let row = self.bring_back(row).await?;
         let known = self.list_images(principal).await?;
         if known
             .iter()
@@ -191,7 +226,7 @@ impl Control {
             )
             .hint("choose another name, or remove that image first"));
         }
-        let owner = self.image_owner(principal).await?;
+        let owner = self.image_owner(&principal.org).await?;
         // Names on the host are everybody's, so an organisation's own begin with it.
         let on_host = match principal.home {
             true => name.to_owned(),

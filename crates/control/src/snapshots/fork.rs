@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cove_model::spec::is_reserved_label;
-use cove_model::{Grant, HostId, SandboxId, SandboxSpec};
+use cove_model::{Grant, HostId, IdlePolicy, SandboxId, SandboxSpec};
 use cove_runner_api::FromSnapshot;
 use cove_store::{SandboxRecord, Scope, SnapshotKind, SnapshotRecord, SnapshotState};
 use sha2::{Digest, Sha256};
@@ -54,6 +54,9 @@ impl ForkRequest {
         for index in 0..self.count {
             super::check_snapshot_name(self.name(index).as_deref())?;
         }
+        if let Some(lease) = &self.children.lease {
+            lease.check()?;
+        }
         Ok(cove_model::spec::check_labels(&self.children.labels)?)
     }
 
@@ -72,6 +75,14 @@ impl ForkRequest {
         SandboxSpec {
             name: self.name(index),
             labels,
+            lifecycle: IdlePolicy {
+                lease: match self.by_itself {
+                    // What a sandbox makes of itself lives no longer than it does.
+                    true => parent.lifecycle.lease.clone(),
+                    false => self.children.lease.clone(),
+                },
+                ..parent.lifecycle.clone()
+            },
             ..parent.clone()
         }
     }
@@ -147,6 +158,9 @@ impl Control {
             }
             identity.grants.clear();
         }
+        if let Some(lease) = &mut spec.lifecycle.lease {
+            lease.lapsed = None;
+        }
         spec.secrets.clear();
         spec.lifecycle.max_lifetime_s = match self.lifetime_left(parent) {
             Some(0) => {
@@ -171,6 +185,7 @@ impl Control {
         let from = self.find_snapshot(principal, which).await?;
         super::require_memory(&from, request.memory)?;
         let _held = self.0.guards.hold(&from.id).await?;
+        let from = self.bring_back(from).await?;
         let spec = self.defaults_from(&from);
         Ok(self.make_children(principal, &from, &spec, &request).await)
     }
@@ -209,6 +224,7 @@ impl Control {
         let Some(key) = request.idempotency_key.clone() else {
             return Ok(None);
         };
+        let lease = &request.children.lease;
         let asked = (
             "fork",
             of,
@@ -217,7 +233,11 @@ impl Control {
             &request.children.name,
             &request.children.labels,
         );
-        claim(key, &asked).map(Some)
+        match lease {
+            // In this form, so that keys of earlier versions keep their meaning.
+            None => claim(key, &asked).map(Some),
+            Some(lease) => claim(key, &(asked, lease)).map(Some),
+        }
     }
 
     /// In the order of their numbers.
@@ -245,13 +265,14 @@ impl Control {
                         memory: request.memory,
                     }),
                     idempotency_key: request.key(index),
+                    asked: None,
                 };
                 let (id, host) = (SandboxId::random(), from.host.clone());
                 unfinished.insert(index as usize, id.clone());
                 running.spawn(async move {
                     let outcome = async {
                         let _turn = control.lock_sandbox(&id).await?;
-                        let outcome = control.begin(&principal, child, host, &id).await;
+                        let outcome = control.begin(&principal, child, vec![host], &id).await;
                         control.conclude_create(&principal, &id, outcome).await
                     };
                     let outcome = outcome.await;

@@ -44,6 +44,8 @@ impl Control {
                     .hint("make a sandbox from the snapshot, or export and import it"),
             );
         }
+        let _target = self.0.guards.hold(&to.id).await?;
+        let to = self.bring_back(to).await?;
         let done = self.rollback_now(&record, &to, memory).await?;
         self.prune(&record.id, SnapshotKind::Rollback, ROLLBACKS_KEPT)
             .await;
@@ -124,7 +126,7 @@ impl Control {
             Ok(view) => view,
             Err(RunnerError::NotFound { .. }) => return self.give_up_snapshot(row, error).await,
             Err(error) => {
-                tracing::warn!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
+                tracing::warn!(%error, snapshot = %row.id, "cannot clean up after a failed rollback; retrying later");
                 self.mark_host_stale(&row.host);
                 return;
             }
@@ -139,7 +141,7 @@ impl Control {
             self.move_head(&kept).await
         };
         if let Err(error) = kept.await {
-            tracing::error!(%error, snapshot = %row.id, "what a failed rollback kept is settled later");
+            tracing::error!(%error, snapshot = %row.id, "cannot clean up after a failed rollback; retrying later");
             self.mark_host_stale(&row.host);
         }
     }

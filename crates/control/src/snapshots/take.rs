@@ -3,8 +3,8 @@
 use cove_model::SnapshotId;
 use cove_runner_api::{RunnerError, SnapshotRequest, SnapshotView};
 use cove_store::{
-    IdempotencyKey, SandboxChange, SandboxRecord, SnapshotChange, SnapshotCreated, SnapshotFacts,
-    SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
+    IdempotencyKey, ObjectCopy, SandboxChange, SandboxRecord, SnapshotChange, SnapshotCreated,
+    SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
 };
 use tokio::time::{Instant, sleep};
 
@@ -26,6 +26,8 @@ pub(crate) struct Wish {
     pub memory: bool,
     /// Only when something was written since the last one.
     pub unless_unchanged: bool,
+    /// It is to be in object storage too.
+    pub durable: bool,
 }
 
 impl Default for Wish {
@@ -35,11 +37,12 @@ impl Default for Wish {
             name: None,
             memory: false,
             unless_unchanged: false,
+            durable: false,
         }
     }
 }
 
-pub(super) fn facts(view: &SnapshotView) -> SnapshotFacts {
+pub(crate) fn facts(view: &SnapshotView) -> SnapshotFacts {
     SnapshotFacts {
         image: Some(view.image.clone()),
         exclusive_bytes: view.exclusive_bytes,
@@ -55,7 +58,7 @@ pub(super) fn held_bytes(view: &SnapshotView) -> u64 {
     view.exclusive_bytes.saturating_add(view.counted_bytes)
 }
 
-pub(super) fn held_mb(view: &SnapshotView) -> u64 {
+pub(crate) fn held_mb(view: &SnapshotView) -> u64 {
     held_bytes(view).div_ceil(1 << 20)
 }
 
@@ -73,6 +76,8 @@ impl Control {
             memory: false,
             spec: of.spec.clone(),
             rolled_back_to: None,
+            object_copy: ObjectCopy::None,
+            on_host: true,
             facts: SnapshotFacts::default(),
             held_disk_mb: FIRST_HOLD_MB,
             created_at: self.now(),
@@ -92,6 +97,10 @@ impl Control {
         let row = SnapshotRecord {
             name: wish.name.clone(),
             memory: wish.memory,
+            object_copy: match wish.durable {
+                true => ObjectCopy::Uploading,
+                false => ObjectCopy::None,
+            },
             ..self.new_row(of, wish.kind)
         };
         let _held = self.0.guards.hold(&row.id).await?;
@@ -170,11 +179,7 @@ impl Control {
     ) -> Result<SnapshotRecord, ControlError> {
         let change = SnapshotChange {
             state: Some(SnapshotState::Ready),
-            parent: Some(row.parent.clone().or_else(|| view.parent.clone())),
-            memory: Some(view.memory),
-            facts: Some(facts(view)),
-            held_disk_mb: Some(held_mb(view)),
-            ..SnapshotChange::default()
+            ..told(row, view)
         };
         let kept = self.store().change_snapshot(&row.id, &change).await?;
         self.meter_snapshot(&kept, Some(held_bytes(view))).await;
@@ -217,16 +222,19 @@ impl Control {
             return;
         }
         if let Err(error) = self.store().forget_snapshot(&row.id).await {
-            tracing::error!(%error, snapshot = %row.id, "a failed snapshot could not be forgotten");
+            tracing::error!(%error, snapshot = %row.id, "cannot remove the record of a failed snapshot");
         }
     }
 
-    async fn delete_snapshot_on_host(&self, row: &SnapshotRecord) -> Result<(), RunnerError> {
+    pub(crate) async fn delete_snapshot_on_host(
+        &self,
+        row: &SnapshotRecord,
+    ) -> Result<(), RunnerError> {
         self.runner(&row.host).await?.delete_snapshot(&row.id).await
     }
 
     /// The intent is durable before the host is asked, so it is carried out in the end.
-    pub(super) async fn delete_snapshot_now(
+    pub(crate) async fn delete_snapshot_now(
         &self,
         row: &SnapshotRecord,
     ) -> Result<(), ControlError> {
@@ -236,6 +244,23 @@ impl Control {
         };
         self.store().change_snapshot(&row.id, &intent).await?;
         self.finish_delete_snapshot(row).await
+    }
+
+    /// Whether it is deleted: one that a template begins from stays.
+    pub(super) async fn delete_unless_kept(
+        &self,
+        row: &SnapshotRecord,
+    ) -> Result<bool, ControlError> {
+        let intent = SnapshotChange {
+            state: Some(SnapshotState::Deleting),
+            ..SnapshotChange::default()
+        };
+        match self.store().change_snapshot(&row.id, &intent).await {
+            Err(StoreError::Kept { .. }) => return Ok(false),
+            outcome => outcome?,
+        };
+        self.finish_delete_snapshot(row).await?;
+        Ok(true)
     }
 
     pub(super) async fn finish_delete_snapshot(
@@ -268,6 +293,17 @@ impl Control {
             Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// What a row says of a snapshot that the host has made.
+pub(super) fn told(row: &SnapshotRecord, view: &SnapshotView) -> SnapshotChange {
+    SnapshotChange {
+        parent: Some(row.parent.clone().or_else(|| view.parent.clone())),
+        memory: Some(view.memory),
+        facts: Some(facts(view)),
+        held_disk_mb: Some(held_mb(view)),
+        ..SnapshotChange::default()
     }
 }
 

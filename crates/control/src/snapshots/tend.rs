@@ -6,7 +6,7 @@ use std::time::Duration;
 use cove_model::SnapshotId;
 use cove_runner_api::{RunnerError, SnapshotView};
 use cove_store::{
-    PAGE_MAX, PageRequest, SnapshotChange, SnapshotKind, SnapshotRecord, SnapshotState,
+    ObjectCopy, PAGE_MAX, PageRequest, SnapshotChange, SnapshotKind, SnapshotRecord, SnapshotState,
 };
 
 use super::take::{facts, held_bytes, held_mb};
@@ -16,6 +16,8 @@ use crate::hosts::Host;
 
 /// A fork's snapshot that is still there after this long was left behind by a crash.
 const FORK_POINT_KEPT: Duration = Duration::from_secs(3600);
+/// How long a step of a build that no cache has is left alone: a build may be about to keep or use it.
+const BUILD_STEP_KEPT: Duration = Duration::from_secs(300);
 
 /// What the host has, by id.
 pub(crate) type OnHost = HashMap<SnapshotId, SnapshotView>;
@@ -110,7 +112,7 @@ impl Control {
                         tracing::debug!(%error, snapshot = %row.id, "left for the next look");
                     }
                     Err(error) => {
-                        tracing::warn!(%error, snapshot = %row.id, "a snapshot could not be tended");
+                        tracing::warn!(%error, snapshot = %row.id, "cannot reconcile a snapshot");
                         failed = Some(error);
                     }
                 }
@@ -134,6 +136,9 @@ impl Control {
             {
                 Ok(())
             }
+            (SnapshotState::Ready, None) if !row.on_host && row.held_disk_mb == 0 => Ok(()),
+            // A crash came between the row and the host, or before what was fetched was written down.
+            (SnapshotState::Ready, _) if !row.on_host => self.delete_evicted(row).await,
             (SnapshotState::Making, _) | (SnapshotState::Ready, None) => {
                 self.settle_snapshot(&row.id).await
             }
@@ -141,8 +146,9 @@ impl Control {
             // What the row knows of it is worth more than what the host says.
             (SnapshotState::Ready, Some(view)) if view.set_aside.is_some() => Ok(()),
             (SnapshotState::Ready, Some(view)) => {
-                if self.is_garbage(row).await? {
-                    return self.delete_snapshot_now(row).await;
+                // One that a template keeps goes on to be measured: it may hold what its sandbox held.
+                if self.is_garbage(row).await? && self.delete_unless_kept(row).await? {
+                    return Ok(());
                 }
                 let (facts, held) = (facts(view), held_mb(view));
                 if facts == row.facts && held == row.held_disk_mb {
@@ -183,6 +189,10 @@ impl Control {
             Err(RunnerError::NotFound { .. }) if row.state == SnapshotState::Making => {
                 Ok(self.store().forget_snapshot(id).await?)
             }
+            Err(RunnerError::NotFound { .. }) if row.object_copy == ObjectCopy::Stored => {
+                tracing::warn!(snapshot = %id, "the host has lost a snapshot; object storage has it");
+                self.note_off_host(&row).await
+            }
             Err(RunnerError::NotFound { .. }) => {
                 tracing::error!(snapshot = %id, "the host has lost a snapshot");
                 self.bury_snapshot(&row).await
@@ -200,6 +210,11 @@ impl Control {
             && self.steady().since(row.created_steady) >= FORK_POINT_KEPT
         {
             return Ok(true);
+        }
+        if row.kind == SnapshotKind::Build {
+            // One that a build has just taken is in the cache in a moment.
+            return Ok(self.steady().since(row.created_steady) >= BUILD_STEP_KEPT
+                && !self.store().is_cached(&row.id).await?);
         }
         let Some(sandbox) = &row.sandbox else {
             return Ok(true);

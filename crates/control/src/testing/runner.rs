@@ -11,8 +11,8 @@ use cove_model::{
     SnapshotId, State, VolumeId,
 };
 use cove_runner_api::{
-    CreateRequest, ImageJob, ImageOwner, ImageSource, ImageView, JobState, RunnerError, Sample,
-    SandboxView, SnapshotView, VolumeView,
+    CreateRequest, ImageConfig, ImageJob, ImageOwner, ImageSource, ImageView, JobState,
+    RunnerError, Sample, SandboxView, SnapshotView, TierReport, VolumeView,
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
@@ -54,6 +54,8 @@ pub(super) struct World {
     pub secrets_waited: bool,
     /// What is told to whoever asks next.
     pub secret_uses: Vec<cove_runner_api::SecretUseReport>,
+    /// Sandboxes inside which somebody waits at the metadata endpoint.
+    pub visitors: Vec<SandboxId>,
     pub sandboxes: BTreeMap<SandboxId, One>,
     pub snapshots: BTreeMap<SnapshotId, SnapshotView>,
     pub volumes: BTreeMap<VolumeId, VolumeView>,
@@ -79,6 +81,7 @@ pub(super) struct World {
     /// Which host it says it is, when that is not the truth.
     impostor: Option<HostId>,
     is_away: bool,
+    pub tiers: Vec<TierReport>,
 }
 
 /// The only host of an installation.
@@ -108,6 +111,7 @@ impl MemoryRunner {
             egress: EgressLogs::default(),
         };
         runner.add_named_image("debian");
+        runner.set_tiers(&[("container", &[])]);
         Arc::new(runner)
     }
 
@@ -126,6 +130,16 @@ impl MemoryRunner {
             .entry(call)
             .or_default()
             .push_back(fault);
+    }
+
+    /// The isolation tiers that it has, with what each can do.
+    pub fn set_tiers(&self, tiers: &[(&str, &[&str])]) {
+        let report = |(name, able): &(&str, &[&str])| TierReport {
+            name: (*name).into(),
+            usable: true,
+            capabilities: able.iter().map(|able| (*able).to_owned()).collect(),
+        };
+        self.world().tiers = tiers.iter().map(report).collect();
     }
 
     pub fn set_guest(&self, guest: GuestKind) {
@@ -149,6 +163,12 @@ impl MemoryRunner {
         let calls = &self.world().calls;
         let about = calls.iter().filter(|(_, of)| of.as_ref() == Some(id));
         about.map(|(call, _)| *call).collect()
+    }
+
+    /// How often this was asked.
+    pub fn calls(&self, call: Call) -> usize {
+        let calls = &self.world().calls;
+        calls.iter().filter(|(made, _)| *made == call).count()
     }
 
     /// Says from now on that it is another host, as a runner over another data directory would.
@@ -186,6 +206,7 @@ impl MemoryRunner {
             created_at: self.clock.now(),
             source: "bootstrap".into(),
             in_use_by: 0,
+            config: ImageConfig::default(),
         };
         self.world().images.push(image);
     }

@@ -3,15 +3,12 @@
 use cove_model::{EventKind, SandboxId, SnapshotId, State, lifecycle};
 use cove_runner_api::{
     GuestStream, Imported, RollbackRequest, RolledBack, RunnerError, SandboxView, SnapshotRequest,
-    SnapshotView,
+    SnapshotView, snapshot_file,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::runner::{MemoryRunner, World, missing, push_event};
 
-/// What an export of this host begins with.
-const MAGIC: &[u8] = b"memory-runner snapshot\n";
 /// What a snapshot of this host takes of its disk.
 const EXCLUSIVE_BYTES: u64 = 3 << 20;
 
@@ -200,10 +197,9 @@ impl MemoryRunner {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair can be made");
         tokio::spawn(async move {
             let mut out = ours;
-            let mut file = MAGIC.to_vec();
-            file.extend(serde_json::to_vec(&view).expect("a view is always JSON"));
+            let view = serde_json::to_vec(&view).expect("a view is always JSON");
             // Whoever stops reading ends this.
-            let _ = out.write_all(&file).await;
+            let _ = write_file(&mut out, &view).await;
         });
         Ok(GuestStream::Unix(theirs))
     }
@@ -216,13 +212,10 @@ impl MemoryRunner {
         let invalid = |message: &str| RunnerError::Invalid {
             message: message.into(),
         };
-        let mut bytes = Vec::new();
-        let read = file.read_to_end(&mut bytes).await;
-        read.map_err(|_| invalid("the file broke off"))?;
-        let body = bytes.strip_prefix(MAGIC);
-        let body = body.ok_or_else(|| invalid("this is not an exported snapshot"))?;
+        let body = read_file(&mut file).await;
+        let body = body.map_err(|_| invalid("this is not an exported snapshot"))?;
         let told: SnapshotView =
-            serde_json::from_slice(body).map_err(|_| invalid("the file is damaged"))?;
+            serde_json::from_slice(&body).map_err(|_| invalid("the file is damaged"))?;
         let snapshot = SnapshotView {
             id: id.clone(),
             memory: false,
@@ -236,4 +229,26 @@ impl MemoryRunner {
                 .then(|| "it is not signed by a trusted key".to_owned()),
         })
     }
+}
+
+/// In the outer form of the engine's files, with one section and no signature.
+async fn write_file(out: &mut UnixStream, view: &[u8]) -> std::io::Result<()> {
+    snapshot_file::write_head(out).await?;
+    for (kind, bytes) in [(1, view), (snapshot_file::END, &[])] {
+        snapshot_file::write_begin(out, kind).await?;
+        snapshot_file::write_bytes(out, bytes).await?;
+        snapshot_file::write_end(out, &[kind; snapshot_file::CHECKSUM_BYTES]).await?;
+    }
+    Ok(())
+}
+
+async fn read_file(file: &mut GuestStream) -> std::io::Result<Vec<u8>> {
+    let mut sections = snapshot_file::Sections::begin(file).await?;
+    let mut body = Vec::new();
+    while let Some(item) = sections.next().await? {
+        if let snapshot_file::Item::Bytes(bytes) = item {
+            body.extend(bytes);
+        }
+    }
+    Ok(body)
 }

@@ -65,7 +65,7 @@ impl Control {
                         tracing::debug!(%error, volume = %row.id, "left for the next look");
                     }
                     Err(error) => {
-                        tracing::warn!(%error, volume = %row.id, "a volume could not be tended");
+                        tracing::warn!(%error, volume = %row.id, "cannot reconcile a volume");
                         failed = Some(error);
                     }
                 }
@@ -146,7 +146,7 @@ impl Control {
     pub(super) async fn meter_volume_end(&self, row: &VolumeRecord) {
         let sample = self.volume_sample(row, None);
         if let Err(error) = self.store().apply_volume_samples(&[sample]).await {
-            tracing::warn!(%error, volume = %row.id, "figures could not be written down");
+            tracing::warn!(%error, volume = %row.id, "cannot record usage");
         }
     }
 }

@@ -36,6 +36,7 @@ async fn every_change_waits_for_its_record() {
         scopes: vec![Scope::Read],
         expires_at: None,
         org: None,
+        sandbox: None,
     };
     let kept = control.create_key(root, key("kept")).await.unwrap().key;
     let take = |name: &str| TakeSnapshot {

@@ -142,6 +142,7 @@ async fn what_ends_at_a_date_ends_at_that_date() {
         scopes: vec![Scope::Read],
         expires_at: Some(now + time::Duration::hours(1)),
         org: None,
+        sandbox: None,
     };
     let key = plane
         .control

@@ -33,6 +33,7 @@ fn holding(name: &str, secret: &str, network: NetworkPolicy) -> SandboxSpec {
             name: secret.into(),
             env: Some("TOKEN".into()),
             file: None,
+            exposed: false,
         }],
         ..named(name)
     }
@@ -93,6 +94,55 @@ async fn a_sandbox_holds_secrets_of_its_organisation_whose_hosts_it_reaches() {
         .create(root, holding("g", "github", reaches()))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_value_is_exposed_only_where_secret_and_sandbox_both_say_so() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    let mut exposed = set("plain", "api.example");
+    exposed.binding.usage = "exposed".parse().unwrap();
+    let refused = control.set_secret(root, exposed.clone()).await.unwrap_err();
+    assert!(refused.message.contains("no hosts"), "{}", refused.message);
+    exposed.binding.hosts.clear();
+    control.set_secret(root, exposed).await.unwrap();
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
+    let with = |name: &str, secret: &str, exposed: bool| {
+        let mut spec = holding(name, secret, listed(&["api.example"]));
+        spec.secrets[0].exposed = exposed;
+        spec
+    };
+    for (spec, said) in [
+        (with("a", "plain", false), "exposed: true"),
+        (with("b", "github", true), "not for exposure"),
+    ] {
+        let refused = plane.create(root, spec).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::InvalidRequest);
+        assert!(refused.message.contains(said), "{}", refused.message);
+    }
+    // It needs no network, and every view says it.
+    let mut spec = with("c", "plain", true);
+    spec.network = NetworkPolicy::default();
+    let made = plane.create(root, spec).await.unwrap().sandbox;
+    assert!(made.spec.secrets[0].exposed);
+    // What was sent to sandboxes by a placeholder is not inside because its use changed later.
+    plane
+        .create(root, with("d", "github", false))
+        .await
+        .unwrap();
+    let mut changed = set("github", "api.example");
+    changed.binding.usage = "exposed".parse().unwrap();
+    changed.binding.hosts.clear();
+    control.set_secret(root, changed).await.unwrap();
+    assert!(
+        plane
+            .create(root, with("e", "github", false))
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]

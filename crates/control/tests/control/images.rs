@@ -2,11 +2,12 @@
 
 use cove_control::testing::Call;
 use cove_control::{
-    CreateSandbox, ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot,
+    ControlConfig, CreateSandbox, ErrorCode, ImageSource, JobState, Principal, Quota, TakeSnapshot,
 };
+use cove_model::event::EventKind;
 use cove_model::{SandboxSpec, State};
 
-use crate::support::{Plane, wait};
+use crate::support::{Plane, quick, wait};
 
 fn pull(reference: &str) -> ImageSource {
     ImageSource::Registry {
@@ -23,6 +24,14 @@ fn from(image: &str) -> SandboxSpec {
     }
 }
 
+/// Creates only find what is there.
+fn no_pulls() -> ControlConfig {
+    ControlConfig {
+        pull_on_create: false,
+        ..quick()
+    }
+}
+
 async fn names(plane: &Plane, principal: &Principal) -> Vec<String> {
     let images = plane.control.list_images(principal).await.unwrap();
     let mut names: Vec<_> = images.into_iter().flat_map(|image| image.names).collect();
@@ -32,7 +41,7 @@ async fn names(plane: &Plane, principal: &Principal) -> Vec<String> {
 
 #[tokio::test]
 async fn what_one_fetches_is_its_own_and_what_home_fetches_is_everybodys() {
-    let plane = Plane::new().await;
+    let plane = Plane::with(no_pulls()).await;
     let (ours, theirs) = (
         plane.tenant("ours", None).await,
         plane.tenant("theirs", None).await,
@@ -145,7 +154,7 @@ async fn paths_on_the_host_are_for_operators() {
 /// right credentials must not get it with theirs.
 #[tokio::test]
 async fn nobody_rides_on_anothers_credentials() {
-    let plane = Plane::new().await;
+    let plane = Plane::with(no_pulls()).await;
     let (ours, theirs) = (
         plane.tenant("ours", None).await,
         plane.tenant("theirs", None).await,
@@ -634,9 +643,133 @@ async fn an_operator_tries_again_at_once_and_success_is_remembered() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_no_default_is_not_fetched_by_a_create() {
+async fn a_create_pulls_an_image_that_is_named_as_one_for_its_organisation_alone() {
     let plane = Plane::new().await;
-    let missing = plane.create(&plane.root, from("python:3.12")).await;
+    let (ours, theirs) = (
+        plane.tenant("ours", None).await,
+        plane.tenant("theirs", None).await,
+    );
+    let made = plane.create(&ours, from("python:3.12")).await.unwrap();
+    assert_eq!(made.sandbox.state, State::Running);
+    assert_eq!(names(&plane, &ours).await, ["debian", "python:3.12"]);
+    assert_eq!(names(&plane, &theirs).await, ["debian"]);
+    // Its bytes count to the quota, and the second create finds it.
+    let disk_mb = SandboxSpec::default().resources.disk_mb;
+    assert!(disk_used(&plane, &ours).await > disk_mb);
+    plane.create(&ours, from("python:3.12")).await.unwrap();
+    assert_eq!(plane.runner.count(Call::AddImage, None), 1);
+    // What one has pulled opens nothing for another: it pulls for itself.
+    plane.create(&theirs, from("python:3.12")).await.unwrap();
+    assert_eq!(plane.runner.count(Call::AddImage, None), 2);
+    plane.create(&plane.root, from("a/b")).await.unwrap();
+    assert_eq!(plane.runner.count(Call::AddImage, None), 3);
+}
+
+#[tokio::test]
+async fn creates_wait_for_one_pull_and_its_stages_are_events() {
+    const CREATES: usize = 10;
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("ours", None).await;
+    plane.runner.keep_fetching();
+    let finish = async {
+        wait(async || {
+            let all = plane.all(&tenant).await.into_iter();
+            let told = all.filter(|one| {
+                let reason = one.reason.as_deref().unwrap_or_default();
+                reason.contains("pulling the image python:3.12")
+            });
+            (told.count() == CREATES).then_some(())
+        })
+        .await;
+        plane.runner.finish_fetching();
+    };
+    let creates = (0..CREATES).map(|_| plane.create(&tenant, from("python:3.12")));
+    let (made, ()) = tokio::join!(futures_util::future::join_all(creates), finish);
+    assert_eq!(plane.runner.count(Call::AddImage, None), 1);
+    for one in made {
+        let sandbox = one.unwrap().sandbox;
+        assert_eq!((sandbox.state, sandbox.reason), (State::Running, None));
+        let events = plane.store.latest_events(&sandbox.id, 100).await.unwrap();
+        let told = events.iter().filter(|event| {
+            matches!(&event.kind, EventKind::State { state: State::Creating, reason: Some(reason) }
+                if reason.contains("pulling the image python:3.12"))
+        });
+        let told = told.count();
+        assert!((1..=3).contains(&told), "{told}: {events:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_pull_leaves_nothing_and_names_the_command() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("ours", None).await;
+    plane.runner.keep_fetching();
+    let fail = async {
+        wait(async || (plane.runner.count(Call::AddImage, None) == 1).then_some(())).await;
+        wait(async || plane.control.image_job(&tenant, "job-1").await.ok()).await;
+        plane.runner.refuse_fetch("job-1");
+    };
+    let (refused, ()) = tokio::join!(plane.create(&tenant, from("python:3.12")), fail);
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.message.contains("the registry refuses"),
+        "{refused:?}"
+    );
+    let hint = refused.hint.unwrap();
+    assert!(
+        hint.contains("cove image pull --username USER python:3.12"),
+        "{hint}"
+    );
+    assert_eq!(plane.all(&tenant).await.len(), 0, "nothing is left of it");
+    assert_eq!(disk_used(&plane, &tenant).await, 0);
+    // The registry may have it now.
+    plane.runner.finish_fetching();
+    plane.create(&tenant, from("python:3.12")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_create_pulls_only_what_its_organisation_may_pull() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("ours", None).await;
+    for registry in [
+        "127.0.0.1:5000/a:1",
+        "localhost/a:1",
+        "169.254.169.254/a:1",
+        "10.0.0.1/a",
+    ] {
+        let refused = plane.create(&tenant, from(registry)).await.unwrap_err();
+        assert_eq!(
+            refused.code,
+            ErrorCode::Forbidden,
+            "{registry}: {refused:?}"
+        );
+    }
+    // An organisation without room on its disk quota downloads nothing.
+    let full = small_tenant(&plane, "full", 0).await;
+    let refused = plane.create(&full, from("python:3.12")).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::QuotaExceeded, "{refused:?}");
+    assert_eq!(plane.runner.count(Call::AddImage, None), 0);
+    // An image that is larger than what is left of the quota ends the create too.
+    let small = small_tenant(&plane, "small", 20_000).await;
+    plane.runner.size_images(1 << 40);
+    let refused = plane.create(&small, from("python:3.12")).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NoCapacity, "{refused:?}");
+    assert_eq!(disk_used(&plane, &small).await, 0);
+}
+
+#[tokio::test]
+async fn a_bare_word_and_a_server_that_does_not_pull_get_the_command_that_works() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("ours", None).await;
+    for who in [&plane.root, &tenant] {
+        let missing = plane.create(who, from("mybox")).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound);
+        let hint = missing.hint.unwrap();
+        assert!(hint.contains("cove image pull mybox"), "{hint}");
+        assert!(hint.contains("cove create --name mybox"), "{hint}");
+    }
+    let closed = Plane::with(no_pulls()).await;
+    let missing = closed.create(&closed.root, from("python:3.12")).await;
     let missing = missing.unwrap_err();
     assert_eq!(missing.code, ErrorCode::NotFound);
     assert!(
@@ -645,5 +778,21 @@ async fn an_image_that_is_no_default_is_not_fetched_by_a_create() {
             .unwrap()
             .contains("cove image pull python:3.12")
     );
-    assert_eq!(names(&plane, &plane.root).await, ["debian"]);
+    let alone = Plane::with(ControlConfig {
+        has_default_registry: false,
+        ..quick()
+    });
+    let alone = alone.await;
+    let missing = alone.create(&alone.root, from("python:3.12")).await;
+    let missing = missing.unwrap_err();
+    assert!(
+        missing
+            .hint
+            .unwrap()
+            .contains("cove image pull REGISTRY/python:3.12")
+    );
+    for plane in [&plane, &closed, &alone] {
+        assert_eq!(plane.runner.count(Call::AddImage, None), 0);
+        assert_eq!(names(plane, &plane.root).await, ["debian"]);
+    }
 }

@@ -17,6 +17,7 @@ fn request(scopes: Vec<Scope>) -> CreateKey {
         scopes,
         expires_at: None,
         org: None,
+        sandbox: None,
     }
 }
 
@@ -287,4 +288,26 @@ async fn calls_whose_callers_go_away_are_on_record_once() {
         let records = targets.iter().filter(|target| *target == name);
         assert_eq!(records.count(), 1, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_bound_key_visits_ports_of_its_own_sandbox_only() {
+    let plane = Plane::new().await;
+    let (own, other) = (plane.sandbox("own").await, plane.sandbox("other").await);
+    let bound = CreateKey {
+        sandbox: Some("own".into()),
+        ..request(vec![Scope::Use])
+    };
+    let new = plane.control.create_key(&plane.root, bound).await.unwrap();
+    let token = new.token.reveal();
+    let visit = |id| {
+        let pass = cove_control::Pass::Key(token);
+        plane.control.visit(id, 80, pass, Origin::default())
+    };
+    assert!(visit(&own.id).await.is_ok());
+    let refused = visit(&other.id).await.map(drop).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NotFound, "{refused:?}");
+    // What does not ask for bound keys does not get them.
+    let asked = plane.control.authenticate(token, Origin::default()).await;
+    assert_eq!(asked.unwrap_err().code, ErrorCode::Forbidden);
 }

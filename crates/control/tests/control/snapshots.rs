@@ -177,6 +177,7 @@ async fn a_fork_pauses_its_parent_once_and_its_children_are_their_own() {
         .unwrap();
     let request = ForkRequest {
         children: Children {
+            lease: None,
             name: Some("child".into()),
             labels: BTreeMap::from([("role".into(), "copy".into())]),
         },
@@ -755,6 +756,8 @@ async fn a_snapshot_that_another_process_is_asking_for_is_left_alone_for_a_while
         memory: false,
         spec: one.spec.clone(),
         rolled_back_to: None,
+        object_copy: cove_store::ObjectCopy::None,
+        on_host: true,
         facts: cove_store::SnapshotFacts::default(),
         held_disk_mb: 1,
         created_at: cove_control::Clock::now(plane.clock.as_ref()),

@@ -95,6 +95,12 @@ impl Plane {
         }
     }
 
+    /// The same, after the operator changed the settings.
+    pub async fn crash_with(&mut self, change: impl FnOnce(&mut ControlConfig)) {
+        change(&mut self.config);
+        self.crash().await;
+    }
+
     /// A new control plane over the same store and host, as after a crash.
     pub async fn crash(&mut self) {
         self.background = None;
@@ -125,6 +131,7 @@ impl Plane {
             scopes: vec![scope],
             expires_at: None,
             org: Some(org.clone()),
+            sandbox: None,
         };
         let key = self.control.create_key(&self.root, request).await.unwrap();
         let origin = Origin {

@@ -159,6 +159,7 @@ async fn keys_and_organisations_of_others_cannot_be_reached() {
         scopes: vec![Scope::Admin],
         expires_at: None,
         org: Some(ours.org.clone()),
+        sandbox: None,
     };
     let refused = plane
         .control

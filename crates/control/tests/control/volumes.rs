@@ -38,6 +38,7 @@ async fn mount(
             volumes,
             ..SandboxSpec::default()
         },
+        asked: None,
         idempotency_key: None,
         from: None,
     };

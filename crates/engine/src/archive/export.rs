@@ -21,7 +21,11 @@ use super::{CHUNK_MAX, Kind, Manifest};
 const STALL_MAX: Duration = Duration::from_secs(120);
 
 impl Engine {
-    pub(crate) async fn write_out(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+    pub(crate) async fn write_out(
+        &self,
+        id: &SnapshotId,
+        plain: bool,
+    ) -> Result<GuestStream, RunnerError> {
         let hold = self.inner.snapshots.hold(id).await?;
         let (image, held) = self.inner.hold_image(hold.snapshot.record.image.as_str())?;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(internal)?;
@@ -32,9 +36,11 @@ impl Engine {
             let _held = held;
             let id = hold.snapshot.record.id.clone();
             // The reader learns of a failure by the missing end.
-            match inner.write_snapshot(&hold, &image, io::BufWriter::new(&ours)) {
+            match inner.write_snapshot(&hold, &image, plain, io::BufWriter::new(&ours)) {
                 Ok(()) => tracing::debug!(snapshot = %id, "exported"),
-                Err(error) => tracing::warn!(snapshot = %id, %error, "an export broke off"),
+                Err(error) => {
+                    tracing::warn!(snapshot = %id, %error, "export of a snapshot aborted")
+                }
             }
         });
         tokio::net::UnixStream::from_std(theirs)
@@ -48,6 +54,7 @@ impl Inner {
         &self,
         hold: &SnapshotHold,
         image: &cove_image::Image,
+        plain: bool,
         output: impl Write,
     ) -> io::Result<()> {
         let record = &hold.snapshot.record;
@@ -65,7 +72,7 @@ impl Inner {
         let trees = self
             .trees_of(&hold.snapshot, image)
             .map_err(io::Error::other)?;
-        let packing = self.parser.pack_tree(trees, true);
+        let packing = self.parser.pack_tree(trees, !plain);
         copy(
             packing.map_err(io::Error::other)?,
             writer.section(Kind::Root)?,

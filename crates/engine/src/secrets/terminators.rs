@@ -20,7 +20,7 @@ use cove_isolation::accounts;
 use cove_model::secret::{OrgSecrets, SecretHost};
 use cove_model::{OrgId, SandboxId};
 use cove_runner_api::SecretUseReport;
-use cove_terminator::call::{Call, Placed, PlacedGrant, Reply, Start, USES_MAX, Used};
+use cove_terminator::call::{Call, Placed, PlacedGrant, Reply, Revealed, Start, USES_MAX, Used};
 use cove_terminator::host::Process;
 use cove_vault::{OpenedKeys, Zeroizing};
 use tokio::sync::Mutex;
@@ -276,6 +276,46 @@ impl Terminators {
             }
         }
         hosts
+    }
+
+    /// The value of an exposed secret that the sandbox holds; nothing where the process refuses it.
+    pub async fn reveal(
+        &self,
+        org: &OrgId,
+        sandbox: &SandboxId,
+        secret: &str,
+        gateway_uid: u32,
+    ) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+        let unknown = || io::Error::other("control has not sent the organisation's secrets yet");
+        let entry = self.find(org).ok_or_else(unknown)?;
+        let mut entry = entry.lock().await;
+        if entry.secrets.is_none() {
+            return Err(unknown());
+        }
+        let stopped = |entry: &Org| {
+            let serving = entry.serving.as_ref();
+            serving.is_some_and(|serving| serving.process.is_none())
+        };
+        if stopped(&entry) {
+            self.launch(org, &mut entry, gateway_uid).await?;
+        }
+        let serving = entry.serving.as_mut();
+        let process = serving.and_then(|serving| serving.process.as_mut());
+        let process = process.ok_or_else(|| io::Error::other("no terminator runs"))?;
+        let call = Call::Reveal {
+            sandbox: sandbox.clone(),
+            secret: secret.to_owned(),
+        };
+        match process.call(&call).await {
+            Ok(Reply::Value(Revealed(value))) => Ok(Some(value)),
+            Ok(Reply::Refused) => Ok(None),
+            other => {
+                if let Some(serving) = &mut entry.serving {
+                    serving.process = None;
+                }
+                other.and(Err(io::Error::other("an answer to another question")))
+            }
+        }
     }
 
     /// It is gone. The process and the socket of an organisation without such sandboxes go too.

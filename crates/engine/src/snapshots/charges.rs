@@ -50,7 +50,7 @@ impl Inner {
 
     fn owed_on(&self, account: u64) -> Option<u64> {
         self.pool.owed(Account(account)).unwrap_or_else(|error| {
-            tracing::warn!(%error, account, "what is owed for a volume that is gone cannot be read");
+            tracing::warn!(%error, account, "cannot read the usage of a deleted volume");
             None
         })
     }

@@ -65,7 +65,7 @@ impl Inner {
             if self.images.store.get(image).is_none()
                 && let Err(error) = self.erase(&snapshot).await
             {
-                tracing::warn!(snapshot = %snapshot.record.id, %error, "a leftover stays");
+                tracing::warn!(snapshot = %snapshot.record.id, %error, "cannot remove a leftover");
             }
         }
         for image in self.images.store.list() {

@@ -191,11 +191,7 @@ impl Inner {
         machine: Arc<dyn Machine>,
         taking: Taking,
     ) -> Result<Taken, RunnerError> {
-        if !self.tier_of(record)?.capabilities().memory {
-            return Err(RunnerError::Unsupported {
-                message: "memory cannot be captured on this host; `cove doctor` says why".into(),
-            });
-        }
+        self.check_memory(record)?;
         let volume = crate::sandbox::volume_of(&record.id);
         let memory = Draft::new(&self.pool, staging("memory", id.as_str()));
         let draft = Draft::new(&self.pool, staging("draft", id.as_str()));

@@ -91,7 +91,7 @@ pub enum EntryError {
     #[error("write the host alone, without a scheme or a path")]
     Url,
     #[error(
-        "connections cannot be terminated by this version: that comes with secrets; list the name alone to have it spliced"
+        "remove terminate: and list the name alone; TLS is terminated only for hosts of secrets the sandbox may use"
     )]
     Terminate,
 }

@@ -1,7 +1,9 @@
 //! The unprivileged side: a [`RunnerApi`] that asks over the socket.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,10 +19,10 @@ use tokio::time::timeout;
 use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, SIDE};
 use crate::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
-    ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest, RolledBack,
-    RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView,
-    VolumeRequest, VolumeView,
+    ByteStream, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity,
+    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
+    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 
 /// How long the socket may take to accept.
@@ -35,10 +37,37 @@ const CAPTURE_TIMEOUT: Duration = Duration::from_secs(900);
 /// How long a snapshot may take to arrive, over whatever line its sender has.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(6 * 3600);
 
-/// A runner behind a unix socket. Holds no connection between calls.
-#[derive(Debug, Clone)]
-pub struct Client {
-    path: PathBuf,
+/// A way to the runner of another host. Descriptors cannot travel there: where one would come, the connection itself
+/// continues as what the descriptor stands for.
+#[async_trait]
+pub trait Dial: Send + Sync + 'static {
+    /// A connection for one call, which the caller sends.
+    async fn call(&self) -> io::Result<Box<dyn ByteStream>>;
+    /// Sends a call with the reading end of `stream`; the answer comes over what is returned.
+    async fn call_with(
+        &self,
+        frame: Vec<u8>,
+        stream: GuestStream,
+    ) -> io::Result<Box<dyn ByteStream>>;
+}
+
+/// A runner behind a unix socket, here or on another host. Holds no connection between calls.
+#[derive(Clone)]
+pub struct Client(Way);
+
+#[derive(Clone)]
+enum Way {
+    Here(PathBuf),
+    There(Arc<dyn Dial>),
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Way::Here(path) => f.debug_tuple("Client").field(path).finish(),
+            Way::There(_) => f.write_str("Client(remote)"),
+        }
+    }
 }
 
 fn unreachable(error: &io::Error) -> RunnerError {
@@ -73,15 +102,27 @@ fn refusal(content: &[u8]) -> io::Result<RunnerError> {
     })
 }
 
+async fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
+    timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await?
+}
+
 impl Client {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self(Way::Here(path.into()))
     }
 
-    async fn open(&self, request: &Request) -> io::Result<UnixStream> {
-        let connect = UnixStream::connect(&self.path);
-        let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
+    /// The runner of another host.
+    pub fn remote(dial: Arc<dyn Dial>) -> Self {
+        Self(Way::There(dial))
+    }
+
+    async fn open(&self, request: &Request) -> io::Result<GuestStream> {
+        let mut stream = match &self.0 {
+            Way::Here(path) => GuestStream::Unix(connect(path).await?),
+            Way::There(dial) => GuestStream::Other(dial.call().await?),
+        };
         stream.write_all(&opening(request)?).await?;
+        stream.flush().await?;
         Ok(stream)
     }
 
@@ -129,7 +170,18 @@ impl Client {
     /// A call that is answered with a connection.
     async fn stream(&self, request: Request) -> Result<GuestStream, RunnerError> {
         Self::within(QUESTION_TIMEOUT, async {
-            let mut stream = self.open(&request).await?;
+            let mut stream = match self.open(&request).await? {
+                GuestStream::Unix(stream) => stream,
+                GuestStream::Other(mut stream) => {
+                    let (kind, content) = frame::read(&mut stream).await?;
+                    return match kind {
+                        // What the descriptor stands for is now at the other end.
+                        Kind::Descriptor | Kind::Relay => Ok(Ok(GuestStream::Other(stream))),
+                        Kind::Error => Ok(Err(refusal(&content)?)),
+                        _ => Err(out_of_turn()),
+                    };
+                }
+            };
             let (head, received) = stream::read_head_with(&mut stream, RUNNER).await?;
             let (kind, length) = frame::announced(head)?;
             let content = stream::body(&mut stream, length).await?;
@@ -148,7 +200,14 @@ impl Client {
     }
 
     /// Sends the request with the reading end of `file`; what is not a socket is copied into one.
-    async fn send_file(&self, request: &Request, file: GuestStream) -> io::Result<UnixStream> {
+    async fn send_file(&self, request: &Request, file: GuestStream) -> io::Result<GuestStream> {
+        let path = match &self.0 {
+            Way::Here(path) => path,
+            Way::There(dial) => {
+                let answer = dial.call_with(opening(request)?, file).await?;
+                return Ok(GuestStream::Other(answer));
+            }
+        };
         let socket = match file {
             GuestStream::Unix(socket) => socket,
             GuestStream::Other(mut file) => {
@@ -160,12 +219,11 @@ impl Client {
                 socket
             }
         };
-        let connect = UnixStream::connect(&self.path);
-        let mut stream = timeout(CONNECT_TIMEOUT, connect).await??;
+        let mut stream = connect(path).await?;
         let frame = opening(request)?;
         let socket = socket.into_std()?;
         stream::send_with(&mut stream, &frame, std::os::fd::AsFd::as_fd(&socket)).await?;
-        Ok(stream)
+        Ok(GuestStream::Unix(stream))
     }
 
     async fn collect<T: DeserializeOwned>(&self, request: Request) -> Result<Vec<T>, RunnerError> {
@@ -298,9 +356,13 @@ impl RunnerApi for Client {
             .await
     }
 
-    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
-        self.stream(Request::ExportSnapshot { id: id.clone() })
-            .await
+    async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        plain: bool,
+    ) -> Result<GuestStream, RunnerError> {
+        let id = id.clone();
+        self.stream(Request::ExportSnapshot { id, plain }).await
     }
 
     async fn import_snapshot(
@@ -401,6 +463,14 @@ impl RunnerApi for Client {
         self.change(Request::SetSecrets { secrets }).await
     }
 
+    async fn exposed_secrets(
+        &self,
+        id: &SandboxId,
+    ) -> Result<BTreeMap<String, String>, RunnerError> {
+        self.question(Request::ExposedSecrets { id: id.clone() })
+            .await
+    }
+
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.question(Request::SecretUses).await
     }
@@ -411,6 +481,14 @@ impl RunnerApi for Client {
 
     async fn check(&self) -> Result<(), RunnerError> {
         self.question(Request::Check).await
+    }
+
+    async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {
+        self.question(Request::Tiers).await
+    }
+
+    async fn inventory(&self) -> Result<HostInventory, RunnerError> {
+        self.question(Request::Inventory).await
     }
 
     async fn host(&self) -> Result<HostReport, RunnerError> {

@@ -101,7 +101,7 @@ impl Request {
                     .add(LIMITS)
                     .add_if(memory_max_mb.is_some(), MEMORY_GROWTH);
             }
-            Self::SetSecrets { secrets: _ } => {
+            Self::SetSecrets { secrets: _ } | Self::ExposedSecrets { id: _ } => {
                 needs.add(SECRETS);
             }
             Self::SetNetwork { policy, id: _ } => network(policy, &mut needs),
@@ -120,6 +120,7 @@ impl Request {
                     }
                     ImageSource::Debian
                     | ImageSource::CodeInterpreter
+                    | ImageSource::Scratch
                     | ImageSource::Local { .. } => {}
                 }
             }
@@ -164,6 +165,9 @@ impl Request {
             | Self::SecretUses
             | Self::Identity
             | Self::Check
+            // A runner that has one tier alone does not know the call; `auto` is refused then.
+            | Self::Tiers
+            | Self::Inventory
             | Self::Host => {}
         }
         needs

@@ -173,7 +173,10 @@ pub fn requests() -> Vec<(&'static str, Request)> {
         ),
         (
             "export-snapshot",
-            Request::ExportSnapshot { id: snapshot() },
+            Request::ExportSnapshot {
+                id: snapshot(),
+                plain: false,
+            },
         ),
         (
             "import-snapshot",
@@ -319,6 +322,7 @@ fn image_view() -> ImageView {
         created_at: at(),
         source: "registry".into(),
         in_use_by: 2,
+        config: ImageConfig::default(),
     }
 }
 

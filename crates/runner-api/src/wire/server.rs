@@ -175,7 +175,7 @@ async fn answer(
     {
         let connecting = async {
             match &request {
-                Request::ExportSnapshot { id } => api.export_snapshot(id).await,
+                Request::ExportSnapshot { id, plain } => api.export_snapshot(id, *plain).await,
                 Request::Connect { id } => api.connect(id).await,
                 Request::ConnectVolume { id } => api.connect_volume(id).await,
                 Request::Visitor { id } => api.visitor(id).await,
@@ -410,9 +410,12 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::MakeSecretKeys { org } => whole(&api.make_secret_keys(&org).await?),
         Request::RewrapSecretKeys { keys } => whole(&api.rewrap_secret_keys(keys).await?),
         Request::SetSecrets { secrets } => whole(&api.set_secrets(secrets).await?),
+        Request::ExposedSecrets { id } => whole(&api.exposed_secrets(&id).await?),
         Request::SecretUses => whole(&api.secret_uses().await?),
         Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
+        Request::Tiers => whole(&api.tiers().await?),
+        Request::Inventory => whole(&api.inventory().await?),
         Request::Host => whole(&api.host().await?),
         Request::Hello
         | Request::Connect { .. }

@@ -320,7 +320,11 @@ impl RunnerApi for Fake {
             kept: kept(request.keep, request.sandbox, request.memory),
         })
     }
-    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+    async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        _plain: bool,
+    ) -> Result<GuestStream, RunnerError> {
         self.find_snapshot(id)?;
         let (ours, mut file) = UnixStream::pair().unwrap();
         let content = format!("the file of {id}");
@@ -393,6 +397,7 @@ impl RunnerApi for Fake {
             created_at: OffsetDateTime::UNIX_EPOCH,
             source: "bootstrap".into(),
             in_use_by: 0,
+            config: ImageConfig::default(),
         }])
     }
     async fn add_image(
@@ -404,6 +409,7 @@ impl RunnerApi for Fake {
             ImageSource::Registry { reference, .. } => Ok(job(&reference)),
             ImageSource::Debian => Ok(job("debian")),
             ImageSource::CodeInterpreter => Ok(job("code-interpreter")),
+            ImageSource::Scratch => Ok(job("scratch")),
             ImageSource::Local { .. } => Err(RunnerError::Unsupported {
                 message: "no".into(),
             }),
@@ -444,8 +450,32 @@ impl RunnerApi for Fake {
     async fn set_secrets(&self, _: OrgSecrets) -> Result<(), RunnerError> {
         Ok(())
     }
+    async fn exposed_secrets(
+        &self,
+        _: &SandboxId,
+    ) -> Result<std::collections::BTreeMap<String, String>, RunnerError> {
+        Ok(Default::default())
+    }
     async fn secret_uses(&self) -> Result<cove_runner_api::SecretUses, RunnerError> {
         Ok(Default::default())
+    }
+    async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {
+        Ok(self.host().await?.tiers)
+    }
+    async fn inventory(&self) -> Result<cove_runner_api::HostInventory, RunnerError> {
+        let host = self.host().await?;
+        Ok(cove_runner_api::HostInventory {
+            cpu_milli: u64::from(host.cpus) * 1000,
+            memory_bytes: host.memory_bytes,
+            disk_bytes: host.disk_bytes,
+            promised_cpu_milli: 0,
+            promised_memory_bytes: host.promised_memory_bytes,
+            promised_disk_bytes: host.promised_disk_bytes,
+            sandboxes: host.sandboxes,
+            running: host.running,
+            tiers: host.tiers,
+            images: Vec::new(),
+        })
     }
     async fn host(&self) -> Result<HostReport, RunnerError> {
         Ok(HostReport {

@@ -219,7 +219,7 @@ async fn calls_about_rest_snapshots_and_the_network_come_through_whole() {
         (&back.kept.id, &back.sandbox.id),
         (&rollback.keep, &rollback.sandbox)
     );
-    let file = client.export_snapshot(&taken.id).await.unwrap();
+    let file = client.export_snapshot(&taken.id, false).await.unwrap();
     let brought = client.import_snapshot(SnapshotId::random(), file).await;
     let content = brought.unwrap().memory_refused;
     assert_eq!(content, Some(format!("the file of {}", taken.id)));

@@ -53,6 +53,7 @@ fn full_spec() -> SandboxSpec {
             name: "token".into(),
             env: Some("TOKEN".into()),
             file: None,
+            exposed: false,
         }],
         volumes: vec![cove_model::VolumeMount {
             volume: cove_model::VolumeId::random(),

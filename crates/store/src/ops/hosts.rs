@@ -27,7 +27,14 @@ impl Op for Register {
         tx.execute("UPDATE schema_version SET version = version", &[])
             .await?;
         let known = known(tx).await?;
-        if let Some(other) = known.iter().find(|id| !self.hosts.contains(id)) {
+        // Nodes come and go by themselves; those that were removed may have left rows.
+        let rows = tx.query("SELECT host FROM nodes", &[]).await?;
+        let nodes: Vec<HostId> = rows
+            .iter()
+            .map(|row| row.parse(0, "host id"))
+            .collect::<Result<_, _>>()?;
+        let is_ours = |id: &HostId| self.hosts.contains(id) || nodes.contains(id);
+        if let Some(other) = known.iter().find(|id| !is_ours(id)) {
             return Err(StoreError::OtherHost {
                 known: other.clone(),
             });

@@ -1,46 +1,66 @@
 //! A caller's promise that two requests with one key are one.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use cove_model::{OrgId, Steady};
 
 use crate::sql::{Tx, Value, values};
-use crate::{IdempotencyKey, StoreError};
+use crate::{IdempotencyKey, Inserted, StoreError};
 
-/// What a claim met.
-pub enum Claimed {
-    New,
-    /// The id of what the same request made before.
-    Before(String),
-    /// The key belongs to another request.
-    Taken,
-}
-
-/// Binds the key to what the request is about to make. Waits for a concurrent claim of the same key to
-/// commit or to vanish.
-pub async fn claim<T: Tx>(
+/// Binds the key to what the request is about to make, `made`. Waits for a concurrent claim of the same key to
+/// commit or to vanish. `None`: the request is the first with this key, or has none, and goes on.
+pub async fn claim<T: Tx, I: FromStr + Display>(
     tx: &mut T,
     org: &OrgId,
-    key: &IdempotencyKey,
-    made: Value,
+    key: Option<&IdempotencyKey>,
+    made: &I,
     at: Steady,
-) -> Result<Claimed, StoreError> {
+) -> Result<Option<Inserted<I>>, StoreError> {
+    let Some(key) = key else { return Ok(None) };
     let claimed = tx
         .execute(
             "INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
-            values![org, key.key.as_str(), key.request_hash.as_str(), made, at],
+            values![
+                org,
+                key.key.as_str(),
+                key.request_hash.as_str(),
+                Value::Text(made.to_string()),
+                at
+            ],
         )
         .await?;
     if claimed > 0 {
-        return Ok(Claimed::New);
+        return Ok(None);
     }
+    match earlier(tx, org, key).await? {
+        None => Err(StoreError::Stale),
+        found => Ok(found),
+    }
+}
+
+/// What the key was used for, if it was.
+pub async fn earlier<T: Tx, I: FromStr>(
+    tx: &mut T,
+    org: &OrgId,
+    key: &IdempotencyKey,
+) -> Result<Option<Inserted<I>>, StoreError> {
     let rows = tx
         .query(
             "SELECT request_hash, sandbox FROM idempotency WHERE org = ?1 AND key = ?2",
             values![org, key.key.as_str()],
         )
         .await?;
-    let earlier = rows.first().ok_or(StoreError::Stale)?;
+    let Some(earlier) = rows.first() else {
+        return Ok(None);
+    };
     if earlier.text(0)? != key.request_hash {
-        return Ok(Claimed::Taken);
+        return Ok(Some(Inserted::KeyReused));
     }
-    Ok(Claimed::Before(earlier.text(1)?.to_owned()))
+    let first = earlier.text(1)?.parse();
+    first
+        .map(|first| Some(Inserted::Replayed(first)))
+        .map_err(|_| StoreError::Corrupt {
+            what: "id behind an idempotency key",
+        })
 }

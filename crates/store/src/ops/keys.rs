@@ -1,14 +1,14 @@
 //! API keys, found by the hash of their token.
 
-use cove_model::{KeyId, OrgId};
+use cove_model::{KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
 use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Key, Page, PageRequest, Scope, StoreError};
 
-const COLUMNS: &str =
-    "id, org, name, scopes, created_at, expires_at, revoked_at, last_used_at, root";
+const COLUMNS: &str = "id, org, name, scopes, created_at, expires_at, revoked_at, last_used_at, root, \
+     sandbox";
 
 fn key(row: &Row) -> Result<Key, StoreError> {
     let scopes = row
@@ -26,6 +26,7 @@ fn key(row: &Row) -> Result<Key, StoreError> {
         revoked_at: row.optional_time(6)?,
         last_used_at: row.optional_time(7)?,
         root: row.int(8)? != 0,
+        sandbox: row.optional_parse(9, "sandbox id")?,
     })
 }
 
@@ -34,7 +35,7 @@ async fn insert<T: Tx>(tx: &mut T, key: &Key, hash: &str) -> Result<(), StoreErr
     let inserted = tx
         .execute(
             "INSERT INTO api_keys (id, org, hash, name, scopes, created_at, expires_at, revoked_at, \
-             last_used_at, root) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
+             last_used_at, root, sandbox) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
              ON CONFLICT DO NOTHING",
             values![
                 &key.id,
@@ -47,6 +48,7 @@ async fn insert<T: Tx>(tx: &mut T, key: &Key, hash: &str) -> Result<(), StoreErr
                 key.revoked_at,
                 key.last_used_at,
                 key.root,
+                key.sandbox.as_ref().map(SandboxId::as_str),
             ],
         )
         .await?;

@@ -5,7 +5,8 @@ use time::OffsetDateTime;
 
 use crate::cursor::Position;
 use crate::newest::Newest;
-use crate::ops::idempotency::{Claimed, claim};
+use crate::ops::idempotency::{claim, earlier};
+use crate::ops::nodes::still_there;
 use crate::ops::organisations::hold;
 use crate::ops::volumes;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
@@ -89,17 +90,9 @@ impl Op for Create {
     type Out = Created;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Created, StoreError> {
         let new = &self.record;
-        if let Some(key) = &self.idempotency {
-            match claim(tx, &new.org, key, (&new.id).into(), new.created_steady).await? {
-                Claimed::New => {}
-                Claimed::Taken => return Ok(Created::KeyReused),
-                Claimed::Before(id) => {
-                    let id = id.parse();
-                    return Ok(Created::Replayed(
-                        id.map_err(|_| StoreError::Corrupt { what: "sandbox id" })?,
-                    ));
-                }
-            }
+        let key = self.idempotency.as_ref();
+        if let Some(earlier) = claim(tx, &new.org, key, &new.id, new.created_steady).await? {
+            return Ok(earlier);
         }
         hold(tx, &new.org, &Holding::nothing(), &new.holds).await?;
         tx.execute(
@@ -114,6 +107,7 @@ impl Op for Create {
         .map_err(name_taken)?;
         put_labels(tx, new).await?;
         volumes::mount(tx, new).await?;
+        still_there(tx, &new.host).await?;
         Ok(Created::New)
     }
 }
@@ -348,6 +342,15 @@ impl Op for Touch {
             .await?;
         }
         Ok(())
+    }
+}
+
+pub struct ClaimedBefore(pub OrgId, pub IdempotencyKey);
+
+impl Op for ClaimedBefore {
+    type Out = Option<Created>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Option<Created>, StoreError> {
+        earlier(tx, &self.0, &self.1).await
     }
 }
 

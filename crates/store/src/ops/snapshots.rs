@@ -5,23 +5,25 @@ use time::OffsetDateTime;
 
 use crate::cursor::Position;
 use crate::newest::Newest;
-use crate::ops::idempotency::{Claimed, claim};
+use crate::ops::idempotency::claim;
+use crate::ops::nodes::still_there;
 use crate::ops::organisations::{hold, hold_whatever};
 use crate::ops::sandboxes::Whose;
+use crate::ops::templates::keeper;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
-    Holding, IdempotencyKey, Page, PageRequest, SnapshotChange, SnapshotCreated, SnapshotFilter,
-    SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
+    Holding, IdempotencyKey, ObjectCopy, Page, PageRequest, SnapshotChange, SnapshotCreated,
+    SnapshotFilter, SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
 };
 
-const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
-     facts, held_disk_mb, created_at, deleted_at, created_steady, host";
+pub(super) const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
+     facts, held_disk_mb, created_at, deleted_at, created_steady, host, object_copy, on_host";
 
 const NAME_TAKEN: StoreError = StoreError::Exists {
     what: "a snapshot of this name",
 };
 
-fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
+pub(super) fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
     let corrupt = |what| StoreError::Corrupt { what };
     Ok(SnapshotRecord {
         id: row.parse(0, "snapshot id")?,
@@ -40,10 +42,12 @@ fn record(row: &Row) -> Result<SnapshotRecord, StoreError> {
         deleted_at: row.optional_time(13)?,
         created_steady: row.steady(14)?,
         host: row.parse(15, "host id")?,
+        object_copy: ObjectCopy::parse(row.text(16)?).ok_or(corrupt("place of a snapshot"))?,
+        on_host: row.int(17)? != 0,
     })
 }
 
-fn row_values(record: &SnapshotRecord) -> Result<[Value; 16], StoreError> {
+fn row_values(record: &SnapshotRecord) -> Result<[Value; 18], StoreError> {
     Ok([
         (&record.id).into(),
         (&record.org).into(),
@@ -61,6 +65,8 @@ fn row_values(record: &SnapshotRecord) -> Result<[Value; 16], StoreError> {
         record.deleted_at.into(),
         record.created_steady.into(),
         (&record.host).into(),
+        record.object_copy.as_str().into(),
+        record.on_host.into(),
     ])
 }
 
@@ -88,28 +94,19 @@ impl Op for Create {
     type Out = SnapshotCreated;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<SnapshotCreated, StoreError> {
         let new = &self.record;
-        if let Some(key) = &self.idempotency {
-            match claim(tx, &new.org, key, (&new.id).into(), new.created_steady).await? {
-                Claimed::New => {}
-                Claimed::Taken => return Ok(SnapshotCreated::KeyReused),
-                Claimed::Before(id) => {
-                    let id = id.parse();
-                    return Ok(SnapshotCreated::Replayed(id.map_err(|_| {
-                        StoreError::Corrupt {
-                            what: "snapshot id",
-                        }
-                    })?));
-                }
-            }
+        let key = self.idempotency.as_ref();
+        if let Some(earlier) = claim(tx, &new.org, key, &new.id, new.created_steady).await? {
+            return Ok(earlier);
         }
         hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
-             ?11, ?12, ?13, ?14, ?15, ?16)"
+             ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"
         );
         tx.execute(&sql, &row_values(new)?)
             .await
             .map_err(name_taken)?;
+        still_there(tx, &new.host).await?;
         Ok(SnapshotCreated::New)
     }
 }
@@ -184,6 +181,10 @@ impl Op for Change {
         let old = record(rows.first().ok_or(StoreError::NotFound {
             what: "the snapshot",
         })?)?;
+        let ends = self.change.state == Some(SnapshotState::Deleting);
+        if ends && let Some((template, others)) = keeper(tx, &self.id).await? {
+            return Err(StoreError::Kept { template, others });
+        }
         let new = applied(&old, &self.change);
         hold_whatever(
             tx,
@@ -196,7 +197,7 @@ impl Op for Change {
             "UPDATE snapshots SET org = ?2, name = ?3, sandbox = ?4, parent = ?5, kind = ?6, \
              state = ?7, memory = ?8, spec = ?9, rolled_back_to = ?10, facts = ?11, \
              held_disk_mb = ?12, created_at = ?13, deleted_at = ?14, created_steady = ?15, \
-             host = ?16 WHERE id = ?1",
+             host = ?16, object_copy = ?17, on_host = ?18 WHERE id = ?1",
             &row_values(&new)?,
         )
         .await?;
@@ -221,6 +222,7 @@ fn applied(old: &SnapshotRecord, change: &SnapshotChange) -> SnapshotRecord {
             false => change.held_disk_mb.unwrap_or(old.held_disk_mb),
         },
         deleted_at: change.deleted_at.or(old.deleted_at),
+        on_host: change.on_host.unwrap_or(old.on_host),
         ..old.clone()
     }
 }

@@ -5,7 +5,8 @@ use time::OffsetDateTime;
 
 use crate::cursor::Position;
 use crate::newest::Newest;
-use crate::ops::idempotency::{Claimed, claim};
+use crate::ops::idempotency::claim;
+use crate::ops::nodes::still_there;
 use crate::ops::organisations::{hold, hold_whatever};
 use crate::ops::sandboxes::Whose;
 use crate::sql::{Op, Row, Tx, Value, micros, values};
@@ -76,17 +77,9 @@ impl Op for Create {
     type Out = VolumeCreated;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<VolumeCreated, StoreError> {
         let new = &self.record;
-        if let Some(key) = &self.idempotency {
-            match claim(tx, &new.org, key, (&new.id).into(), new.created_steady).await? {
-                Claimed::New => {}
-                Claimed::Taken => return Ok(VolumeCreated::KeyReused),
-                Claimed::Before(id) => {
-                    let id = id.parse();
-                    return Ok(VolumeCreated::Replayed(
-                        id.map_err(|_| StoreError::Corrupt { what: "volume id" })?,
-                    ));
-                }
-            }
+        let key = self.idempotency.as_ref();
+        if let Some(earlier) = claim(tx, &new.org, key, &new.id, new.created_steady).await? {
+            return Ok(earlier);
         }
         // Takes the organisation's row, so that two requests cannot both count before either is there.
         hold(tx, &new.org, &Holding::nothing(), &disk(new.size_mb)).await?;
@@ -103,7 +96,10 @@ impl Op for Create {
         match inserted {
             Err(StoreError::Exists { .. }) => Err(NAME_TAKEN),
             Err(error) => Err(error),
-            Ok(_) => Ok(VolumeCreated::New),
+            Ok(_) => {
+                still_there(tx, &new.host).await?;
+                Ok(VolumeCreated::New)
+            }
         }
     }
 }

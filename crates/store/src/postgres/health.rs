@@ -105,7 +105,7 @@ async fn probe(store: std::sync::Weak<Inner>) {
             Ok(Ok(connection)) => {
                 inner.give_back(connection);
                 inner.health.0.send_replace(None);
-                tracing::info!("the database is back");
+                tracing::info!("database connection restored");
                 return;
             }
             Ok(Err(error)) => Trouble::of(&error),

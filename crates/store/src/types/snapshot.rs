@@ -1,10 +1,12 @@
 //! Rows of snapshots: what was kept of which sandbox, and what it grew from.
 
 use cove_model::{
-    HostId, ImageId, OrgId, SandboxId, SandboxSpec, SnapshotId, SnapshotKind, Steady,
+    HostId, ImageId, ObjectCopy, OrgId, SandboxId, SandboxSpec, SnapshotId, SnapshotKind, Steady,
 };
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
+
+use super::Inserted;
 
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +62,9 @@ pub struct SnapshotRecord {
     pub created_steady: Steady,
     /// The row stays for a while, so that the tree it was part of keeps its shape.
     pub deleted_at: Option<OffsetDateTime>,
+    pub object_copy: ObjectCopy,
+    /// The host has it; false only for one that object storage has.
+    pub on_host: bool,
 }
 
 /// What the host reported of a snapshot.
@@ -85,20 +90,12 @@ pub struct SnapshotChange {
     pub facts: Option<SnapshotFacts>,
     /// What is on a disk is there, so this is written down also above the quota.
     pub held_disk_mb: Option<u64>,
+    pub on_host: Option<bool>,
     /// The row becomes a tombstone: its name is free again and no list shows it.
     pub deleted_at: Option<OffsetDateTime>,
 }
 
-/// Where the making of a snapshot with an idempotency key ended up.
-#[derive(Debug, Clone, PartialEq)]
-pub enum SnapshotCreated {
-    /// The row is there, durable.
-    New,
-    /// The same request made this snapshot before; it may be gone by now.
-    Replayed(SnapshotId),
-    /// The key belongs to another request.
-    KeyReused,
-}
+pub type SnapshotCreated = Inserted<SnapshotId>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotRef<'a> {

@@ -4,7 +4,7 @@ use cove_model::{HostId, OrgId, SandboxId, Steady, VolumeId};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-use super::Moment;
+use super::{Inserted, Moment};
 
 /// How far a volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,16 +56,7 @@ pub struct VolumeRecord {
     pub deleted_at: Option<OffsetDateTime>,
 }
 
-/// Where the making of a volume with an idempotency key ended up.
-#[derive(Debug, Clone, PartialEq)]
-pub enum VolumeCreated {
-    /// The row is there, durable.
-    New,
-    /// The same request made this volume before; it may be gone by now.
-    Replayed(VolumeId),
-    /// The key belongs to another request.
-    KeyReused,
-}
+pub type VolumeCreated = Inserted<VolumeId>;
 
 /// What became of a request to delete a volume.
 #[derive(Debug, Clone, PartialEq)]

@@ -104,7 +104,14 @@ async fn records_changed_removed_moved_or_added_by_hand_are_named() {
 fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     let raw = Connection::open(path).unwrap();
     raw.execute_batch(&format!(
-        "DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; \
+        "DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
+         DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; \
+         ALTER TABLE api_keys DROP COLUMN sandbox; DROP TABLE builds; DROP TABLE build_cache; \
+         DROP INDEX snapshots_uploading; DROP INDEX snapshots_evictable; \
+         ALTER TABLE snapshots DROP COLUMN object_copy; \
+         ALTER TABLE snapshots DROP COLUMN on_host; DROP TABLE object_orgs; DROP TABLE objects; \
+         DROP TABLE object_chunks; DROP TABLE object_uses; DROP TABLE object_condemned; \
+         DROP TABLE templates; DROP TABLE template_names; DROP TABLE template_tags; \
          DROP TABLE volumes; DROP TABLE sandbox_volumes; \
          DROP TABLE hosts; DROP TABLE image_hosts; DROP TABLE event_positions; \
          DROP INDEX sandboxes_by_host; DROP INDEX snapshots_by_host; \

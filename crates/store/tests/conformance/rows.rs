@@ -85,6 +85,7 @@ pub fn key(org: &OrgId) -> Key {
         revoked_at: None,
         last_used_at: None,
         root: false,
+        sandbox: Some(SandboxId::random()),
     }
 }
 

@@ -55,6 +55,17 @@ impl MemoryRunner {
         self.world().secrets_waited
     }
 
+    /// Somebody inside this sandbox asks the metadata endpoint, or so it says.
+    pub fn bring_visitor(&self, id: &SandboxId) {
+        self.world().visitors.push(id.clone());
+        self.changed.notify_waiters();
+    }
+
+    /// Those whom nobody fetched yet.
+    pub fn visitors_waiting(&self) -> usize {
+        self.world().visitors.len()
+    }
+
     /// Told to whoever asks next.
     pub fn report_use(&self, used: SecretUseReport) {
         self.world().secret_uses.push(used);
@@ -189,16 +200,34 @@ impl RunnerApi for MemoryRunner {
     }
 
     async fn visitors(&self, wait_ms: u64) -> Result<Vec<SandboxId>, RunnerError> {
-        // Nobody is inside a sandbox in memory.
-        tokio::time::sleep(std::time::Duration::from_millis(wait_ms)).await;
-        Ok(Vec::new())
+        let deadline = std::time::Duration::from_millis(wait_ms);
+        let come = async {
+            loop {
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                let waiting = self.world().visitors.clone();
+                if !waiting.is_empty() {
+                    return waiting;
+                }
+                changed.await;
+            }
+        };
+        Ok(tokio::time::timeout(deadline, come)
+            .await
+            .unwrap_or_default())
     }
 
     async fn visitor(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
-        Err(RunnerError::NotFound {
+        let gone = || RunnerError::NotFound {
             what: "visitor".into(),
             id: id.to_string(),
-        })
+        };
+        let mut world = self.world();
+        let place = world.visitors.iter().position(|waiting| waiting == id);
+        world.visitors.remove(place.ok_or_else(gone)?);
+        let (ours, _theirs) = tokio::net::UnixStream::pair().map_err(|_| gone())?;
+        Ok(GuestStream::Unix(ours))
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<GuestStream, RunnerError> {
@@ -352,7 +381,11 @@ impl RunnerApi for MemoryRunner {
         answer(lost, self.rollback_now(request))
     }
 
-    async fn export_snapshot(&self, id: &SnapshotId) -> Result<GuestStream, RunnerError> {
+    async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        _plain: bool,
+    ) -> Result<GuestStream, RunnerError> {
         self.enter(Call::Export, None).await?;
         self.export_now(id)
     }
@@ -396,10 +429,14 @@ impl RunnerApi for MemoryRunner {
             ImageSource::Registry { reference, .. } => reference.clone(),
             ImageSource::Debian => "debian".into(),
             ImageSource::CodeInterpreter => "code-interpreter".into(),
+            ImageSource::Scratch => "scratch".into(),
             ImageSource::Local { name, .. } => name.clone(),
         };
         // What a host builds is there when it is built; what it fetches may be there for others already.
-        let is_built = matches!(source, ImageSource::Debian | ImageSource::CodeInterpreter);
+        let is_built = matches!(
+            source,
+            ImageSource::Debian | ImageSource::CodeInterpreter | ImageSource::Scratch
+        );
         let comes_later = is_built && self.world().fetching;
         if !comes_later
             && !self
@@ -518,11 +555,45 @@ impl RunnerApi for MemoryRunner {
         Ok(())
     }
 
+    async fn exposed_secrets(
+        &self,
+        id: &SandboxId,
+    ) -> Result<std::collections::BTreeMap<String, String>, RunnerError> {
+        self.reached()?;
+        let spec = self.get(id).await?.spec;
+        let exposed = spec.secrets.into_iter().filter(|grant| grant.exposed);
+        Ok(exposed
+            .map(|grant| (grant.name.clone(), format!("value-of-{}", grant.name)))
+            .collect())
+    }
+
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.reached()?;
         Ok(SecretUses {
             life: "memory".into(),
             uses: std::mem::take(&mut self.world().secret_uses),
+        })
+    }
+
+    async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {
+        self.enter(Call::Tiers, None).await?;
+        Ok(self.world().tiers.clone())
+    }
+
+    async fn inventory(&self) -> Result<cove_runner_api::HostInventory, RunnerError> {
+        self.reached()?;
+        let world = self.world();
+        Ok(cove_runner_api::HostInventory {
+            cpu_milli: 1_000_000,
+            memory_bytes: 1 << 50,
+            disk_bytes: 1 << 50,
+            promised_cpu_milli: 0,
+            promised_memory_bytes: 0,
+            promised_disk_bytes: 0,
+            sandboxes: world.sandboxes.len() as u64,
+            running: world.sandboxes.len() as u64,
+            tiers: world.tiers.clone(),
+            images: Vec::new(),
         })
     }
 
@@ -541,11 +612,7 @@ impl RunnerApi for MemoryRunner {
             sandboxes: count,
             running: count,
             warm: 0,
-            tiers: vec![TierReport {
-                name: "container".into(),
-                usable: true,
-                capabilities: Vec::new(),
-            }],
+            tiers: world.tiers.clone(),
             findings: Vec::new(),
         })
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cove_model::{OrgId, SandboxSpec, SnapshotId};
 use cove_store::{
-    IdempotencyKey, PageRequest, Period, Quota, Retention, SandboxChange, SandboxRecord,
-    SnapshotChange, SnapshotCreated, SnapshotFacts, SnapshotFilter, SnapshotKind, SnapshotRecord,
-    SnapshotRef, SnapshotSample, SnapshotState, Store, StoreError,
+    IdempotencyKey, ObjectCopy, PageRequest, Period, Quota, Retention, SandboxChange,
+    SandboxRecord, SnapshotChange, SnapshotCreated, SnapshotFacts, SnapshotFilter, SnapshotKind,
+    SnapshotRecord, SnapshotRef, SnapshotSample, SnapshotState, Store, StoreError,
 };
 
 use crate::rows::{at, host, moment, org, org_with, sandbox, steady};
@@ -24,6 +24,8 @@ pub fn snapshot(of: &SandboxRecord, name: Option<&str>) -> SnapshotRecord {
         memory: false,
         spec: SandboxSpec::default(),
         rolled_back_to: None,
+        object_copy: ObjectCopy::None,
+        on_host: true,
         facts: SnapshotFacts::default(),
         held_disk_mb: 1,
         created_at: at(20),

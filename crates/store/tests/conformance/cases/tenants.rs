@@ -111,6 +111,7 @@ pub async fn a_new_root_key_replaces_the_old_one(store: Arc<dyn Store>) {
     let home = org(&store, "default").await;
     let root = |second| Key {
         root: true,
+        sandbox: None,
         created_at: at(second),
         expires_at: None,
         ..key(&home)
@@ -155,6 +156,7 @@ pub async fn nobody_is_locked_out_by_a_revocation(store: Arc<dyn Store>) {
     let ours = org(&store, "ours").await;
     let root = Key {
         root: true,
+        sandbox: None,
         scopes: Scope::ALL.to_vec(),
         ..key(&ours)
     };

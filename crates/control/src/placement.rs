@@ -1,0 +1,142 @@
+//! Where a new sandbox goes, of several hosts.
+//!
+//! The order in which hosts are asked comes from `cove-scheduler`, over what hosts said last. A host admits a sandbox
+//! or refuses it by its own figures, so old ones here cost a question and oversell nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cove_model::{AUTO_ISOLATION, HostId, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_scheduler::{Demand, InventoryHost, Room, Strategy, plan};
+
+use crate::Control;
+use crate::error::{CAPACITY_RETRY_S, ControlError, ErrorCode};
+use crate::hosts::Host;
+use crate::images::is_built_in;
+use crate::principal::Principal;
+
+fn room(spec: &SandboxSpec) -> Room {
+    let resources = &spec.resources;
+    Room {
+        cpu_milli: (resources.cpu * 1000.0).round() as u64,
+        memory_bytes: resources.memory_mb << 20,
+        disk_bytes: resources.disk_mb << 20,
+    }
+}
+
+/// A host as the planner sees it. One that has not said what it has does not answer yet.
+fn inventory(host: &Host) -> InventoryHost {
+    let known = host.inventory.lock().clone();
+    let node = host.node.as_ref();
+    let mut shown = InventoryHost {
+        id: host.id.clone(),
+        zone: String::new(),
+        labels: BTreeMap::new(),
+        taints: BTreeSet::new(),
+        cordoned: node.is_some_and(|node| node.cordoned()),
+        available: known.is_some() && host.away().is_none(),
+        tiers: BTreeMap::new(),
+        capacity: Room::default(),
+        promised: Room::default(),
+        images: BTreeSet::new(),
+        snapshots: BTreeSet::new(),
+    };
+    if let Some(known) = known {
+        let usable = known.tiers.into_iter().filter(|tier| tier.usable);
+        let tiers = usable.map(|tier| (tier.name, tier.capabilities.into_iter().collect()));
+        shown.tiers = tiers.collect();
+        shown.capacity = Room {
+            cpu_milli: known.cpu_milli,
+            memory_bytes: known.memory_bytes,
+            disk_bytes: known.disk_bytes,
+        };
+        shown.promised = Room {
+            cpu_milli: known.promised_cpu_milli,
+            memory_bytes: known.promised_memory_bytes,
+            disk_bytes: known.promised_disk_bytes,
+        };
+        shown.images = known.images.into_iter().collect();
+    }
+    shown
+}
+
+impl Control {
+    /// The hosts to ask for a new sandbox from an image, in order. Without nodes that is the server's own, whatever it
+    /// has left: it says itself what is short.
+    pub(crate) async fn place(
+        &self,
+        principal: &Principal,
+        spec: &SandboxSpec,
+    ) -> Result<Vec<HostId>, ControlError> {
+        let hosts = self.hosts();
+        if let Some(own) = hosts.first()
+            && hosts.iter().all(|host| host.node.is_none())
+        {
+            return Ok(vec![own.id.clone()]);
+        }
+        if hosts.is_empty() {
+            return Err(ControlError::new(
+                ErrorCode::NoCapacity,
+                "this control plane has no nodes yet",
+            )
+            .hint("make a join token with `cove node token`, and run `cove node join` on a host")
+            .retry_after(CAPACITY_RETRY_S));
+        }
+        let image = self.resolve_image(&principal.org, &spec.image).await?;
+        let mut demand = Demand {
+            room: room(spec),
+            image: image.clone(),
+            strategy: Strategy::Spread,
+            ..Demand::default()
+        };
+        let mut shown: Vec<InventoryHost> = hosts.iter().map(|host| inventory(host)).collect();
+        // Any host can make a built-in image, or pull one that is nowhere; another one is only where it was fetched.
+        if let Some(image) = image.filter(|image| !is_built_in(image)) {
+            let has = |host: &InventoryHost| {
+                host.images.contains(&image) || host.images.contains(&format!("{image}:latest"))
+            };
+            if shown.iter().any(has) {
+                shown.retain(has);
+            }
+        }
+        let rule = self.config().isolation.rule(&principal.org);
+        let tiers: Vec<&str> = match spec.isolation.as_str() {
+            AUTO_ISOLATION => {
+                let strongest = ISOLATION_BY_STRENGTH.iter().copied();
+                strongest.filter(|tier| rule.allows(tier)).collect()
+            }
+            asked => vec![asked],
+        };
+        let mut reasons = String::new();
+        let mut later = false;
+        // The strongest tier that some host has, as on one host.
+        for tier in tiers {
+            if spec.isolation == AUTO_ISOLATION
+                && !shown.iter().any(|host| host.tiers.contains_key(tier))
+            {
+                continue;
+            }
+            demand.tier = tier.to_owned();
+            let planned = plan(&shown, &demand, &mut rand::rng());
+            if !planned.hosts.is_empty() {
+                return Ok(planned.hosts);
+            }
+            later = planned.may_fit_later();
+            reasons = planned.reasons();
+            break;
+        }
+        if reasons.is_empty() {
+            later = true;
+            reasons = "no host has said yet what it has".into();
+        }
+        let told = ControlError::new(
+            ErrorCode::NoCapacity,
+            format!("no host can take this sandbox: {reasons}"),
+        );
+        Err(match later {
+            true => told
+                .hint("ask for less, stop sandboxes that are not needed, or add a node")
+                .retry_after(CAPACITY_RETRY_S),
+            false => told.hint("`cove node ls` shows what nodes have"),
+        })
+    }
+}
