@@ -13,10 +13,13 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateCodeContext {
+    /// Language of the code.
     pub language: Language,
+    /// Working directory; default: that of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
+    /// Additional environment variables.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
@@ -31,11 +34,15 @@ pub struct CreateCodeContext {
 pub struct CodeContext {
     /// Of its process, too.
     pub id: String,
+    /// Language of its code.
     pub language: Language,
     /// The one that runs use which name none.
     pub default: bool,
+    /// Working directory.
     pub cwd: String,
+    /// User that the code runs as.
     pub user: String,
+    /// Time when the context started.
     pub started_at: Timestamp,
 }
 
@@ -43,6 +50,7 @@ pub struct CodeContext {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunCode {
+    /// The code to run.
     #[schemars(length(max = cove_limits::CODE_BYTES_MAX))]
     pub code: String,
     /// Default: that of the context; Python where neither is given.
@@ -94,8 +102,11 @@ impl Form {
 /// What the code threw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeError {
+    /// Name of the exception.
     pub name: String,
+    /// Message of the exception.
     pub value: String,
+    /// Traceback as the interpreter prints it.
     pub traceback: String,
 }
 
@@ -107,11 +118,13 @@ pub struct CodeEnd {
     /// Of a shell's last command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// The code was interrupted because its timeout was over.
     pub timed_out: bool,
     /// The context's process ended with the run, and what it kept is gone.
     pub context_ended: bool,
     /// Some output or result was too much, and is not here.
     pub truncated: bool,
+    /// Duration of the run in milliseconds.
     pub duration_ms: u64,
 }
 
@@ -120,9 +133,13 @@ pub struct CodeEnd {
 pub struct CodeResult {
     #[serde(flatten)]
     pub end: CodeEnd,
+    /// Standard output of the code.
     pub stdout: String,
+    /// Standard error of the code.
     pub stderr: String,
+    /// Results that the code showed, in order.
     pub results: Vec<CodeOutput>,
+    /// The exception that ended the code, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CodeError>,
 }
@@ -133,23 +150,34 @@ pub struct CodeResult {
 pub enum CodeEvent {
     /// The code is on its way to this context.
     Started {
+        /// The context that runs the code.
         context: CodeContext,
     },
+    /// Some standard output.
     Stdout {
+        /// Some output.
         text: String,
     },
+    /// Some standard error.
     Stderr {
+        /// Some output.
         text: String,
     },
+    /// A result that the code showed.
     Result {
+        /// The result.
         result: Box<CodeOutput>,
     },
+    /// The code raised an exception.
     Error {
+        /// The error.
         error: CodeError,
     },
+    /// The run ended.
     End(CodeEnd),
     /// The stream ended before the code did.
     Failed {
+        /// The error.
         error: crate::ErrorDetail,
     },
 }

@@ -11,26 +11,33 @@ use crate::Timestamp;
 pub struct EgressEntry {
     /// Grows; pass the last one seen as `after` to go on.
     pub id: u64,
+    /// Time of the decision.
     pub at: Timestamp,
+    /// Protocol of the attempt.
     pub protocol: EgressProtocol,
     /// The name asked for or spoken to, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Destination address, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// Destination port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Whether it was allowed.
     pub verdict: EgressVerdict,
     /// The entry of the policy that allowed it, or why nothing did.
     pub rule: String,
     /// Bytes carried, once a connection is over.
     pub sent_bytes: u64,
+    /// Bytes received.
     pub received_bytes: u64,
 }
 
 /// What is kept now.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct EgressList {
+    /// The entries, oldest first.
     pub items: Vec<EgressEntry>,
     /// Pass as `after` to read on.
     pub next: u64,
@@ -42,11 +49,13 @@ pub struct EgressList {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EgressLine {
+    /// An entry of the log.
     Entry(EgressEntry),
     /// Entries between the last one and the next were dropped before they could be read.
     Lost,
 }
 
+/// Query of `GET /v1/sandboxes/{id}/egress`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EgressQuery {
@@ -57,8 +66,10 @@ pub struct EgressQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
+    /// Only entries with this verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<EgressVerdict>,
+    /// Only entries of this protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<EgressProtocol>,
     /// Only this name and names below it.

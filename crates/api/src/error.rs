@@ -8,16 +8,30 @@ use serde::{Deserialize, Serialize};
 /// The body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
+    /// The error.
     pub error: ErrorDetail,
 }
 
+/// An error: a stable code, a message for people and the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
+    /// Stable code of the error; programs can rely on it.
     pub code: ErrorCode,
+    /// What failed, for people. The text may change.
     pub message: String,
+    /// What to do next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Id of the request, also in the server's log.
     pub request_id: String,
+    /// Path of the page about this code on the same server; it needs no key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub docs: String,
+}
+
+/// Where a server has the page about a code.
+pub fn page_path(code: ErrorCode) -> String {
+    format!("/docs/errors/{code}")
 }
 
 #[cfg(test)]

@@ -6,11 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
+/// Something that happened to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Grows; pass the last one seen as `Last-Event-ID` to go on after it.
     pub id: u64,
+    /// Time of the event.
     pub at: Timestamp,
+    /// Id of the sandbox.
     pub sandbox: String,
     #[serde(flatten)]
     pub kind: EventKind,

@@ -23,8 +23,10 @@ pub struct ReadFile {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteFile {
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -42,6 +44,7 @@ pub struct WriteFile {
     /// Write into the existing file at this offset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
+    /// Append to the existing file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub append: bool,
     /// Flush to the disk before answering.
@@ -53,8 +56,10 @@ pub struct WriteFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveFile {
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -67,8 +72,10 @@ pub struct RemoveFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListFiles {
+    /// Absolute path of the directory.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -76,6 +83,7 @@ pub struct ListFiles {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LIST_DEPTH_MAX))]
     pub depth: Option<u32>,
+    /// Number of entries at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LIST_ENTRIES_MAX))]
     pub limit: Option<u32>,
@@ -85,8 +93,10 @@ pub struct ListFiles {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatFile {
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -99,11 +109,14 @@ pub struct StatFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchFiles {
+    /// Absolute path of a file or directory.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
+    /// Watch everything below the directory too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
 }
@@ -112,8 +125,10 @@ pub struct WatchFiles {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadArchive {
+    /// Absolute path of the file or directory to pack.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -123,8 +138,10 @@ pub struct ReadArchive {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteArchive {
+    /// Absolute path of the directory to unpack into.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -137,14 +154,18 @@ pub struct WriteArchive {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeDirectory {
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
+    /// Octal mode; default: 0755.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::MODE_MAX))]
     pub mode: Option<String>,
+    /// Create missing parent directories, and succeed if the directory exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub parents: bool,
 }
@@ -153,10 +174,13 @@ pub struct MakeDirectory {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
+    /// Absolute path of what to move.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub from: String,
+    /// Absolute path to move it to.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub to: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -169,19 +193,24 @@ pub struct MoveFile {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeMode {
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
+    /// New octal mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::MODE_MAX))]
     pub mode: Option<String>,
+    /// New owner: `user[:group]`, names or numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::OWNER_MAX))]
     pub owner: Option<String>,
 }
 
+/// Type of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -197,18 +226,28 @@ pub enum FileKind {
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileInfo {
+    /// Last component of the path.
     pub name: String,
+    /// Absolute path.
     pub path: String,
+    /// Type of the entry.
     #[serde(rename = "type")]
     pub kind: FileKind,
+    /// Size in bytes.
     pub size: u64,
     /// Octal.
     pub mode: String,
+    /// Number of the owner.
     pub uid: u32,
+    /// Number of the group.
     pub gid: u32,
+    /// Name of the owner, or its number.
     pub owner: String,
+    /// Name of the group, or its number.
     pub group: String,
+    /// Time of the last modification.
     pub modified_at: Timestamp,
+    /// Where a symbolic link points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symlink_target: Option<String>,
 }
@@ -216,6 +255,7 @@ pub struct FileInfo {
 /// A directory's entries.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Listing {
+    /// The entries.
     pub items: Vec<FileInfo>,
     /// There are more than the limit allows.
     pub truncated: bool,
@@ -224,10 +264,13 @@ pub struct Listing {
 /// What a write or an unpacked archive brought in.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Written {
+    /// Bytes written.
     pub bytes: u64,
+    /// Files, directories and links written.
     pub entries: u64,
 }
 
+/// What happened to a watched path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
@@ -245,12 +288,16 @@ pub enum ChangeKind {
 /// One line of a watch.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileChange {
+    /// What happened.
     #[serde(rename = "type")]
     pub kind: ChangeKind,
+    /// Absolute path.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
+    /// Previous path of a renamed entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The entry is a directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub directory: bool,
 }

@@ -9,7 +9,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateIdentityToken {
-    /// Whom the token is for, such as `sts.amazonaws.com`: the `aud` claim.
+    /// Audience of the token, such as `sts.amazonaws.com`: the `aud` claim.
     #[schemars(length(min = 1, max = cove_limits::AUDIENCE_MAX))]
     pub audience: String,
     /// How long the token is valid. Default: 300.
@@ -21,12 +21,15 @@ pub struct CreateIdentityToken {
 /// A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityToken {
+    /// The token (a JWT).
     pub token: String,
+    /// Time after which it is not valid any more.
     pub expires_at: Timestamp,
     /// The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`.
     pub issuer: String,
     /// The `sub` claim: the SPIFFE id of the sandbox.
     pub subject: String,
+    /// Audience of the token.
     pub audience: String,
 }
 
@@ -42,28 +45,41 @@ pub struct RotateIdentityKeys {
 /// Answer of `GET /.well-known/openid-configuration`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenIdConfiguration {
+    /// URL of the issuer.
     pub issuer: String,
+    /// URL of the public keys.
     pub jwks_uri: String,
+    /// Always `id_token`.
     pub response_types_supported: Vec<String>,
+    /// Always `public`.
     pub subject_types_supported: Vec<String>,
+    /// Signature algorithms.
     pub id_token_signing_alg_values_supported: Vec<String>,
+    /// Claims that tokens carry.
     pub claims_supported: Vec<String>,
 }
 
 /// Answer of `GET /.well-known/jwks.json`: the public keys that check tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityKeys {
+    /// Public keys that sign tokens, or did so recently.
     pub keys: Vec<IdentityKey>,
 }
 
 /// A public key, as RFC 7517 writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityKey {
+    /// Key type.
     pub kty: String,
+    /// Always `sig`.
     #[serde(rename = "use")]
     pub usage: String,
+    /// Signature algorithm.
     pub alg: String,
+    /// Id of the key.
     pub kid: String,
+    /// Modulus, base64url.
     pub n: String,
+    /// Exponent, base64url.
     pub e: String,
 }

@@ -5,6 +5,7 @@
 //! command line speak nothing else. Requests refuse fields they do not know.
 #![forbid(unsafe_code)]
 
+pub mod build;
 pub mod code;
 pub mod egress;
 pub mod error;
@@ -14,6 +15,7 @@ pub mod host;
 pub mod identity;
 pub mod image;
 pub mod lifecycle;
+pub mod node;
 pub mod openapi;
 pub mod port;
 pub mod process;
@@ -23,6 +25,7 @@ pub mod sandbox;
 pub mod secret;
 pub mod snapshot;
 pub mod ssh;
+pub mod template;
 pub mod tenancy;
 pub mod timestamp;
 pub mod volume;
@@ -36,7 +39,9 @@ pub use timestamp::Timestamp;
 /// One page of a list. `next_cursor` is absent on the last one.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Page<T> {
+    /// The items of this page.
     pub items: Vec<T>,
+    /// Cursor of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }

@@ -1,8 +1,10 @@
 //! When a sandbox is put away, how it wakes and which states of it are kept, on the wire.
 
-use cove_model::{AutoSnapshot as ModelAutoSnapshot, IdlePolicy};
+use cove_model::{AutoSnapshot as ModelAutoSnapshot, IdlePolicy, Lease as ModelLease};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::sandbox::null_or_absent;
 
 /// When a sandbox that nobody uses is put away; absent: never. The times must grow in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +22,7 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub stop_after_s: Option<u64>,
+    /// Delete an idle sandbox after this time, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<u64>,
@@ -30,8 +33,184 @@ pub struct Lifecycle {
     /// Whether a request that needs it wakes it when it is frozen or paused; default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
+    /// When to take snapshots automatically.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_snapshot: Option<AutoSnapshot>,
+}
+
+/// When a new sandbox that nobody uses is put away. Fields that are absent are the template's, else unset; `null` unsets
+/// one that the template has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LifecycleRequest {
+    /// Its processes hold still, memory kept; it wakes within milliseconds.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub freeze_after_s: Option<Option<u64>>,
+    /// Its memory goes to disk: no CPU and no memory, and it goes on where it was.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub pause_after_s: Option<Option<u64>>,
+    /// Its processes end, its disk is kept.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub stop_after_s: Option<Option<u64>>,
+    /// Delete an idle sandbox after this time, in seconds.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub delete_after_s: Option<Option<u64>>,
+    /// Counted from creation, idle or not.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub max_lifetime_s: Option<Option<u64>>,
+    /// Whether a request that needs it wakes it when it is frozen or paused; default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_resume: Option<bool>,
+    /// When to take snapshots automatically; taken as a whole.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<AutoSnapshot>")]
+    pub auto_snapshot: Option<Option<AutoSnapshot>>,
+    /// Pause the sandbox when its holder does not renew this, and delete it later. Absent: it has no lease. Never a
+    /// template's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseRequest>,
+}
+
+/// A lease to begin or to take over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// Name that the holder chose for itself; a renewal must give the same.
+    #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
+    pub holder: String,
+    /// The sandbox is paused when nobody renewed the lease for so many seconds; stopped where it cannot be paused.
+    /// Default: as before when a lease is taken over, else 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub renew_within_s: Option<u64>,
+    /// It is deleted so many seconds after that. Default: as before when a lease is taken over, else 86400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
+    pub delete_after_s: Option<u64>,
+}
+
+impl LeaseRequest {
+    /// What is not given is as in the present lease.
+    pub fn over(self, present: Option<&ModelLease>) -> ModelLease {
+        let base = present.cloned().unwrap_or_else(|| ModelLease::of(""));
+        ModelLease {
+            holder: self.holder,
+            renew_within_s: self.renew_within_s.unwrap_or(base.renew_within_s),
+            delete_after_s: self.delete_after_s.unwrap_or(base.delete_after_s),
+            lapsed: None,
+        }
+    }
+}
+
+/// Somebody who must say from time to time that the sandbox is still needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Lease {
+    /// Name that the holder chose for itself.
+    pub holder: String,
+    /// Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be paused.
+    pub renew_within_s: u64,
+    /// Seconds after that at which it is deleted.
+    pub delete_after_s: u64,
+    /// Whether the sandbox was put away because nobody renewed the lease.
+    pub lapsed: bool,
+}
+
+impl From<ModelLease> for Lease {
+    fn from(lease: ModelLease) -> Self {
+        Self {
+            holder: lease.holder,
+            renew_within_s: lease.renew_within_s,
+            delete_after_s: lease.delete_after_s,
+            lapsed: lease.lapsed.is_some(),
+        }
+    }
+}
+
+/// Query of `DELETE /v1/sandboxes/{id}` and `DELETE …/lease`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HolderQuery {
+    /// Only if the sandbox has a lease of this holder; otherwise the answer is 409.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
+    pub holder: Option<String>,
+}
+
+/// Body of `POST /v1/leases/renew`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewLeases {
+    /// Holder of the leases.
+    #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
+    pub holder: String,
+    /// Ids of the sandboxes.
+    #[schemars(length(min = 1, max = cove_limits::LEASES_RENEWED_MAX))]
+    pub sandboxes: Vec<String>,
+}
+
+/// Answer of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RenewedLeases {
+    /// Ids of sandboxes that are gone or whose lease this holder does not have.
+    pub lost: Vec<String>,
+}
+
+impl LifecycleRequest {
+    pub fn over(self, base: IdlePolicy) -> IdlePolicy {
+        let auto_snapshot = match self.auto_snapshot {
+            None => base.auto_snapshot,
+            Some(asked) => asked.map(Into::into),
+        };
+        IdlePolicy {
+            freeze_after_s: self.freeze_after_s.unwrap_or(base.freeze_after_s),
+            pause_after_s: self.pause_after_s.unwrap_or(base.pause_after_s),
+            stop_after_s: self.stop_after_s.unwrap_or(base.stop_after_s),
+            delete_after_s: self.delete_after_s.unwrap_or(base.delete_after_s),
+            max_lifetime_s: self.max_lifetime_s.unwrap_or(base.max_lifetime_s),
+            auto_resume: self.auto_resume.unwrap_or(base.auto_resume),
+            auto_snapshot,
+            lease: self.lease.map(|lease| lease.over(None)),
+        }
+    }
+}
+
+/// What the rules leave unset is left to the template.
+impl From<Lifecycle> for LifecycleRequest {
+    fn from(lifecycle: Lifecycle) -> Self {
+        Self {
+            freeze_after_s: lifecycle.freeze_after_s.map(Some),
+            pause_after_s: lifecycle.pause_after_s.map(Some),
+            stop_after_s: lifecycle.stop_after_s.map(Some),
+            delete_after_s: lifecycle.delete_after_s.map(Some),
+            max_lifetime_s: lifecycle.max_lifetime_s.map(Some),
+            auto_resume: lifecycle.auto_resume,
+            auto_snapshot: lifecycle.auto_snapshot.map(Some),
+            lease: None,
+        }
+    }
 }
 
 /// Snapshots of the disk taken without being asked for, when something changed.
@@ -61,6 +240,7 @@ impl From<Lifecycle> for IdlePolicy {
             max_lifetime_s: lifecycle.max_lifetime_s,
             auto_resume: lifecycle.auto_resume.unwrap_or(true),
             auto_snapshot: lifecycle.auto_snapshot.map(Into::into),
+            lease: None,
         }
     }
 }

@@ -7,6 +7,92 @@ use serde_json::{Map, Value, json};
 use crate::ErrorBody;
 use crate::route::{Access, Body, NDJSON, ROUTES, Route, SSE};
 
+mod examples;
+#[cfg(test)]
+mod tests;
+
+/// Groups of operations: their name, what they are about, and how the names of their operations begin.
+const TAGS: &[(&str, &str, &[&str])] = &[
+    (
+        "Sandboxes",
+        "Create, list, change and delete sandboxes.",
+        &["sandbox", "lease"],
+    ),
+    (
+        "Commands",
+        "Run commands and background processes in a sandbox.",
+        &["exec", "process"],
+    ),
+    (
+        "Files",
+        "Read, write and watch files in a sandbox.",
+        &["file"],
+    ),
+    (
+        "Code",
+        "Run code in an interpreter that keeps its variables.",
+        &["code"],
+    ),
+    (
+        "Ports",
+        "Reach programs that listen in a sandbox.",
+        &["port"],
+    ),
+    (
+        "Snapshots",
+        "Keep states of sandboxes; fork them and roll back to them.",
+        &["snapshot"],
+    ),
+    (
+        "Images",
+        "Images and templates that sandboxes start from.",
+        &["image", "template", "build"],
+    ),
+    (
+        "Volumes",
+        "Directories that outlive sandboxes.",
+        &["volume"],
+    ),
+    (
+        "Secrets",
+        "Credentials that sandboxes can use and never see.",
+        &["secret"],
+    ),
+    (
+        "Identity",
+        "Tokens that prove the identity of a sandbox.",
+        &["identity"],
+    ),
+    ("SSH", "Log in to sandboxes over SSH.", &["ssh", "ssh_key"]),
+    (
+        "Organisations",
+        "Organisations, their API keys, usage and audit records.",
+        &["org", "key", "usage", "audit"],
+    ),
+    ("Events", "What happens to sandboxes.", &["events"]),
+    (
+        "Server",
+        "The hosts, their health and figures, and this document.",
+        &[
+            "runner",
+            "node",
+            "quarantine",
+            "metrics",
+            "health",
+            "ready",
+            "openapi",
+            "error",
+        ],
+    ),
+];
+
+/// The group of an operation. Every operation has one; a test says so.
+fn tag(operation: &str) -> Option<&'static str> {
+    let begin = operation.split('.').next().unwrap_or_default();
+    let found = TAGS.iter().find(|(_, _, begins)| begins.contains(&begin));
+    found.map(|(name, _, _)| *name)
+}
+
 /// The whole document. It costs some work: make it once.
 pub fn document(version: &str) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
@@ -20,26 +106,128 @@ pub fn document(version: &str) -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.verb.as_str().to_ascii_lowercase()] = operation;
     }
-    let schemas = generator.take_definitions(true);
-    json!({
+    let mut schemas = generator.take_definitions(true);
+    for (name, schema) in &mut schemas {
+        if let Some(example) = examples::schema(name) {
+            schema["examples"] = json!([example]);
+        }
+    }
+    let tags: Vec<Value> = TAGS
+        .iter()
+        .map(|(name, description, _)| json!({"name": name, "description": description}))
+        .collect();
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Cove",
             "version": version,
             "description": "Sandboxes for agents. Every error has the form of ErrorBody and a stable code.",
-            "license": {"name": "Apache-2.0"},
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "/", "description": "The server that this document comes from"}],
+        "tags": tags,
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"key": {
+                "type": "http", "scheme": "bearer", "description": "An API key: `cove key create NAME`.",
+            }},
         },
-    })
+    });
+    simplify(&mut document);
+    document
+}
+
+/// Schemas as generators of clients expect them: a choice between texts is one `enum`, whose description lists the
+/// values; a field that is always the same says so.
+fn simplify(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(simplify),
+        Value::Object(map) => {
+            map.values_mut().for_each(simplify);
+            // Anything at all is `true`, which some generators do not know as a schema.
+            for place in ["schema", "items"] {
+                if let Some(any) = map.get_mut(place).filter(|any| **any == true) {
+                    *any = json!({});
+                }
+            }
+            if let Some(one) = map.get("oneOf").and_then(as_enum) {
+                map.remove("oneOf");
+                let said = map
+                    .get("description")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
+                let description = format!("{said}{}", one.described);
+                map.insert("type".into(), "string".into());
+                map.insert("enum".into(), one.values.into());
+                map.insert("description".into(), description.trim().into());
+            }
+            describe_only_property(map);
+            if let Some(constant) = map.get("const").and_then(Value::as_str)
+                && !map.contains_key("description")
+            {
+                let description = format!("Always `{constant}`.");
+                map.insert("description".into(), description.into());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// An alternative that holds one thing: what is said of the alternative is said of the thing.
+fn describe_only_property(map: &mut Map<String, Value>) {
+    let Some(description) = map.get("description").cloned() else {
+        return;
+    };
+    let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if properties.len() == 1
+        && let Some(only) = properties
+            .values_mut()
+            .next()
+            .and_then(Value::as_object_mut)
+    {
+        only.entry("description").or_insert(description);
+    }
+}
+
+struct Choice {
+    values: Vec<Value>,
+    /// A line for each value that has a description.
+    described: String,
+}
+
+/// A choice of which every alternative is a text.
+fn as_enum(alternatives: &Value) -> Option<Choice> {
+    let mut choice = Choice {
+        values: Vec::new(),
+        described: String::new(),
+    };
+    for one in alternatives.as_array()? {
+        if one["type"] != "string" {
+            return None;
+        }
+        if let Some(value) = one["const"].as_str() {
+            choice.values.push(value.into());
+            let said = one["description"].as_str().unwrap_or_default();
+            if !said.starts_with("Always `") {
+                choice.described += &format!("\n- `{value}`: {}", said.replace('\n', " "));
+            }
+        } else {
+            choice
+                .values
+                .extend(one["enum"].as_array()?.iter().cloned());
+        }
+    }
+    Some(choice)
 }
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
-    let mut parameters: Vec<Value> = route.parameters().map(path_parameter).collect();
+    let mut parameters: Vec<Value> = route
+        .parameters()
+        .map(|name| path_parameter(route, name))
+        .collect();
     if let Some(query) = route.query {
         let schema = query(generator);
         parameters.extend(query_parameters(&schema, generator));
@@ -54,6 +242,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let mut operation = json!({
         "operationId": route.operation.as_str(),
         "summary": route.summary,
+        "tags": tag(route.operation.as_str()).into_iter().collect::<Vec<_>>(),
         "parameters": parameters,
         "responses": responses(route, generator),
     });
@@ -76,6 +265,9 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             operation["requestBody"] = request_body(true, media_type, schema);
         }
     }
+    if let Some(example) = examples::request(route.operation) {
+        operation["requestBody"]["content"][crate::route::JSON]["example"] = example;
+    }
     operation
 }
 
@@ -83,7 +275,20 @@ fn request_body(required: bool, media_type: &str, schema: Value) -> Value {
     json!({"required": required, "content": {media_type: {"schema": schema}}})
 }
 
-fn path_parameter(name: &str) -> Value {
+fn path_parameter(route: &Route, name: &str) -> Value {
+    let description = match name {
+        "id" if route.path.starts_with("/v1/quarantine") => "Id of what is quarantined.".into(),
+        "id" => "Name or id of the sandbox.".into(),
+        "port" => "Port inside the sandbox.".into(),
+        "process" => "Id of the process.".into(),
+        "context" => "Id of the code context.".into(),
+        "job" => "Id of the job.".into(),
+        "key" => "Id of the key.".into(),
+        "org" => "Id of the organisation.".into(),
+        "code" => "Code of the error.".into(),
+        "tag" => "The tag.".into(),
+        other => format!("Name or id of the {other}."),
+    };
     // An image may be named by its whole reference.
     let length = if name == "image" {
         cove_limits::IMAGE_REF_MAX
@@ -91,7 +296,7 @@ fn path_parameter(name: &str) -> Value {
         cove_limits::ID_OR_NAME_MAX
     };
     json!({
-        "name": name, "in": "path", "required": true,
+        "name": name, "in": "path", "required": true, "description": description,
         "schema": {"type": "string", "minLength": 1, "maxLength": length},
     })
 }
@@ -191,44 +396,4 @@ fn responses(route: &Route, generator: &mut SchemaGenerator) -> Value {
         responses["206"] = partial;
     }
     responses
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reference_of_the_document_leads_somewhere() {
-        let document = document("0");
-        let mut stack = vec![&document];
-        let mut references = 0;
-        while let Some(value) = stack.pop() {
-            match value {
-                Value::Object(map) => {
-                    if let Some(Value::String(target)) = map.get("$ref") {
-                        let pointer = target.strip_prefix('#').expect("references are local");
-                        assert!(
-                            document.pointer(pointer).is_some(),
-                            "{target} leads nowhere"
-                        );
-                        references += 1;
-                    }
-                    stack.extend(map.values());
-                }
-                Value::Array(items) => stack.extend(items),
-                _ => {}
-            }
-        }
-        assert!(references > 50);
-    }
-
-    #[test]
-    fn required_query_fields_are_required_parameters() {
-        let document = document("0");
-        let parameters = &document["paths"]["/v1/sandboxes/{id}/files"]["get"]["parameters"];
-        let path = parameters
-            .as_array()
-            .and_then(|all| all.iter().find(|p| p["name"] == "path"));
-        assert_eq!(path.expect("the path is a parameter")["required"], true);
-    }
 }

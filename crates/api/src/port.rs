@@ -29,7 +29,9 @@ pub struct PortShare {
     /// Of the link by itself: programs may send it as `X-Cove-Token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// Everybody can open the preview, without a link.
     pub public: bool,
+    /// Time when the share ends; absent: when it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }

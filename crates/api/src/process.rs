@@ -25,9 +25,11 @@ pub struct Exec {
         inner(length(max = cove_limits::ARGUMENT_BYTES_MAX))
     )]
     pub argv: Option<Vec<String>>,
+    /// Working directory; default: that of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
+    /// Environment variables.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
@@ -61,6 +63,7 @@ pub struct Exec {
     pub tag: Option<String>,
 }
 
+/// How output travels in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
@@ -73,24 +76,30 @@ pub enum Encoding {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StartProcess {
+    /// Command line for the user's login shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ARGUMENT_BYTES_MAX))]
     pub command: Option<String>,
+    /// Program and arguments, run without a shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = cove_limits::ARGV_MAX),
         inner(length(max = cove_limits::ARGUMENT_BYTES_MAX))
     )]
     pub argv: Option<Vec<String>>,
+    /// Working directory; default: that of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub cwd: Option<String>,
+    /// Environment variables.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
+    /// User name or number, with `:group` if wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
+    /// Time after which the command's process group is ended, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
@@ -104,16 +113,20 @@ pub struct StartProcess {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::RING_MIN, max = cove_limits::RING_MAX))]
     pub ring_bytes: Option<u64>,
+    /// Shown in listings; does not change what runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::TAG_MAX))]
     pub tag: Option<String>,
 }
 
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
+    /// Columns.
     #[schemars(range(min = 1, max = cove_limits::TERMINAL_SIDE_MAX))]
     pub cols: u32,
+    /// Rows.
     #[schemars(range(min = 1, max = cove_limits::TERMINAL_SIDE_MAX))]
     pub rows: u32,
 }
@@ -123,20 +136,28 @@ pub struct TerminalSize {
 pub struct Exit {
     /// 128 + the signal's number when one ended it, as shells do.
     pub exit_code: i32,
+    /// Number of the signal that ended the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// The kernel killed it for memory.
     pub oom: bool,
+    /// The command was ended because its timeout was over.
     pub timed_out: bool,
+    /// Duration in milliseconds.
     pub duration_ms: u64,
     /// With `oom`: the sandbox's limit and peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
+    /// With `oom`: the most memory the sandbox used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
     /// All that the command wrote, kept or not.
     pub stdout_bytes: u64,
+    /// Bytes written to standard error, kept or not.
     pub stderr_bytes: u64,
+    /// What to do about a failure, where the server knows; for example that the network of the sandbox is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// The one-piece answer to exec.
@@ -144,8 +165,11 @@ pub struct Exit {
 pub struct ExecResult {
     #[serde(flatten)]
     pub exit: Exit,
+    /// Standard output, from its beginning.
     pub stdout: String,
+    /// Standard error, from its beginning.
     pub stderr: String,
+    /// How `stdout` and `stderr` are encoded.
     pub encoding: Encoding,
     /// Output was longer than the answer may be; the first part is here.
     pub truncated: bool,
@@ -159,14 +183,18 @@ pub struct ExecResult {
 pub enum OutputEvent {
     /// The command runs.
     Started {
+        /// The process.
         process: Box<Process>,
     },
+    /// Some standard output.
     Stdout(OutputChunk),
+    /// Some standard error.
     Stderr(OutputChunk),
     /// It ended, and all output before this line was reported.
     Exit(Exit),
     /// The stream ended before the command did; come back with the offsets.
     Error {
+        /// Why the stream ended.
         error: crate::ErrorDetail,
     },
 }
@@ -176,8 +204,10 @@ pub enum OutputEvent {
 pub struct OutputChunk {
     /// Of the first byte, counted from the command's start.
     pub offset: u64,
+    /// The output, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The output in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
     /// Bytes before `offset` that were asked for and no longer kept.
@@ -221,6 +251,7 @@ pub enum ProcessKind {
     Command,
     /// It has a terminal. Its sandbox is idle when nobody is attached.
     Terminal,
+    /// The interpreter of a code context.
     CodeContext,
     /// A shell that another interface keeps for the commands of a session.
     DialectSession,
@@ -231,23 +262,33 @@ pub enum ProcessKind {
 /// A command's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
+    /// Id of the process record.
     pub id: String,
     /// Inside the sandbox.
     pub pid: i32,
+    /// Program and arguments.
     pub argv: Vec<String>,
+    /// Working directory.
     pub cwd: String,
+    /// User that it runs as.
     pub user: String,
+    /// Size of its terminal, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
+    /// Time when it started.
     pub started_at: Timestamp,
     /// Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
+    /// Bytes written to standard output so far.
     pub stdout_bytes: u64,
+    /// Bytes written to standard error so far.
     pub stderr_bytes: u64,
     /// Oldest offsets that can still be read.
     pub stdout_oldest: u64,
+    /// Oldest offset of standard error that can still be read.
     pub stderr_oldest: u64,
+    /// What kind of process it is.
     pub kind: ProcessKind,
     /// The interface that started it, with the name of the session or context if it is of one. Absent where
     /// the sandbox began before owners were kept.
@@ -258,7 +299,9 @@ pub struct Process {
     pub tag: Option<String>,
     /// Connections attached to its output now.
     pub viewers: u32,
+    /// CPU time in milliseconds.
     pub cpu_ms: u64,
+    /// Memory in use.
     pub memory_bytes: u64,
 }
 
@@ -268,6 +311,7 @@ pub struct Process {
 pub struct OutputQuery {
     /// Offsets to begin at; what is no longer kept is reported as `dropped`.
     pub stdout_from: u64,
+    /// Offset of standard error to begin at.
     pub stderr_from: u64,
     /// Go on until the command ends. Without it, what is there now.
     pub follow: bool,
@@ -277,7 +321,9 @@ pub struct OutputQuery {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttachQuery {
+    /// Offset of standard output to begin at.
     pub stdout_from: u64,
+    /// Offset of standard error to begin at.
     pub stderr_from: u64,
 }
 
@@ -289,6 +335,7 @@ pub struct StdinQuery {
     pub close: bool,
 }
 
+/// Body of `POST …/signal`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalProcess {
@@ -304,8 +351,11 @@ pub struct SignalProcess {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AttachRequest {
+    /// Change the size of the terminal.
     Resize { cols: u32, rows: u32 },
+    /// Send a signal: `TERM`, `SIGTERM` or a number.
     Signal { signal: String },
+    /// Close the process's input.
     CloseStdin,
 }
 
@@ -323,6 +373,7 @@ pub enum AttachEvent {
     Refused { message: String },
 }
 
+/// One of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {

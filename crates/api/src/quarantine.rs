@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
+/// What is quarantined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum QuarantinedKind {
@@ -17,13 +18,16 @@ pub enum QuarantinedKind {
 /// One sandbox, snapshot or volume in quarantine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Quarantined {
+    /// Id of the sandbox, snapshot or volume.
     pub id: String,
+    /// What it is.
     pub kind: QuarantinedKind,
     /// Why it is in quarantine.
     pub reason: String,
     /// The state of a sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// Its name, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Id of the organisation that owns it, where the database knows it.
@@ -32,6 +36,7 @@ pub struct Quarantined {
     /// The sandbox a snapshot was taken of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 

@@ -4,7 +4,9 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::tenancy::Scope;
-use cove_limits::{EXEC_BODY_MAX, JSON_BODY_MAX, STDIN_BODY_MAX, UPLOAD_BODY_MAX};
+use cove_limits::{
+    BUILD_CONTEXT_MAX, EXEC_BODY_MAX, JSON_BODY_MAX, STDIN_BODY_MAX, UPLOAD_BODY_MAX,
+};
 
 mod table;
 
@@ -15,6 +17,7 @@ pub const NDJSON: &str = "application/x-ndjson";
 pub const SSE: &str = "text/event-stream";
 pub const BYTES: &str = "application/octet-stream";
 pub const TAR: &str = "application/x-tar";
+pub const MARKDOWN: &str = "text/markdown; charset=utf-8";
 pub const PROMETHEUS: &str = "text/plain; version=0.0.4";
 
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -85,6 +88,8 @@ pub struct Route {
     pub content: [Option<Content>; 2],
     /// Takes an `Idempotency-Key`.
     pub idempotent: bool,
+    /// A key that is bound to one sandbox may call it: it is about the sandbox in its path, or shows no other.
+    pub bound: bool,
 }
 
 fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -111,7 +116,13 @@ impl Route {
             status: 204,
             content: [None, None],
             idempotent: false,
+            bound: false,
         }
+    }
+
+    const fn bound(mut self) -> Self {
+        self.bound = true;
+        self
     }
 
     const fn public(mut self) -> Self {
@@ -151,6 +162,12 @@ impl Route {
     const fn upload(mut self, media_type: &'static str) -> Self {
         self.body = Body::Raw(media_type);
         self.body_max = UPLOAD_BODY_MAX;
+        self
+    }
+
+    const fn context(mut self) -> Self {
+        self.body = Body::Raw(TAR);
+        self.body_max = BUILD_CONTEXT_MAX;
         self
     }
 
@@ -215,7 +232,7 @@ impl Route {
 }
 
 /// Routes the design names that have nothing behind them yet. They answer `unsupported` with this
-/// text to whoever has a good key, and are not in the OpenAPI document.
+/// text to callers with a valid key, and are not in the OpenAPI document.
 pub const PLANNED: &[(Verb, &str, &str)] = &[(Verb::Get, "/v1/approvals", "approvals")];
 
 macro_rules! operations {
@@ -241,6 +258,9 @@ operations! {
     GetSandbox = "sandbox.get",
     PatchSandbox = "sandbox.update",
     DeleteSandbox = "sandbox.delete",
+    TakeLease = "lease.take",
+    EndLease = "lease.end",
+    RenewLeases = "lease.renew",
     StartSandbox = "sandbox.start",
     StopSandbox = "sandbox.stop",
     FreezeSandbox = "sandbox.freeze",
@@ -309,6 +329,19 @@ operations! {
     ForkSnapshot = "snapshot.fork",
     ExportSnapshot = "snapshot.export",
     ImportSnapshot = "snapshot.import",
+    CreateTemplate = "template.create",
+    ListTemplates = "template.list",
+    GetTemplate = "template.get",
+    DeleteTemplate = "template.delete",
+    TagTemplate = "template.tag",
+    UntagTemplate = "template.untag",
+    CreateBuild = "build.create",
+    SendBuildContext = "build.context",
+    ListBuilds = "build.list",
+    GetBuild = "build.get",
+    BuildLog = "build.log",
+    CancelBuild = "build.cancel",
+    ClearBuildCache = "build.cache_clear",
     CreateVolume = "volume.create",
     ListVolumes = "volume.list",
     GetVolume = "volume.get",
@@ -332,6 +365,12 @@ operations! {
     AuditChain = "audit.chain",
     Events = "events",
     ListRunners = "runner.list",
+    CreateJoinToken = "node.token",
+    JoinNode = "node.join",
+    ListNodes = "node.list",
+    GetNode = "node.get",
+    PatchNode = "node.update",
+    DeleteNode = "node.delete",
     ListQuarantine = "quarantine.list",
     AdoptQuarantined = "quarantine.adopt",
     DeleteQuarantined = "quarantine.delete",
@@ -339,6 +378,7 @@ operations! {
     Health = "health",
     Ready = "ready",
     OpenApi = "openapi",
+    ErrorPage = "error.page",
 }
 
 #[cfg(test)]
@@ -361,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn only_health_the_contract_and_the_keys_of_the_issuer_are_public() {
+    fn only_health_joining_the_contract_and_the_keys_of_the_issuer_are_public() {
         let public: Vec<_> = ROUTES
             .iter()
             .filter(|r| r.access == Access::Public)
@@ -370,9 +410,12 @@ mod tests {
         let expected = [
             "/.well-known/openid-configuration",
             "/.well-known/jwks.json",
+            // A host that joins has no key; it proves that it has a join token.
+            "/v1/nodes/join",
             "/healthz",
             "/readyz",
             "/openapi.json",
+            "/docs/errors/{code}",
         ];
         assert_eq!(public, expected);
     }

@@ -6,12 +6,12 @@ use cove_model::network::Entry;
 pub use cove_model::secret::SecretGrant;
 use cove_model::spec::SpecError;
 pub use cove_model::{Grant, IdentitySpec, NetworkMode, State};
-use cove_model::{NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
+use cove_model::{IdlePolicy, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lease, Lifecycle, LifecycleRequest};
 use crate::volume::Mount;
 
 /// Body of `POST /v1/sandboxes`. Everything has a default.
@@ -30,23 +30,34 @@ pub struct CreateSandbox {
     /// With `snapshot`: go on with its processes; without, it boots from its disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// A template to begin from, in place of an image or a snapshot: `name`, `name:tag`, `name:version` or its id.
+    /// Everything that is not given is then the template's, each field of `resources`, `network` and `lifecycle` by itself,
+    /// and `env` is put over its variables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
+    pub template: Option<String>,
     /// Unique in the organisation: 1 to 63 lowercase letters, digits or dashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// The isolation tier; default: `container`.
+    /// The isolation tier: `container`, `gvisor`, or `auto` for the strongest that is installed and allowed; default: the operator's choice, `container` unless changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ISOLATION_MAX))]
     pub isolation: Option<String>,
+    /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesRequest>,
+    /// Environment variables of all commands.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
+    /// Network policy; default: no network.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<NetworkRequest>,
+    /// When to freeze, pause, stop or delete it automatically; default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lifecycle: Option<Lifecycle>,
+    pub lifecycle: Option<LifecycleRequest>,
+    /// Labels: key and value pairs to find it by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
@@ -70,7 +81,7 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
     /// Volumes to mount. They are no part of its disk, nor of its snapshots. Absent with `snapshot`: those that the
-    /// snapshot's sandbox had; `[]`: none.
+    /// snapshot's sandbox had; with `template`: the template's; `[]`: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = cove_limits::VOLUME_MOUNTS_MAX))]
     pub volumes: Option<Vec<Mount>>,
@@ -80,9 +91,11 @@ pub struct CreateSandbox {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesRequest {
+    /// CPUs, in fractions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::CPU_MIN, max = cove_limits::CPU_MAX))]
     pub cpu: Option<f64>,
+    /// Memory in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_mb: Option<u64>,
@@ -90,18 +103,23 @@ pub struct ResourcesRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_max_mb: Option<u64>,
+    /// Disk in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
+    /// Processes and threads at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
+    /// Open files per process at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::OPEN_FILES_MIN, max = cove_limits::OPEN_FILES_MAX))]
     pub open_files: Option<u64>,
+    /// Disk reads in MB per second; absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::IO_MIN_MB_S, max = cove_limits::IO_MAX_MB_S))]
     pub io_read_mb_s: Option<u64>,
+    /// Disk writes in MB per second; absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::IO_MIN_MB_S, max = cove_limits::IO_MAX_MB_S))]
     pub io_write_mb_s: Option<u64>,
@@ -111,6 +129,7 @@ pub struct ResourcesRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
+    /// What the sandbox can reach: nothing, a list, or everything.
     pub mode: NetworkMode,
     /// Domains, CIDRs and optional ports; with mode `allowlist`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,6 +148,64 @@ pub struct Network {
     pub bandwidth_down_mbit: Option<u32>,
 }
 
+/// What a new sandbox may reach. Fields that are absent are the template's, else the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkRequest {
+    /// Default: `none`. One that is given takes the template's `allow` away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<NetworkMode>,
+    /// Domains, CIDRs and optional ports; with mode `allowlist`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = cove_limits::ALLOW_ENTRIES_MAX),
+        inner(length(min = 1, max = cove_limits::ALLOW_ENTRY_BYTES_MAX))
+    )]
+    pub allow: Option<Vec<String>>,
+    /// What the sandbox may send, in megabits per second; `null`: no limit.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u32>", range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
+    pub bandwidth_up_mbit: Option<Option<u32>>,
+    /// What it may receive, likewise.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "null_or_absent"
+    )]
+    #[schemars(with = "Option<u32>", range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
+    pub bandwidth_down_mbit: Option<Option<u32>>,
+}
+
+impl NetworkRequest {
+    fn over(self, base: NetworkPolicy) -> Result<NetworkPolicy, SpecError> {
+        let allow = self.allow.map(Entry::list).transpose()?;
+        let (mode, allow) = match (self.mode, allow) {
+            (None, None) => (base.mode, base.allow),
+            (mode, allow) => (mode.unwrap_or(base.mode), allow),
+        };
+        Ok(NetworkPolicy {
+            mode,
+            allow,
+            bandwidth_up_mbit: self.bandwidth_up_mbit.unwrap_or(base.bandwidth_up_mbit),
+            bandwidth_down_mbit: self.bandwidth_down_mbit.unwrap_or(base.bandwidth_down_mbit),
+        })
+    }
+}
+
+/// What a policy does not limit is left to the template.
+impl From<Network> for NetworkRequest {
+    fn from(network: Network) -> Self {
+        Self {
+            mode: Some(network.mode),
+            allow: network.allow,
+            bandwidth_up_mbit: network.bandwidth_up_mbit.map(Some),
+            bandwidth_down_mbit: network.bandwidth_down_mbit.map(Some),
+        }
+    }
+}
+
 /// Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -140,11 +217,14 @@ pub struct PatchSandbox {
     )]
     #[schemars(with = "Option<String>", length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<Option<String>>,
+    /// New labels; they replace all present ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: Option<BTreeMap<String, String>>,
+    /// New lifecycle rules; they replace all present ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
+    /// New limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesChange>,
     /// Replaces the whole policy; connections that it forbids are cut.
@@ -155,29 +235,36 @@ pub struct PatchSandbox {
     pub expected_generation: Option<u64>,
 }
 
-/// Tells `null` from absent: whatever is there, `null` too, is `Some`.
-fn null_or_absent<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<String>>, D::Error> {
-    Option::<String>::deserialize(deserializer).map(Some)
+/// Distinguishes `null` from absent: whatever is there, `null` too, is `Some`.
+pub(crate) fn null_or_absent<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
 }
 
 /// A live change of limits: what is absent stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesChange {
+    /// CPUs, in fractions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::CPU_MIN, max = cove_limits::CPU_MAX))]
     pub cpu: Option<f64>,
+    /// Memory in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_mb: Option<u64>,
+    /// How far memory may grow by itself, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_max_mb: Option<u64>,
+    /// Disk in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
+    /// Processes and threads at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
@@ -187,14 +274,18 @@ pub struct ResourcesChange {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListSandboxes {
+    /// Items at most; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
+    /// Only sandboxes in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
+    /// Only the sandbox with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
@@ -207,9 +298,12 @@ pub struct ListSandboxes {
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
+    /// Id.
     pub id: String,
+    /// Name, unique in the organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// State.
     pub state: State,
     /// Why it is in this state, when that is not plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,16 +313,28 @@ pub struct Sandbox {
     /// The image itself, once the host resolved the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
+    /// The tier that holds it; never `auto`.
     pub isolation: String,
+    /// Limits.
     pub resources: ResourcesView,
+    /// Environment variables of all commands.
     pub env: BTreeMap<String, String>,
+    /// Network policy.
     pub network: Network,
+    /// Lifecycle rules.
     pub lifecycle: Lifecycle,
+    /// Its lease; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+    /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// User that commands run as, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Working directory of commands, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Programs cannot gain privileges through setuid.
     pub no_new_privs: bool,
     /// What it may know and do about itself; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,13 +345,17 @@ pub struct Sandbox {
     /// Mounted volumes; no part of its disk, nor of its snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Mount>,
+    /// Time of creation.
     pub created_at: Timestamp,
+    /// Time of the last change.
     pub updated_at: Timestamp,
+    /// Time of the last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// Absent unless it is stopped or has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_at: Option<Timestamp>,
+    /// Time of the last activity; idle times count from here.
     pub last_active_at: Timestamp,
     /// Grows with every change.
     pub generation: u64,
@@ -255,20 +365,31 @@ pub struct Sandbox {
     /// The snapshot its present state grew from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
+    /// What its creator should know; only in the answer to a create.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Limits in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourcesView {
+    /// CPUs, in fractions.
     pub cpu: f64,
+    /// Memory in MiB.
     pub memory_mb: u64,
+    /// How far memory may grow by itself, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max_mb: Option<u64>,
+    /// Disk in MiB.
     pub disk_mb: u64,
+    /// Processes and threads at most.
     pub pids: u64,
+    /// Open files per process at most.
     pub open_files: u64,
+    /// Disk reads in MB per second; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_read_mb_s: Option<u64>,
+    /// Disk writes in MB per second; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_write_mb_s: Option<u64>,
 }
@@ -284,20 +405,24 @@ pub struct StopSandbox {
 }
 
 impl CreateSandbox {
-    /// The spec this asks for over the defaults, or over what a snapshot was taken with. What it may
-    /// reach, when it is put away and what it is called comes from the request alone. The allow list is
-    /// parsed here; the rest is not yet checked. Volumes are the base's: whoever has found those that the request
-    /// names puts them there.
+    /// The spec this asks for over the defaults, over what a snapshot was taken with, or over a template. What it is
+    /// called and who it is comes from the request alone. The allow list is parsed here; the rest is not yet checked.
+    /// Volumes are the base's: the caller puts those there that the request names.
     pub fn into_spec_over(self, mut base: SandboxSpec) -> Result<SandboxSpec, SpecError> {
         base.add_env(self.env);
+        // A template's maker gave these for its sandboxes; a snapshot only had them at the time.
+        let (network, lifecycle) = match self.template {
+            Some(_) => (base.network, base.lifecycle),
+            None => (NetworkPolicy::default(), IdlePolicy::default()),
+        };
         Ok(SandboxSpec {
             image: self.image.unwrap_or(base.image),
             name: self.name,
             isolation: self.isolation.unwrap_or(base.isolation),
             resources: self.resources.unwrap_or_default().over(base.resources),
             env: base.env,
-            network: self.network.unwrap_or_default().try_into()?,
-            lifecycle: self.lifecycle.unwrap_or_default().into(),
+            network: self.network.unwrap_or_default().over(network)?,
+            lifecycle: self.lifecycle.unwrap_or_default().over(lifecycle),
             labels: self.labels,
             user: self.user.or(base.user),
             workdir: self.workdir.or(base.workdir),
@@ -447,6 +572,66 @@ mod tests {
         assert_eq!(spec.name, None);
         assert_eq!(spec.network, NetworkPolicy::default());
         assert_eq!(spec.lifecycle, cove_model::IdlePolicy::default());
+    }
+
+    #[test]
+    fn reach_and_lifecycle_are_taken_from_a_template_unless_they_are_given() {
+        let mut base = SandboxSpec::default();
+        base.network.mode = NetworkMode::Open;
+        base.lifecycle.stop_after_s = Some(5);
+        let create = |network| CreateSandbox {
+            template: Some("web".into()),
+            network,
+            ..CreateSandbox::default()
+        };
+        let spec = create(None).into_spec_over(base.clone()).unwrap();
+        assert_eq!(spec.network, base.network);
+        assert_eq!(spec.lifecycle, base.lifecycle);
+        let given = create(Some(Network::default().into()));
+        let spec = given.into_spec_over(base).unwrap();
+        assert_eq!(spec.network, NetworkPolicy::default());
+    }
+
+    #[test]
+    fn one_field_of_network_or_lifecycle_leaves_the_others_of_the_template() {
+        let base = SandboxSpec {
+            network: NetworkPolicy {
+                mode: NetworkMode::Open,
+                bandwidth_down_mbit: Some(7),
+                ..NetworkPolicy::default()
+            },
+            lifecycle: cove_model::IdlePolicy {
+                pause_after_s: Some(100),
+                max_lifetime_s: Some(3600),
+                auto_resume: false,
+                ..cove_model::IdlePolicy::default()
+            },
+            ..SandboxSpec::default()
+        };
+        let over = |body: &str| {
+            let create: CreateSandbox = serde_json::from_str(body).unwrap();
+            let create = CreateSandbox {
+                template: Some("web".into()),
+                ..create
+            };
+            create.into_spec_over(base.clone()).unwrap()
+        };
+        let one = over(r#"{"network":{"bandwidth_up_mbit":5},"lifecycle":{"pause_after_s":60}}"#);
+        assert_eq!(one.network.mode, NetworkMode::Open);
+        assert_eq!(one.network.bandwidth_up_mbit, Some(5));
+        assert_eq!(one.network.bandwidth_down_mbit, Some(7));
+        assert_eq!(one.lifecycle.pause_after_s, Some(60));
+        assert_eq!(one.lifecycle.max_lifetime_s, Some(3600));
+        assert!(!one.lifecycle.auto_resume);
+        let none = over(
+            r#"{"network":{"mode":"none","bandwidth_down_mbit":null},
+                "lifecycle":{"max_lifetime_s":null,"auto_resume":true}}"#,
+        );
+        assert_eq!(none.network, NetworkPolicy::default());
+        assert_eq!(none.lifecycle.max_lifetime_s, None);
+        assert_eq!(none.lifecycle.pause_after_s, Some(100));
+        assert!(none.lifecycle.auto_resume);
+        assert_eq!(over(r#"{"network":{},"lifecycle":{}}"#), base);
     }
 
     #[test]

@@ -9,15 +9,17 @@ use crate::Timestamp;
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetSecret {
+    /// Name, unique in the organisation.
     #[schemars(length(min = 1, max = cove_limits::SECRET_NAME_MAX))]
     pub name: String,
     /// Printable ASCII. No call shows it again.
     #[schemars(length(min = cove_limits::SECRET_VALUE_MIN, max = cove_limits::SECRET_VALUE_MAX))]
     pub value: String,
-    /// Where it may be sent: `api.example.com`, or `git.example.com:8443`.
-    #[schemars(length(min = 1, max = cove_limits::SECRET_HOSTS_MAX))]
+    /// Where it may be sent: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
+    #[serde(default)]
+    #[schemars(length(max = cove_limits::SECRET_HOSTS_MAX))]
     pub hosts: Vec<String>,
-    /// Where in a request it belongs: `bearer`, `basic`, `header:NAME` or `query:NAME`.
+    /// Where in a request it belongs: `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE` or `exposed`.
     #[serde(rename = "use", default = "bearer")]
     #[schemars(length(min = 1, max = cove_limits::SECRET_USE_MAX))]
     pub usage: String,
@@ -38,16 +40,22 @@ fn bearer() -> String {
 /// A secret without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Secret {
+    /// Id.
     pub id: String,
+    /// Name, unique in the organisation.
     pub name: String,
     /// Raised by one whenever it is set.
     pub version: u64,
+    /// Hosts that it may be sent to.
     pub hosts: Vec<String>,
+    /// Place in the request: `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE` or `exposed`.
     #[serde(rename = "use")]
     pub usage: String,
+    /// Time of creation.
     pub created_at: Timestamp,
     /// When this version was set.
     pub updated_at: Timestamp,
+    /// Time of the last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
     /// Requests it was put into.
@@ -57,9 +65,11 @@ pub struct Secret {
 /// A sandbox that used a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretUser {
+    /// Id of the sandbox.
     pub sandbox: String,
     /// Requests that the secret was put into.
     pub uses: u64,
+    /// Time of the last use.
     pub last_used_at: Timestamp,
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-pub use cove_model::SnapshotKind;
+pub use cove_model::{ObjectCopy, SnapshotKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::lifecycle::LeaseRequest;
 use crate::sandbox::{Sandbox, State};
 use crate::{ErrorDetail, Timestamp};
 
@@ -20,6 +21,9 @@ pub struct TakeSnapshot {
     /// Processes and memory too, not only the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Answer only once object storage has it. Needs a server with object storage.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub durable: bool,
 }
 
 /// Body of `POST …/fork`; may be left out.
@@ -41,13 +45,18 @@ pub struct Fork {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
+    /// Lease of each child; absent: they have none, whatever the parent has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseRequest>,
 }
 
 /// One child of a fork, or why there is none.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Forked {
+    /// A copy.
     Sandbox(Box<Sandbox>),
+    /// Why a copy could not be made.
     Error(ErrorDetail),
 }
 
@@ -63,8 +72,10 @@ pub struct Rollback {
     pub memory: bool,
 }
 
+/// Answer of a rollback.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RolledBack {
+    /// The sandbox after the rollback.
     pub sandbox: Sandbox,
     /// What it was before; rolling back to this undoes the rollback.
     pub kept: Snapshot,
@@ -73,7 +84,9 @@ pub struct RolledBack {
 /// One state of a sandbox, with memory or without. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshot {
+    /// Id.
     pub id: String,
+    /// Name, unique in the organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Where it was taken; absent for an import. That sandbox may be gone.
@@ -82,11 +95,14 @@ pub struct Snapshot {
     /// The snapshot the sandbox's state had grown from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// Why it was taken.
     pub kind: SnapshotKind,
+    /// It includes processes and memory.
     pub memory: bool,
     /// The image below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
+    /// Time of creation.
     pub created_at: Timestamp,
     /// What deleting it would free.
     pub exclusive_bytes: u64,
@@ -108,15 +124,25 @@ pub struct Snapshot {
     /// Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes_not_included: Vec<crate::volume::Mount>,
+    /// Whether object storage has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_storage: Option<ObjectCopy>,
+    /// The host has it. If not, the next use fetches it from object storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_host: Option<bool>,
 }
 
 /// The tree a sandbox is part of.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Timeline {
+    /// Id of the sandbox.
     pub sandbox: String,
+    /// Name of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// State of the sandbox.
     pub state: State,
+    /// Time of creation.
     pub created_at: Timestamp,
     /// The snapshot it began from, when it did not begin from an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,13 +159,19 @@ pub struct Timeline {
     pub truncated: bool,
 }
 
+/// A sandbox that was made from one of the snapshots.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct TimelineFork {
+    /// Id of the sandbox.
     pub sandbox: String,
+    /// Name of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// State of the sandbox.
     pub state: State,
+    /// Id of the snapshot it was made from.
     pub from_snapshot: String,
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -147,6 +179,7 @@ pub struct TimelineFork {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImportSnapshot {
+    /// Name, unique in the organisation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
@@ -155,6 +188,7 @@ pub struct ImportSnapshot {
 /// What came of an import.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
+    /// The snapshot.
     pub snapshot: Snapshot,
     /// Why the memory in the file was left out, when it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,6 +218,7 @@ mod tests {
             message: "full".into(),
             hint: None,
             request_id: "req_1".into(),
+            docs: String::new(),
         });
         let json = serde_json::to_value(error).unwrap();
         assert_eq!(json["error"]["code"], "no_capacity");

@@ -22,15 +22,21 @@ pub struct CreateSshToken {
 /// A way in for one sandbox. The token is the password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SshAccess {
+    /// The token, to be used as the password.
     pub token: String,
+    /// Time after which it is not valid any more.
     pub expires_at: Timestamp,
     /// The user name to log in with; `USER+` before it chooses the user inside.
     pub user: String,
+    /// Host name of the SSH server.
     pub host: String,
+    /// Port of the SSH server.
     pub port: u16,
     /// For a terminal.
     pub command: String,
+    /// Public host key of the SSH server.
     pub host_key: String,
+    /// Fingerprint of the host key.
     pub fingerprint: String,
     /// A line for `known_hosts`.
     pub known_hosts: String,
@@ -41,12 +47,16 @@ pub struct SshAccess {
 pub struct SshHost {
     /// Whether this server has a gateway; the rest is absent without one.
     pub available: bool,
+    /// Host name of the SSH server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Port of the SSH server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Public host key of the SSH server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
+    /// Fingerprint of the host key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// A line for `known_hosts`.
@@ -58,6 +68,7 @@ pub struct SshHost {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddSshKey {
+    /// Name of the key.
     #[schemars(length(min = 1, max = cove_limits::TITLE_MAX))]
     pub name: String,
     /// The one line of a `.pub` file: ed25519 or ECDSA.
@@ -72,11 +83,17 @@ pub struct AddSshKey {
 /// A public key whose holder may use the organisation's sandboxes over SSH.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SshKey {
+    /// Id.
     pub id: String,
+    /// Name.
     pub name: String,
+    /// The public key, in the format of OpenSSH.
     pub public_key: String,
+    /// Fingerprint of the key.
     pub fingerprint: String,
+    /// Time of creation.
     pub created_at: Timestamp,
+    /// Time after which it is not valid any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }

@@ -10,8 +10,10 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
+    /// Name of the key.
     #[schemars(length(min = 1, max = cove_limits::TITLE_MAX))]
     pub name: String,
+    /// What the key may do.
     #[schemars(length(min = 1, max = cove_limits::SCOPES_MAX))]
     pub scopes: Vec<Scope>,
     /// Absent: until revoked.
@@ -22,23 +24,39 @@ pub struct CreateKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub org: Option<String>,
+    /// Binds the key to this sandbox, by id or name: nothing else exists for it. Not with the scope `admin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
+    pub sandbox: Option<String>,
 }
 
+/// An API key, without its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
+    /// Id.
     pub id: String,
+    /// Id of the organisation.
     pub org: String,
+    /// Name.
     pub name: String,
+    /// What the key may do.
     pub scopes: Vec<Scope>,
+    /// Time of creation.
     pub created_at: Timestamp,
+    /// Time when it expires; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// Time when it was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// Time of the last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
     /// The key made at first start.
     pub root: bool,
+    /// Id of the sandbox that the key is bound to; absent: it is good for the whole organisation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
 }
 
 /// A new key. The token is shown this once and kept only as a hash.
@@ -46,6 +64,7 @@ pub struct Key {
 pub struct NewKey {
     #[serde(flatten)]
     pub key: Key,
+    /// The token to authenticate with.
     pub token: String,
 }
 
@@ -53,15 +72,19 @@ pub struct NewKey {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuotaRequest {
+    /// Sandboxes at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_SANDBOXES_MAX))]
     pub sandboxes: Option<u64>,
+    /// CPUs of all sandboxes at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = cove_limits::QUOTA_CPU_MAX))]
     pub cpu: Option<f64>,
+    /// Memory of all sandboxes at most, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub memory_mb: Option<u64>,
+    /// Disk of all sandboxes at most, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub disk_mb: Option<u64>,
@@ -70,9 +93,13 @@ pub struct QuotaRequest {
 /// An amount of what a quota counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Amount {
+    /// Number of sandboxes.
     pub sandboxes: u64,
+    /// CPUs.
     pub cpu: f64,
+    /// Memory in MiB.
     pub memory_mb: u64,
+    /// Disk in MiB.
     pub disk_mb: u64,
 }
 
@@ -80,8 +107,10 @@ pub struct Amount {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateOrg {
+    /// Name, unique on the server.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
+    /// Quota; what is absent has its default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaRequest>,
 }
@@ -90,15 +119,22 @@ pub struct CreateOrg {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchOrg {
+    /// New quota; what is absent stays.
     pub quota: QuotaRequest,
 }
 
+/// An organisation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Org {
+    /// Id.
     pub id: String,
+    /// Name, unique on the server.
     pub name: String,
+    /// The most it may use.
     pub quota: Amount,
+    /// What it uses now.
     pub used: Amount,
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -106,9 +142,11 @@ pub struct Org {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsageQuery {
+    /// Items at most; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
@@ -127,9 +165,13 @@ pub struct UsageQuery {
 /// What was used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageFigures {
+    /// CPU time in seconds.
     pub cpu_seconds: f64,
+    /// Memory in GB times seconds.
     pub memory_gb_seconds: f64,
+    /// Disk in GB times hours.
     pub disk_gb_hours: f64,
+    /// Bytes sent over the network.
     pub egress_bytes: u64,
     /// Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
     /// is measured.
@@ -137,8 +179,10 @@ pub struct UsageFigures {
     pub estimated_seconds: f64,
 }
 
+/// What one sandbox used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxUsage {
+    /// Id of the sandbox.
     pub sandbox: String,
     #[serde(flatten)]
     pub figures: UsageFigures,
@@ -148,8 +192,11 @@ pub struct SandboxUsage {
 /// page of its sandboxes, deleted ones too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
+    /// What the organisation used.
     pub total: UsageFigures,
+    /// What each sandbox used.
     pub items: Vec<SandboxUsage>,
+    /// Cursor of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
@@ -157,20 +204,27 @@ pub struct Usage {
 /// One mutating call: who, what, from where, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditRecord {
+    /// Number of the record in its chain.
     pub id: u64,
+    /// Time of the call.
     pub at: Timestamp,
     /// Id of the key; absent when the system itself acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Name of the operation, like `sandbox.create`.
     pub action: String,
+    /// What the operation was applied to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Address that the call came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// `ok` or the code of the error; of calls into a sandbox also `pending`, `not_done` or `unknown`.
     pub result: String,
+    /// Id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+    /// More about the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// SHA-256 over the hash of the record before it and its own fields; absent in records from before
@@ -182,13 +236,15 @@ pub struct AuditRecord {
 /// An organisation's chain of audit records: where it begins, where it ends, and whether it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditChain {
+    /// Id of the organisation.
     pub org: String,
     /// The id of the last record.
     pub sequence: u64,
-    /// The hash of the last record. Keep it elsewhere to notice when the whole chain is written anew.
+    /// The hash of the last record. Keep it elsewhere to detect that the whole chain was rewritten.
     pub hash: String,
     /// The id of the last record that retention has removed, or 0.
     pub anchor_sequence: u64,
+    /// The hash of that record.
     pub anchor_hash: String,
     /// Records up to this id are from before there were chains and have no hash.
     pub unchained: u64,
@@ -207,6 +263,8 @@ pub struct AuditChain {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AuditLine {
+    /// The chain: the first line.
     Chain(AuditChain),
+    /// A record.
     Record(AuditRecord),
 }

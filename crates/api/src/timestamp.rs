@@ -47,6 +47,8 @@ impl JsonSchema for Timestamp {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "format": "date-time"})
+        json_schema!({
+            "type": "string", "format": "date-time", "description": "A moment, in the format of RFC 3339.",
+        })
     }
 }

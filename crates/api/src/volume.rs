@@ -28,15 +28,20 @@ pub struct CreateVolume {
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Volume {
+    /// Id.
     pub id: String,
+    /// Name, unique in the organisation.
     pub name: String,
+    /// Size in MiB.
     pub size_mb: u64,
     /// What it holds, as of the host's last look, which is up to a minute ago.
     pub used_bytes: u64,
+    /// It cannot be written to.
     pub read_only: bool,
     /// The volume it began as a copy of; that may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Time of creation.
     pub created_at: Timestamp,
     /// Ids of the sandboxes that mount it, running or not; at most 100. Only where one volume is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +58,7 @@ pub struct Mount {
     /// Absolute. Made where it is missing.
     #[schemars(length(min = 2, max = cove_limits::VOLUME_PATH_MAX))]
     pub path: String,
+    /// Mount it read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }

@@ -20,7 +20,7 @@ pub enum ClientError {
     #[error("{}", detail.message)]
     Refused {
         status: StatusCode,
-        detail: ErrorDetail,
+        detail: Box<ErrorDetail>,
         retry_after_s: Option<u64>,
     },
     /// Something else than a Cove server answered.

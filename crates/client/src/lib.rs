@@ -6,6 +6,7 @@
 
 mod attach;
 mod body;
+mod builds;
 mod code;
 mod connection;
 mod egress;
@@ -19,6 +20,7 @@ mod secrets;
 mod snapshots;
 mod ssh;
 mod stream;
+mod templates;
 mod tenancy;
 mod tls;
 mod volumes;
@@ -183,7 +185,7 @@ impl Client {
             Ok(bytes) => match serde_json::from_slice::<cove_api::ErrorBody>(&bytes) {
                 Ok(body) => ClientError::Refused {
                     status,
-                    detail: body.error,
+                    detail: Box::new(body.error),
                     retry_after_s,
                 },
                 Err(_) => ClientError::NotCove { status },

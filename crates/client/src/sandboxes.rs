@@ -4,6 +4,8 @@ use async_recursion::async_recursion as boxed;
 use cove_api::event::{Event, EventsQuery};
 use cove_api::host::{Health, Metrics, Port, Runner};
 use cove_api::image::{AddImage, Image, ImageJob};
+use cove_api::lifecycle::{LeaseRequest, RenewLeases, RenewedLeases};
+use cove_api::node::{CreateJoinToken, JoinNode, JoinToken, JoinedNode, Node, PatchNode};
 use cove_api::quarantine::{AdoptQuarantined, Quarantined};
 use cove_api::route::{NDJSON, SSE};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, Sandbox, StopSandbox};
@@ -70,6 +72,28 @@ impl Client {
     #[boxed]
     pub async fn delete_sandbox(&self, id: &str) -> Result<(), ClientError> {
         self.nothing(Method::DELETE, &sandbox_path(id, ""), Outgoing::empty())
+            .await
+    }
+
+    /// Begins a lease, or takes it over from its holder.
+    #[boxed]
+    pub async fn take_lease(&self, id: &str, lease: &LeaseRequest) -> Result<Sandbox, ClientError> {
+        let body = Outgoing::json(lease)?;
+        self.json(Method::PUT, &sandbox_path(id, "/lease"), &JSON, body)
+            .await
+    }
+
+    /// The sandbox then stays until it is deleted.
+    #[boxed]
+    pub async fn end_lease(&self, id: &str) -> Result<(), ClientError> {
+        let path = sandbox_path(id, "/lease");
+        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
+    }
+
+    #[boxed]
+    pub async fn renew_leases(&self, leases: &RenewLeases) -> Result<RenewedLeases, ClientError> {
+        let body = Outgoing::json(leases)?;
+        self.json(Method::POST, "/v1/leases/renew", &JSON, body)
             .await
     }
 
@@ -176,6 +200,43 @@ impl Client {
     #[boxed]
     pub async fn runners(&self) -> Result<Page<Runner>, ClientError> {
         self.get("/v1/runners").await
+    }
+
+    #[boxed]
+    pub async fn create_join_token(
+        &self,
+        create: &CreateJoinToken,
+    ) -> Result<JoinToken, ClientError> {
+        self.post("/v1/nodes/tokens", create).await
+    }
+
+    /// Needs no key.
+    #[boxed]
+    pub async fn join_node(&self, join: &JoinNode) -> Result<JoinedNode, ClientError> {
+        self.post("/v1/nodes/join", join).await
+    }
+
+    #[boxed]
+    pub async fn nodes(&self) -> Result<Page<Node>, ClientError> {
+        self.get("/v1/nodes").await
+    }
+
+    #[boxed]
+    pub async fn node(&self, node: &str) -> Result<Node, ClientError> {
+        self.get(&format!("/v1/nodes/{}", segment(node))).await
+    }
+
+    #[boxed]
+    pub async fn patch_node(&self, node: &str, patch: &PatchNode) -> Result<Node, ClientError> {
+        let path = format!("/v1/nodes/{}", segment(node));
+        self.json(Method::PATCH, &path, &JSON, Outgoing::json(patch)?)
+            .await
+    }
+
+    #[boxed]
+    pub async fn delete_node(&self, node: &str) -> Result<(), ClientError> {
+        let path = format!("/v1/nodes/{}", segment(node));
+        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 
     #[boxed]

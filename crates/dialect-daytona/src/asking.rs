@@ -52,7 +52,12 @@ impl<T: DeserializeOwned> FromRequestParts<Front> for Query<T> {
         let query = parts.uri.query().unwrap_or("");
         serde_urlencoded::from_str(query)
             .map(Self)
-            .map_err(|error| Refusal::invalid(format!("the query is not understood: {error}")))
+            .map_err(|error| {
+                Refusal::invalid(format!(
+                    "the query is not understood: {}",
+                    cove_dialect::wording::plain("", &error)
+                ))
+            })
     }
 }
 
@@ -99,8 +104,11 @@ impl<T: DeserializeOwned> FromRequest<Front> for Json<T> {
             true => b"{}",
             false => &held,
         };
-        serde_json::from_slice(bytes)
-            .map(Self)
-            .map_err(|error| Refusal::invalid(format!("the body is not understood: {error}")))
+        serde_json::from_slice(bytes).map(Self).map_err(|error| {
+            Refusal::invalid(format!(
+                "the body is not understood: {}",
+                cove_dialect::wording::plain("", &error)
+            ))
+        })
     }
 }

@@ -10,11 +10,12 @@ use crate::refusal::Refusal;
 
 const SSH: &str = "ssh access is not part of this interface yet; use process.exec, a PTY session or a preview link";
 const VOLUMES: &str = "volumes are managed by Cove's own API and tools (cove volume); a sandbox made from a snapshot mounts those of the snapshot";
-const SECRETS: &str = "there is no vault of secrets here yet; pass values as env_vars";
+const SECRETS: &str =
+    "secrets are managed by Cove's own API and tools (cove secret); pass other values as env_vars";
 const WARM: &str = "there are no warm pools to manage here: sandboxes start within milliseconds";
 const BUILDS: &str = "images are not built here: name one that is on the server, run commands in a sandbox and take a snapshot of it";
 const TELEMETRY: &str =
-    "this server keeps no telemetry of sandboxes; get_metrics_latest tells how one is now";
+    "this server keeps no telemetry of sandboxes; get_metrics_latest returns the present figures";
 const BACKUPS: &str = "there are no backups to make here; take a snapshot";
 
 const SIGNED_FILES: &str =

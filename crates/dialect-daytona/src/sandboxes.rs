@@ -69,6 +69,7 @@ pub async fn create(
     let request = cove_control::CreateSandbox {
         spec,
         idempotency_key: None,
+        asked: None,
         from: base.from,
     };
     let created = front.control.create_sandbox(&caller, request).await?;
@@ -100,7 +101,7 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
         ),
         (
             asked(&body.secrets),
-            "secrets: there is no vault here yet; pass them as env_vars",
+            "secrets: manage them with Cove's own API (cove secret) and create the sandbox there, or pass values as env_vars",
         ),
         (
             body.linked_sandbox.is_some(),
@@ -162,8 +163,7 @@ pub fn base_image(build: &BuildInfo) -> Result<String, Refusal> {
             Ok(image.trim().to_owned())
         }
         _ => Err(Refusal::unsupported(
-            "images are not built here: name one that is on the server (`cove image add` fetches it), \
-             run the commands in a sandbox and take a snapshot of it",
+            "images are not built here: name an existing image, run the commands in a sandbox and take a snapshot of it",
         )),
     }
 }
@@ -271,8 +271,12 @@ impl Ordering {
 
 impl Listing {
     fn read(query: &str) -> Result<Self, Refusal> {
-        let pairs: Vec<(String, String)> = serde_urlencoded::from_str(query)
-            .map_err(|error| Refusal::invalid(format!("the query is not understood: {error}")))?;
+        let pairs: Vec<(String, String)> = serde_urlencoded::from_str(query).map_err(|error| {
+            Refusal::invalid(format!(
+                "the query is not understood: {}",
+                cove_dialect::wording::plain("", &error)
+            ))
+        })?;
         let mut listing = Self {
             limit: PAGE_DEFAULT,
             ..Self::default()

@@ -65,6 +65,7 @@ pub async fn take(
     let request = TakeSnapshot {
         name: Some(body.name),
         memory: body.include_memory.unwrap_or(false),
+        durable: false,
         idempotency_key: None,
     };
     front.control.take_snapshot(&caller, &id, request).await?;

@@ -88,8 +88,12 @@ impl<T: DeserializeOwned> FromRequest<Dialect> for Json<T> {
             true => b"{}",
             false => &held,
         };
-        let value = serde_json::from_slice(bytes)
-            .map_err(|error| Refusal::invalid(format!("the body is not understood: {error}")))?;
+        let value = serde_json::from_slice(bytes).map_err(|error| {
+            Refusal::invalid(format!(
+                "the body is not understood: {}",
+                cove_dialect::wording::plain("", &error)
+            ))
+        })?;
         Ok(Self(value))
     }
 }
@@ -102,8 +106,12 @@ impl<T: DeserializeOwned> FromRequestParts<Dialect> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &Dialect) -> Result<Self, Api> {
         let query = parts.uri.query().unwrap_or("");
-        let value = serde_urlencoded::from_str(query)
-            .map_err(|error| Refusal::invalid(format!("the query is not understood: {error}")))?;
+        let value = serde_urlencoded::from_str(query).map_err(|error| {
+            Refusal::invalid(format!(
+                "the query is not understood: {}",
+                cove_dialect::wording::plain("", &error)
+            ))
+        })?;
         Ok(Self(value))
     }
 }

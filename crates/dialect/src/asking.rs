@@ -40,7 +40,7 @@ impl Front {
         Origin { source, request_id }
     }
 
-    /// Whoever holds this key; counts against its rate limit.
+    /// Whoever holds this key; counts against its rate limit. Refuses keys that are bound to one sandbox.
     pub async fn caller(
         &self,
         extensions: &Extensions,
@@ -48,6 +48,18 @@ impl Front {
     ) -> Result<Principal, ControlError> {
         let origin = Self::origin(extensions);
         let principal = self.control.authenticate(token, origin).await?;
+        self.note(extensions, &principal)?;
+        Ok(principal)
+    }
+
+    /// The same where keys that are bound to one sandbox are good too.
+    pub async fn bound_caller(
+        &self,
+        extensions: &Extensions,
+        token: &str,
+    ) -> Result<Principal, ControlError> {
+        let origin = Self::origin(extensions);
+        let principal = self.control.authenticate_bound(token, origin).await?;
         self.note(extensions, &principal)?;
         Ok(principal)
     }

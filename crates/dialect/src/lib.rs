@@ -16,6 +16,7 @@ pub mod refused;
 mod streams;
 mod tab;
 mod wire;
+pub mod wording;
 
 pub use answer::{JsonAnswer, Said};
 pub use asking::{Peer, RequestId, Seen};

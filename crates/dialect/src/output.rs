@@ -116,6 +116,7 @@ pub(crate) mod tests {
             key: Some(KeyId::random()),
             scopes: vec![Scope::Use],
             home: false,
+            sandbox: None,
             origin: Origin::default(),
         };
         let account = budget.account(&principal);

@@ -28,7 +28,8 @@ pub fn everything<T>(items: Vec<T>) -> Page<T> {
 }
 
 pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
-    let spec = sandbox.spec;
+    let mut spec = sandbox.spec;
+    let lease = spec.lifecycle.lease.take();
     Sandbox {
         id: sandbox.id.to_string(),
         name: spec.name,
@@ -41,6 +42,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         env: spec.env,
         network: (&spec.network).into(),
         lifecycle: (&spec.lifecycle).into(),
+        lease: lease.map(Into::into),
         labels: spec.labels,
         user: spec.user,
         workdir: spec.workdir,
@@ -56,12 +58,38 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         generation: sandbox.generation,
         from_snapshot: sandbox.origin.map(Into::into),
         head: sandbox.head.map(Into::into),
+        warnings: Vec::new(),
     }
 }
 
 mod snapshot;
 
 pub use snapshot::{snapshot, timeline};
+
+pub fn template(row: control::TemplateRecord) -> cove_api::template::Template {
+    let spec = row.spec;
+    cove_api::template::Template {
+        id: row.id.into(),
+        name: row.name,
+        version: row.version,
+        tags: row.tags,
+        snapshot: row.snapshot.into(),
+        memory: row.memory,
+        lost: row.lost,
+        created_at: row.created_at.into(),
+        isolation: spec.isolation,
+        resources: (&spec.resources).into(),
+        env: spec.env,
+        network: (&spec.network).into(),
+        lifecycle: (&spec.lifecycle).into(),
+        user: spec.user,
+        workdir: spec.workdir,
+        no_new_privs: spec.no_new_privs,
+        volumes: spec.volumes.into_iter().map(Into::into).collect(),
+        // Written by this program: what of it is in the settings is left out.
+        image: row.config.and_then(|text| serde_json::from_str(&text).ok()),
+    }
+}
 
 pub fn volume(row: control::VolumeRecord) -> cove_api::volume::Volume {
     cove_api::volume::Volume {
@@ -87,6 +115,7 @@ pub fn exit(exit: &guest::Exit) -> Exit {
         memory_peak_bytes: exit.oom.then_some(exit.memory_peak_bytes),
         stdout_bytes: exit.stdout_bytes,
         stderr_bytes: exit.stderr_bytes,
+        hint: None,
     }
 }
 
@@ -280,6 +309,7 @@ pub fn key(key: control::Key) -> Key {
         revoked_at: key.revoked_at.map(Timestamp),
         last_used_at: key.last_used_at.map(Timestamp),
         root: key.root,
+        sandbox: key.sandbox.map(|id| id.to_string()),
     }
 }
 

@@ -30,7 +30,12 @@ impl FromRequestParts<App> for Caller {
             None => return Err(Failure::new(ErrorCode::Internal, "the request has no id")),
         };
         let token = bearer(&parts.headers)?;
-        let principal = app.front.caller(&parts.extensions, token).await?;
+        let extensions = &parts.extensions;
+        let route = extensions.get::<&'static Route>();
+        let principal = match route.is_some_and(|route| route.bound) {
+            true => app.front.bound_caller(extensions, token).await?,
+            false => app.front.caller(extensions, token).await?,
+        };
         Ok(Self {
             principal,
             request_id,
@@ -67,9 +72,14 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Failure> {
         let query = parts.uri.query().unwrap_or("");
-        serde_urlencoded::from_str(query)
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs))
             .map(Self)
-            .map_err(|error| Failure::invalid(format!("the query is not understood: {error}")))
+            .map_err(|error| {
+                let path = error.path().to_string();
+                let told = cove_dialect::wording::plain(&path, error.inner());
+                Failure::invalid(format!("the query is not understood: {told}"))
+            })
     }
 }
 
@@ -131,7 +141,7 @@ impl FromRequest<App> for Raw {
     }
 }
 
-/// A raw body, piece by piece at the pace of whoever takes the pieces.
+/// A raw body, piece by piece at the pace of the reader.
 pub struct Pieces(cove_dialect::Pieces);
 
 impl FromRequest<App> for Pieces {
@@ -217,13 +227,20 @@ fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    strict::from_slice(bytes).map_err(|error| {
-        let message = format!("the body is not understood: {error}");
-        match error.classify() {
-            serde_json::error::Category::Data => Failure::invalid(message),
-            _ => Failure::new(ErrorCode::MalformedRequest, message),
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    strict::from_slice(bytes).map_err(|(path, error)| match error.classify() {
+        serde_json::error::Category::Data => {
+            let told = cove_dialect::wording::plain(&path, &error);
+            Failure::invalid(format!("the body is not understood: {told}"))
         }
+        serde_json::error::Category::Eof => {
+            let message = "the body is not JSON: it ends too early";
+            Failure::new(ErrorCode::MalformedRequest, message)
+        }
+        _ => Failure::new(
+            ErrorCode::MalformedRequest,
+            format!("the body is not JSON: {error}"),
+        ),
     })
 }
 

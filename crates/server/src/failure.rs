@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use cove_api::error::page_path;
 use cove_api::{ErrorBody, ErrorCode, ErrorDetail};
 use cove_control::ControlError;
 pub use cove_model::error::chain;
@@ -67,6 +68,7 @@ impl Failure {
             message: self.message,
             hint: self.hint,
             request_id: request_id.to_owned(),
+            docs: page_path(self.code),
         }
     }
 }
@@ -106,6 +108,7 @@ impl Told {
                 message: self.message,
                 hint: self.hint,
                 request_id: request_id.to_owned(),
+                docs: page_path(self.code),
             },
         })
         .into_response()

@@ -1,6 +1,6 @@
 //! What the routes do, by concern. Each handler converts, asks the control plane, and converts back.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use cove_api::PageQuery;
 use cove_control::PageRequest;
@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 
 pub mod attach;
+pub mod builds;
 pub mod code;
 pub mod egress;
 pub mod events;
@@ -18,6 +19,7 @@ pub mod files;
 pub mod host;
 pub mod identity;
 pub mod images;
+pub mod nodes;
 pub mod place;
 pub mod ports;
 pub mod processes;
@@ -26,6 +28,7 @@ pub mod sandboxes;
 pub mod secrets;
 pub mod snapshots;
 pub mod ssh;
+pub mod templates;
 pub mod tenancy;
 pub mod tree;
 pub mod volumes;
@@ -39,6 +42,16 @@ fn ok(value: impl Serialize) -> Answer {
 
 fn with_status(status: StatusCode, value: impl Serialize) -> Answer {
     Ok((status, axum::Json(value)).into_response())
+}
+
+/// 201, and whether an earlier request with the same idempotency key made it.
+fn made(value: impl Serialize, replayed: bool) -> Answer {
+    let mut response = with_status(StatusCode::CREATED, value)?;
+    if replayed {
+        let value = HeaderValue::from_static("true");
+        response.headers_mut().insert("idempotent-replayed", value);
+    }
+    Ok(response)
 }
 
 fn nothing() -> Answer {

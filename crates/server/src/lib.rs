@@ -20,6 +20,7 @@ mod listen;
 mod mcp;
 mod metadata;
 mod metrics;
+mod offline;
 mod paid;
 mod preview;
 mod pulse;

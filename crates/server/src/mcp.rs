@@ -50,7 +50,8 @@ async fn answer(State(mounted): State<Mounted>, request: Request) -> Result<Resp
     let (parts, body) = request.into_parts();
     let token = bearer(&parts.headers)?.to_owned();
     let front = &mounted.front;
-    let principal = front.caller(&parts.extensions, &token).await?;
+    // What the tools ask of the rest is decided there, route by route.
+    let principal = front.bound_caller(&parts.extensions, &token).await?;
     let tab = parts.extensions.get::<Tab>().cloned().unwrap_or_default();
     let known = std::future::ready(Ok::<_, Failure>(()));
     let bytes = front.whole(&tab, body, MESSAGE_MAX, known).await?;

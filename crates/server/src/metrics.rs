@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use axum::http::Method;
 use cove_api::route::Operation;
-use cove_control::{HostReport, Operations, TableSize};
+use cove_control::{HostReport, ObjectFigures, Operations, TableSize};
 
 /// Upper bounds of the duration histogram, in milliseconds.
 const BUCKETS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
@@ -119,6 +119,8 @@ pub struct Own {
     pub tables: Vec<TableSize>,
     /// Bytes of requests and answers that are paid for.
     pub held_bytes: usize,
+    /// Where there is object storage.
+    pub objects: Option<ObjectFigures>,
 }
 
 /// A request that has begun; give it back to [`Metrics::end`].
@@ -163,6 +165,9 @@ impl Metrics {
     pub fn render(&self, own: &Own, host: Option<&HostReport>) -> String {
         let mut out = String::new();
         own_figures(&mut out, own);
+        if let Some(objects) = &own.objects {
+            object_figures(&mut out, objects);
+        }
         if let Some(lost) = own.log_lines_lost {
             let name = "cove_log_lines_lost_total";
             head(
@@ -284,6 +289,80 @@ fn own_figures(out: &mut String, own: &Own) {
     }
 }
 
+fn object_figures(out: &mut String, of: &ObjectFigures) {
+    let gauges = [
+        (
+            "cove_objects_snapshots",
+            "Snapshots in object storage",
+            of.totals.stored,
+        ),
+        (
+            "cove_objects_uploading",
+            "Snapshots on their way to object storage",
+            of.totals.uploading,
+        ),
+        (
+            "cove_objects_bytes",
+            "Bytes in object storage that snapshots use",
+            of.totals.bytes,
+        ),
+        (
+            "cove_objects_condemned",
+            "Objects that are to be deleted from object storage",
+            of.totals.condemned,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        gauge(out, name, help, value as f64);
+    }
+    let counters = [
+        (
+            "cove_objects_uploads_total",
+            "Snapshots uploaded",
+            of.uploads,
+        ),
+        (
+            "cove_objects_upload_failures_total",
+            "Uploads that failed and are tried again",
+            of.upload_failures,
+        ),
+        (
+            "cove_objects_sent_bytes_total",
+            "Bytes written to object storage",
+            of.sent_bytes,
+        ),
+        (
+            "cove_objects_fetches_total",
+            "Snapshots fetched back",
+            of.fetches,
+        ),
+        (
+            "cove_objects_fetch_failures_total",
+            "Fetches that failed",
+            of.fetch_failures,
+        ),
+        (
+            "cove_objects_fetched_bytes_total",
+            "Bytes of snapshots fetched back",
+            of.fetched_bytes,
+        ),
+        (
+            "cove_objects_deleted_total",
+            "Objects deleted from object storage",
+            of.deleted,
+        ),
+        (
+            "cove_objects_evicted_total",
+            "Copies on hosts that were evicted",
+            of.evicted,
+        ),
+    ];
+    for (name, help, value) in counters {
+        head(out, name, "counter", help);
+        line(out, name, "", value as f64);
+    }
+}
+
 fn host_figures(out: &mut String, host: &HostReport) {
     for (name, help, value) in [
         (
@@ -329,6 +408,82 @@ fn host_figures(out: &mut String, host: &HostReport) {
         ),
     ] {
         gauge(out, name, help, value);
+    }
+}
+
+/// Figures of each node.
+pub fn nodes(out: &mut String, nodes: &[cove_control::Node]) {
+    type Figure = fn(&cove_control::Node) -> Option<f64>;
+    let figures: [(&str, &str, Figure); 9] = [
+        ("cove_node_up", "Whether the node answers.", |node| {
+            Some(f64::from(node.state == cove_control::NodeState::Ready))
+        }),
+        (
+            "cove_node_cordoned",
+            "Whether the node takes no new sandboxes.",
+            |node| Some(f64::from(node.cordoned)),
+        ),
+        (
+            "cove_node_clock_skew_seconds",
+            "Clock of the node minus clock of the server.",
+            |node| node.clock_skew_ms.map(|skew| skew as f64 / 1000.0),
+        ),
+        ("cove_node_sandboxes", "Sandboxes on the node.", |node| {
+            node.inventory.as_ref().map(|known| known.sandboxes as f64)
+        }),
+        (
+            "cove_node_sandboxes_running",
+            "Sandboxes that run on the node.",
+            |node| node.inventory.as_ref().map(|known| known.running as f64),
+        ),
+        (
+            "cove_node_promised_cpu_ratio",
+            "Share of the CPUs that is promised.",
+            |node| {
+                let known = node.inventory.as_ref()?;
+                Some(share(known.promised_cpu_milli, known.cpu_milli))
+            },
+        ),
+        (
+            "cove_node_promised_memory_ratio",
+            "Share of the memory that is promised.",
+            |node| {
+                let known = node.inventory.as_ref()?;
+                Some(share(known.promised_memory_bytes, known.memory_bytes))
+            },
+        ),
+        (
+            "cove_node_promised_disk_ratio",
+            "Share of the disk that is promised.",
+            |node| {
+                let known = node.inventory.as_ref()?;
+                Some(share(known.promised_disk_bytes, known.disk_bytes))
+            },
+        ),
+        (
+            "cove_node_certificate_expires_seconds",
+            "When the certificate of the node ends, since 1970.",
+            |node| Some(node.certificate_expires_at.unix_timestamp() as f64),
+        ),
+    ];
+    if nodes.is_empty() {
+        return;
+    }
+    for (name, help, figure) in figures {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        for node in nodes {
+            if let Some(value) = figure(node) {
+                // Names of nodes have no character that would need quoting.
+                let _ = writeln!(out, "{name}{{node=\"{}\"}} {value}", node.name);
+            }
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 => 0.0,
+        whole => part as f64 / whole as f64,
     }
 }
 

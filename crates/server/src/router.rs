@@ -13,8 +13,8 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, code, egress, events, exec, files, host, identity, images, ports, processes,
-    quarantine, sandboxes, secrets, snapshots, ssh, tenancy, tree, volumes,
+    attach, builds, code, egress, events, exec, files, host, identity, images, nodes, ports,
+    processes, quarantine, sandboxes, secrets, snapshots, ssh, templates, tenancy, tree, volumes,
 };
 use crate::mcp;
 use crate::state::App;
@@ -65,6 +65,9 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::GetSandbox => on(verb, sandboxes::get),
         Op::PatchSandbox => on(verb, sandboxes::patch),
         Op::DeleteSandbox => on(verb, sandboxes::delete),
+        Op::TakeLease => on(verb, sandboxes::take_lease),
+        Op::EndLease => on(verb, sandboxes::end_lease),
+        Op::RenewLeases => on(verb, sandboxes::renew_leases),
         Op::StartSandbox => on(verb, sandboxes::start),
         Op::StopSandbox => on(verb, sandboxes::stop),
         Op::FreezeSandbox => on(verb, sandboxes::freeze),
@@ -81,6 +84,19 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::ForkSnapshot => on(verb, snapshots::fork_snapshot),
         Op::ExportSnapshot => on(verb, snapshots::export),
         Op::ImportSnapshot => on(verb, snapshots::import),
+        Op::CreateTemplate => on(verb, templates::create),
+        Op::ListTemplates => on(verb, templates::list),
+        Op::GetTemplate => on(verb, templates::get),
+        Op::DeleteTemplate => on(verb, templates::delete),
+        Op::TagTemplate => on(verb, templates::tag),
+        Op::UntagTemplate => on(verb, templates::untag),
+        Op::CreateBuild => on(verb, builds::create),
+        Op::SendBuildContext => on(verb, builds::context),
+        Op::ListBuilds => on(verb, builds::list),
+        Op::GetBuild => on(verb, builds::get),
+        Op::BuildLog => on(verb, builds::log),
+        Op::CancelBuild => on(verb, builds::cancel),
+        Op::ClearBuildCache => on(verb, builds::clear_cache),
         Op::CreateVolume => on(verb, volumes::create),
         Op::ListVolumes => on(verb, volumes::list),
         Op::GetVolume => on(verb, volumes::get),
@@ -156,6 +172,12 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::AuditChain => on(verb, tenancy::audit_chain),
         Op::Events => on(verb, events::of_all),
         Op::ListRunners => on(verb, host::runners),
+        Op::CreateJoinToken => on(verb, nodes::token),
+        Op::JoinNode => on(verb, nodes::join),
+        Op::ListNodes => on(verb, nodes::list),
+        Op::GetNode => on(verb, nodes::get),
+        Op::PatchNode => on(verb, nodes::patch),
+        Op::DeleteNode => on(verb, nodes::delete),
         Op::ListQuarantine => on(verb, quarantine::list),
         Op::AdoptQuarantined => on(verb, quarantine::adopt),
         Op::DeleteQuarantined => on(verb, quarantine::delete),
@@ -163,6 +185,7 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::Health => on(verb, host::health),
         Op::Ready => on(verb, host::ready),
         Op::OpenApi => on(verb, host::openapi),
+        Op::ErrorPage => on(verb, host::error_page),
     }
 }
 

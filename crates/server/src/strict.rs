@@ -9,11 +9,14 @@ use serde::de::{
     Unexpected, VariantAccess, Visitor,
 };
 
-/// Reads a whole body.
-pub fn from_slice<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+/// Reads a whole body. An error comes with the path of the field it is about.
+pub fn from_slice<T: for<'de> Deserialize<'de>>(
+    bytes: &[u8],
+) -> Result<T, (String, serde_json::Error)> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = T::deserialize(Strict(&mut reader))?;
-    reader.end()?;
+    let value = serde_path_to_error::deserialize(Strict(&mut reader))
+        .map_err(|error| (error.path().to_string(), error.into_inner()))?;
+    reader.end().map_err(|error| (String::new(), error))?;
     Ok(value)
 }
 
@@ -373,7 +376,7 @@ mod tests {
             r#"{"tagged":["fetch","x",[]]}"#,
             r#"{"boxed":[1]}"#,
         ] {
-            let error = from_slice::<Outer>(text.as_bytes()).unwrap_err();
+            let (_, error) = from_slice::<Outer>(text.as_bytes()).unwrap_err();
             assert!(error.to_string().contains("object"), "{text}: {error}");
             assert!(error.line() > 0, "says where: {error}");
         }

@@ -151,7 +151,7 @@ impl Connection {
             tokio::select! {
                 () = cut.cancelled() => {}
                 () = admission.ended() => {
-                    tracing::info!(%sandbox, "an SSH login ended with what it was by");
+                    tracing::info!(%sandbox, "SSH session closed: its key or token is not valid any more");
                     cut.cancel();
                 }
             }

@@ -1,13 +1,13 @@
 //! The table itself, in the order of the API guide.
 
 use super::Operation as Op;
-use super::{BYTES, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
+use super::{BYTES, MARKDOWN, NDJSON, PROMETHEUS, Route, SSE, TAR, Verb};
 use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, code, file, host, identity, image, port, process, quarantine,
-    sandbox, secret, snapshot, ssh, tenancy, volume,
+    NoQuery, Page, PageQuery, build, code, file, host, identity, image, lifecycle, node, port,
+    process, quarantine, sandbox, secret, snapshot, ssh, template, tenancy, volume,
 };
 
 const fn get(
@@ -67,14 +67,16 @@ pub const ROUTES: &[Route] = &[
     .idempotent(),
     get(Op::ListSandboxes, "/v1/sandboxes", Read, "List sandboxes")
         .query::<sandbox::ListSandboxes>()
-        .reply::<Page<sandbox::Sandbox>>(200),
+        .reply::<Page<sandbox::Sandbox>>(200)
+        .bound(),
     get(
         Op::GetSandbox,
         "/v1/sandboxes/{id}",
         Read,
         "Show a sandbox, by id or name",
     )
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     patch(
         Op::PatchSandbox,
         "/v1/sandboxes/{id}",
@@ -88,14 +90,40 @@ pub const ROUTES: &[Route] = &[
         "/v1/sandboxes/{id}",
         Manage,
         "Delete a sandbox and all that is in it",
-    ),
+    )
+    .query::<lifecycle::HolderQuery>()
+    .bound(),
+    put(
+        Op::TakeLease,
+        "/v1/sandboxes/{id}/lease",
+        Manage,
+        "Begin a lease, or take it over from its holder",
+    )
+    .body::<lifecycle::LeaseRequest>()
+    .reply::<sandbox::Sandbox>(200),
+    delete(
+        Op::EndLease,
+        "/v1/sandboxes/{id}/lease",
+        Manage,
+        "End a lease: the sandbox stays until it is deleted",
+    )
+    .query::<lifecycle::HolderQuery>(),
+    post(
+        Op::RenewLeases,
+        "/v1/leases/renew",
+        Manage,
+        "Renew the leases of a holder; not recorded in the audit log",
+    )
+    .body::<lifecycle::RenewLeases>()
+    .reply::<lifecycle::RenewedLeases>(200),
     post(
         Op::StartSandbox,
         "/v1/sandboxes/{id}/start",
         Use,
         "Start a stopped sandbox",
     )
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     post(
         Op::StopSandbox,
         "/v1/sandboxes/{id}/stop",
@@ -103,28 +131,32 @@ pub const ROUTES: &[Route] = &[
         "End its processes and keep its disk",
     )
     .optional_body::<sandbox::StopSandbox>()
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     post(
         Op::FreezeSandbox,
         "/v1/sandboxes/{id}/freeze",
         Manage,
         "Hold its processes still, memory kept",
     )
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     post(
         Op::PauseSandbox,
         "/v1/sandboxes/{id}/pause",
         Manage,
         "Put its memory on disk; it uses neither CPU nor memory then",
     )
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     post(
         Op::ResumeSandbox,
         "/v1/sandboxes/{id}/resume",
         Use,
         "Bring a frozen or paused sandbox back where it was",
     )
-    .reply::<sandbox::Sandbox>(200),
+    .reply::<sandbox::Sandbox>(200)
+    .bound(),
     post(
         Op::TakeSnapshot,
         "/v1/sandboxes/{id}/snapshots",
@@ -172,7 +204,8 @@ pub const ROUTES: &[Route] = &[
         Read,
         "What a sandbox uses now",
     )
-    .reply::<host::Metrics>(200),
+    .reply::<host::Metrics>(200)
+    .bound(),
     get(
         Op::SandboxEvents,
         "/v1/sandboxes/{id}/events",
@@ -181,7 +214,8 @@ pub const ROUTES: &[Route] = &[
     )
     .query::<EventsQuery>()
     .reply::<Page<Event>>(200)
-    .or_stream::<Event>(SSE),
+    .or_stream::<Event>(SSE)
+    .bound(),
     get(
         Op::SandboxEgress,
         "/v1/sandboxes/{id}/egress",
@@ -190,7 +224,8 @@ pub const ROUTES: &[Route] = &[
     )
     .query::<EgressQuery>()
     .reply::<EgressList>(200)
-    .or_stream::<EgressLine>(NDJSON),
+    .or_stream::<EgressLine>(NDJSON)
+    .bound(),
     post(
         Op::Exec,
         "/v1/sandboxes/{id}/exec",
@@ -199,7 +234,8 @@ pub const ROUTES: &[Route] = &[
     )
     .exec_body::<process::Exec>()
     .reply::<process::ExecResult>(200)
-    .or_stream::<process::OutputEvent>(NDJSON),
+    .or_stream::<process::OutputEvent>(NDJSON)
+    .bound(),
     post(
         Op::StartProcess,
         "/v1/sandboxes/{id}/processes",
@@ -207,21 +243,24 @@ pub const ROUTES: &[Route] = &[
         "Start a command in the background",
     )
     .exec_body::<process::StartProcess>()
-    .reply::<process::Process>(201),
+    .reply::<process::Process>(201)
+    .bound(),
     get(
         Op::ListProcesses,
         "/v1/sandboxes/{id}/processes",
         Use,
         "List commands, ended ones too",
     )
-    .reply::<Page<process::Process>>(200),
+    .reply::<Page<process::Process>>(200)
+    .bound(),
     get(
         Op::GetProcess,
         "/v1/sandboxes/{id}/processes/{process}",
         Use,
         "Show a command",
     )
-    .reply::<process::Process>(200),
+    .reply::<process::Process>(200)
+    .bound(),
     get(
         Op::ProcessOutput,
         "/v1/sandboxes/{id}/processes/{process}/output",
@@ -229,7 +268,8 @@ pub const ROUTES: &[Route] = &[
         "Output from given offsets, live if asked",
     )
     .query::<process::OutputQuery>()
-    .stream::<process::OutputEvent>(NDJSON),
+    .stream::<process::OutputEvent>(NDJSON)
+    .bound(),
     post(
         Op::ProcessStdin,
         "/v1/sandboxes/{id}/processes/{process}/stdin",
@@ -237,21 +277,24 @@ pub const ROUTES: &[Route] = &[
         "Write to a command's input",
     )
     .query::<process::StdinQuery>()
-    .stdin_body(),
+    .stdin_body()
+    .bound(),
     post(
         Op::SignalProcess,
         "/v1/sandboxes/{id}/processes/{process}/signal",
         Use,
         "Send a signal",
     )
-    .body::<process::SignalProcess>(),
+    .body::<process::SignalProcess>()
+    .bound(),
     post(
         Op::ResizeProcess,
         "/v1/sandboxes/{id}/processes/{process}/resize",
         Use,
         "Change a terminal's size",
     )
-    .body::<process::TerminalSize>(),
+    .body::<process::TerminalSize>()
+    .bound(),
     get(
         Op::AttachProcess,
         "/v1/sandboxes/{id}/processes/{process}/attach",
@@ -259,7 +302,8 @@ pub const ROUTES: &[Route] = &[
         "Attach over a WebSocket",
     )
     .query::<process::AttachQuery>()
-    .upgrade(),
+    .upgrade()
+    .bound(),
     get(
         Op::ReadFile,
         "/v1/sandboxes/{id}/files",
@@ -267,7 +311,8 @@ pub const ROUTES: &[Route] = &[
         "Read a file, whole or a range",
     )
     .query::<file::ReadFile>()
-    .raw(BYTES),
+    .raw(BYTES)
+    .bound(),
     put(
         Op::WriteFile,
         "/v1/sandboxes/{id}/files",
@@ -276,14 +321,16 @@ pub const ROUTES: &[Route] = &[
     )
     .query::<file::WriteFile>()
     .upload(BYTES)
-    .reply::<file::Written>(200),
+    .reply::<file::Written>(200)
+    .bound(),
     delete(
         Op::RemoveFile,
         "/v1/sandboxes/{id}/files",
         Use,
         "Remove a file or directory",
     )
-    .query::<file::RemoveFile>(),
+    .query::<file::RemoveFile>()
+    .bound(),
     get(
         Op::ListFiles,
         "/v1/sandboxes/{id}/files/list",
@@ -291,7 +338,8 @@ pub const ROUTES: &[Route] = &[
         "List a directory",
     )
     .query::<file::ListFiles>()
-    .reply::<file::Listing>(200),
+    .reply::<file::Listing>(200)
+    .bound(),
     get(
         Op::StatFile,
         "/v1/sandboxes/{id}/files/stat",
@@ -299,7 +347,8 @@ pub const ROUTES: &[Route] = &[
         "Describe a path",
     )
     .query::<file::StatFile>()
-    .reply::<file::FileInfo>(200),
+    .reply::<file::FileInfo>(200)
+    .bound(),
     get(
         Op::WatchFiles,
         "/v1/sandboxes/{id}/files/watch",
@@ -307,28 +356,32 @@ pub const ROUTES: &[Route] = &[
         "Follow changes below a path",
     )
     .query::<file::WatchFiles>()
-    .stream::<file::FileChange>(NDJSON),
+    .stream::<file::FileChange>(NDJSON)
+    .bound(),
     post(
         Op::MakeDirectory,
         "/v1/sandboxes/{id}/files/mkdir",
         Use,
         "Make a directory",
     )
-    .body::<file::MakeDirectory>(),
+    .body::<file::MakeDirectory>()
+    .bound(),
     post(
         Op::MoveFile,
         "/v1/sandboxes/{id}/files/move",
         Use,
         "Move or rename",
     )
-    .body::<file::MoveFile>(),
+    .body::<file::MoveFile>()
+    .bound(),
     post(
         Op::ChangeMode,
         "/v1/sandboxes/{id}/files/chmod",
         Use,
         "Change mode or owner",
     )
-    .body::<file::ChangeMode>(),
+    .body::<file::ChangeMode>()
+    .bound(),
     get(
         Op::ReadArchive,
         "/v1/sandboxes/{id}/files/archive",
@@ -336,7 +389,8 @@ pub const ROUTES: &[Route] = &[
         "A tree as tar",
     )
     .query::<file::ReadArchive>()
-    .raw(TAR),
+    .raw(TAR)
+    .bound(),
     put(
         Op::WriteArchive,
         "/v1/sandboxes/{id}/files/archive",
@@ -345,14 +399,16 @@ pub const ROUTES: &[Route] = &[
     )
     .query::<file::WriteArchive>()
     .upload(TAR)
-    .reply::<file::Written>(200),
+    .reply::<file::Written>(200)
+    .bound(),
     get(
         Op::ListPorts,
         "/v1/sandboxes/{id}/ports",
         Use,
         "Ports somebody inside listens on",
     )
-    .reply::<Page<host::Port>>(200),
+    .reply::<Page<host::Port>>(200)
+    .bound(),
     post(
         Op::CreateCodeContext,
         "/v1/sandboxes/{id}/code/contexts",
@@ -360,26 +416,30 @@ pub const ROUTES: &[Route] = &[
         "Start a context that keeps what code defines",
     )
     .body::<code::CreateCodeContext>()
-    .reply::<code::CodeContext>(201),
+    .reply::<code::CodeContext>(201)
+    .bound(),
     get(
         Op::ListCodeContexts,
         "/v1/sandboxes/{id}/code/contexts",
         Use,
         "List contexts that run",
     )
-    .reply::<Page<code::CodeContext>>(200),
+    .reply::<Page<code::CodeContext>>(200)
+    .bound(),
     delete(
         Op::RemoveCodeContext,
         "/v1/sandboxes/{id}/code/contexts/{context}",
         Use,
         "End a context",
-    ),
+    )
+    .bound(),
     post(
         Op::InterruptCode,
         "/v1/sandboxes/{id}/code/contexts/{context}/interrupt",
         Use,
         "Interrupt the code a context runs",
-    ),
+    )
+    .bound(),
     post(
         Op::RunCode,
         "/v1/sandboxes/{id}/code/run",
@@ -388,7 +448,8 @@ pub const ROUTES: &[Route] = &[
     )
     .exec_body::<code::RunCode>()
     .reply::<code::CodeResult>(200)
-    .or_stream::<code::CodeEvent>(NDJSON),
+    .or_stream::<code::CodeEvent>(NDJSON)
+    .bound(),
     post(
         Op::SharePort,
         "/v1/sandboxes/{id}/ports/{port}/share",
@@ -396,20 +457,23 @@ pub const ROUTES: &[Route] = &[
         "Sign a link to a port's preview, or open it to everybody",
     )
     .optional_body::<port::SharePort>()
-    .reply::<port::PortShare>(201),
+    .reply::<port::PortShare>(201)
+    .bound(),
     delete(
         Op::UnsharePort,
         "/v1/sandboxes/{id}/ports/{port}/share",
         Use,
         "Take back all links to a port's preview and make it private",
-    ),
+    )
+    .bound(),
     get(
         Op::ConnectPort,
         "/v1/sandboxes/{id}/ports/{port}/tcp",
         Use,
         "A connection to a port inside, after `Upgrade: tcp`",
     )
-    .upgrade(),
+    .upgrade()
+    .bound(),
     post(
         Op::SshToken,
         "/v1/sandboxes/{id}/ssh",
@@ -417,13 +481,15 @@ pub const ROUTES: &[Route] = &[
         "Make a token to log in with over SSH",
     )
     .optional_body::<ssh::CreateSshToken>()
-    .reply::<ssh::SshAccess>(201),
+    .reply::<ssh::SshAccess>(201)
+    .bound(),
     delete(
         Op::RevokeSsh,
         "/v1/sandboxes/{id}/ssh",
         Use,
         "Take back all SSH tokens of a sandbox",
-    ),
+    )
+    .bound(),
     post(
         Op::IdentityToken,
         "/v1/sandboxes/{id}/identity",
@@ -462,7 +528,8 @@ pub const ROUTES: &[Route] = &[
         Read,
         "Where the SSH gateway is, and its host key",
     )
-    .reply::<ssh::SshHost>(200),
+    .reply::<ssh::SshHost>(200)
+    .bound(),
     get(Op::ListImages, "/v1/images", Read, "List images").reply::<Page<image::Image>>(200),
     post(
         Op::AddImage,
@@ -621,6 +688,94 @@ pub const ROUTES: &[Route] = &[
         "A snapshot as one file",
     )
     .raw(BYTES),
+    post(
+        Op::CreateTemplate,
+        "/v1/templates",
+        Manage,
+        "Make a new version of a template from a snapshot",
+    )
+    .body::<template::CreateTemplate>()
+    .reply::<template::Template>(201)
+    .idempotent(),
+    get(
+        Op::ListTemplates,
+        "/v1/templates",
+        Read,
+        "List versions of templates",
+    )
+    .query::<template::ListTemplates>()
+    .reply::<Page<template::Template>>(200),
+    get(
+        Op::GetTemplate,
+        "/v1/templates/{template}",
+        Read,
+        "Show a version: `name`, `name:tag`, `name:version` or its id",
+    )
+    .reply::<template::Template>(200),
+    delete(
+        Op::DeleteTemplate,
+        "/v1/templates/{template}",
+        Manage,
+        "Delete a version, or with a name alone its only one or all; sandboxes and snapshots stay",
+    )
+    .query::<template::DeleteTemplate>(),
+    put(
+        Op::TagTemplate,
+        "/v1/templates/{template}/tags/{tag}",
+        Manage,
+        "Point a tag at a version",
+    )
+    .reply::<template::Template>(200),
+    delete(
+        Op::UntagTemplate,
+        "/v1/templates/{template}/tags/{tag}",
+        Manage,
+        "Remove a tag of a template",
+    ),
+    post(
+        Op::CreateBuild,
+        "/v1/builds",
+        Manage,
+        "Make a build of a template from a Dockerfile; it begins with its context",
+    )
+    .body::<build::CreateBuild>()
+    .reply::<build::Build>(201),
+    put(
+        Op::SendBuildContext,
+        "/v1/builds/{build}/context",
+        Manage,
+        "Send the context of a build as a tar archive, and begin",
+    )
+    .context(),
+    get(
+        Op::ListBuilds,
+        "/v1/builds",
+        Read,
+        "List builds, newest first",
+    )
+    .reply::<build::Builds>(200),
+    get(Op::GetBuild, "/v1/builds/{build}", Read, "Show a build").reply::<build::Build>(200),
+    get(
+        Op::BuildLog,
+        "/v1/builds/{build}/log",
+        Read,
+        "Follow the log of a build, from its beginning to its end",
+    )
+    .stream::<build::BuildLogEvent>(NDJSON),
+    delete(
+        Op::CancelBuild,
+        "/v1/builds/{build}",
+        Manage,
+        "Cancel a build; one that is over stays as it is",
+    )
+    .reply::<build::Build>(200),
+    delete(
+        Op::ClearBuildCache,
+        "/v1/build-cache",
+        Manage,
+        "Forget the states of steps that builds of the organisation keep",
+    )
+    .reply::<build::BuildCacheCleared>(200),
     get(Op::ListKeys, "/v1/keys", Admin, "List API keys")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Key>>(200),
@@ -736,6 +891,45 @@ pub const ROUTES: &[Route] = &[
         "Hosts, what they have and lack",
     )
     .reply::<Page<host::Runner>>(200),
+    post(
+        Op::CreateJoinToken,
+        "/v1/nodes/tokens",
+        Admin,
+        "Make a token by which one host joins",
+    )
+    .body::<node::CreateJoinToken>()
+    .reply::<node::JoinToken>(201),
+    post(
+        Op::JoinNode,
+        "/v1/nodes/join",
+        Admin,
+        "Join the fleet with a join token; used by `cove node join`",
+    )
+    .body::<node::JoinNode>()
+    .reply::<node::JoinedNode>(201)
+    .public(),
+    get(Op::ListNodes, "/v1/nodes", Admin, "List nodes").reply::<Page<node::Node>>(200),
+    get(
+        Op::GetNode,
+        "/v1/nodes/{node}",
+        Admin,
+        "Show a node, by name or id",
+    )
+    .reply::<node::Node>(200),
+    patch(
+        Op::PatchNode,
+        "/v1/nodes/{node}",
+        Admin,
+        "Cordon or uncordon a node",
+    )
+    .body::<node::PatchNode>()
+    .reply::<node::Node>(200),
+    delete(
+        Op::DeleteNode,
+        "/v1/nodes/{node}",
+        Admin,
+        "Remove a node that has no sandboxes, snapshots or volumes",
+    ),
     get(
         Op::ListQuarantine,
         "/v1/quarantine",
@@ -777,4 +971,12 @@ pub const ROUTES: &[Route] = &[
     get(Op::OpenApi, "/openapi.json", Read, "This contract")
         .reply::<serde_json::Value>(200)
         .public(),
+    get(
+        Op::ErrorPage,
+        "/docs/errors/{code}",
+        Read,
+        "The page of the documentation about an error code",
+    )
+    .public()
+    .raw(MARKDOWN),
 ];

@@ -76,8 +76,12 @@ fn language(name: Option<&str>) -> Result<Option<Language>, Refusal> {
 async fn parse<T: for<'a> Deserialize<'a>>(door: &Door, body: Body) -> Result<T, Refusal> {
     let front = &door.dialect().front;
     let bytes = front.whole(&door.tab, body, BODY_MAX, door.known()).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Refusal::invalid(format!("the body is not understood: {error}")))
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Refusal::invalid(format!(
+            "the body is not understood: {}",
+            cove_dialect::wording::plain("", &error)
+        ))
+    })
 }
 
 pub async fn execute(State(dialect): State<Dialect>, request: Request) -> Result<Response, Api> {

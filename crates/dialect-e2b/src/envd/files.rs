@@ -47,8 +47,12 @@ pub struct Which {
 }
 
 fn query(parts: &Parts) -> Result<Which, Refusal> {
-    serde_urlencoded::from_str(parts.uri.query().unwrap_or(""))
-        .map_err(|error| Refusal::invalid(format!("the query is not understood: {error}")))
+    serde_urlencoded::from_str(parts.uri.query().unwrap_or("")).map_err(|error| {
+        Refusal::invalid(format!(
+            "the query is not understood: {}",
+            cove_dialect::wording::plain("", &error)
+        ))
+    })
 }
 
 pub async fn read(State(dialect): State<Dialect>, request: Request) -> Result<Response, Api> {

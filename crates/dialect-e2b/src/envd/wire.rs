@@ -51,8 +51,12 @@ fn is(headers: &HeaderMap, wanted: &str) -> Result<(), Refusal> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| Refusal::invalid(format!("the message is not understood: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| {
+        Refusal::invalid(format!(
+            "the message is not understood: {}",
+            cove_dialect::wording::plain("", &error)
+        ))
+    })
 }
 
 /// The message of a call with one answer.

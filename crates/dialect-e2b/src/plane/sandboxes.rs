@@ -105,6 +105,7 @@ pub async fn create(
         spec,
         from: base.from,
         idempotency_key: one(&headers, IDEMPOTENCY_KEY).map(str::to_owned),
+        asked: None,
     };
     let created = control.create_sandbox(&principal, request).await?;
     let opened = dialect.opened(&principal, &created.sandbox)?;

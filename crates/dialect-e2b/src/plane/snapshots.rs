@@ -32,6 +32,7 @@ pub async fn take(
     let wish = TakeSnapshot {
         name: request.name,
         memory: request.memory.unwrap_or(true),
+        durable: false,
         idempotency_key: None,
     };
     let control = &dialect.front.control;

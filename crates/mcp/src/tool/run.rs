@@ -243,7 +243,14 @@ impl Followed {
                     (_, true) => ", killed: the sandbox is out of memory",
                     _ => "",
                 };
-                format!("[exit code {}{why}]", exit.exit_code)
+                let hint = match &exit.hint {
+                    Some(hint) => {
+                        structured["hint"] = hint.as_str().into();
+                        format!("\n[{hint}]")
+                    }
+                    None => String::new(),
+                };
+                format!("[exit code {}{why}]{hint}", exit.exit_code)
             }
         };
         text.push_str(&format!("{gap}{end}"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cove_api::lifecycle::Lifecycle;
+use cove_api::lifecycle::LifecycleRequest;
 use cove_api::sandbox::{
     CreateSandbox, ListSandboxes, Network, NetworkMode, ResourcesRequest, Sandbox,
 };
@@ -90,7 +90,7 @@ pub async fn create(call: Call, create: Create) -> Outcome {
         image: create.image,
         snapshot: create.snapshot,
         name: create.name,
-        network,
+        network: network.map(Into::into),
         env: create.env,
         resources: Some(ResourcesRequest {
             cpu: create.cpu,
@@ -98,9 +98,9 @@ pub async fn create(call: Call, create: Create) -> Outcome {
             disk_mb: create.disk_mb,
             ..ResourcesRequest::default()
         }),
-        lifecycle: create.delete_after_s.map(|after| Lifecycle {
-            delete_after_s: Some(after),
-            ..Lifecycle::default()
+        lifecycle: create.delete_after_s.map(|after| LifecycleRequest {
+            delete_after_s: Some(Some(after)),
+            ..LifecycleRequest::default()
         }),
         labels: create.labels,
         ..CreateSandbox::default()

@@ -40,6 +40,7 @@ pub async fn take(call: Call, take: Take) -> Outcome {
     let asked = TakeSnapshot {
         name: take.name,
         memory: take.memory,
+        durable: false,
     };
     let snapshot = call
         .client

@@ -22,6 +22,8 @@ pub fn snapshot(row: control::SnapshotRecord) -> Snapshot {
         rolled_back_to: row.rolled_back_to.map(Into::into),
         deleted_at: row.deleted_at.map(Timestamp),
         volumes_not_included: row.spec.volumes.into_iter().map(Into::into).collect(),
+        object_storage: Some(row.object_copy),
+        on_host: Some(row.on_host),
     }
 }
 

@@ -236,9 +236,12 @@ impl Input {
                 Message::Binary(bytes) => self.type_in(bytes).await,
                 Message::Text(text) => match crate::strict::from_slice(text.as_bytes()) {
                     Ok(request) => self.obey(request).await,
-                    Err(error) => Err(Failure::invalid(format!(
-                        "the message is not understood: {error}"
-                    ))),
+                    Err((path, error)) => {
+                        let told = cove_dialect::wording::plain(&path, &error);
+                        Err(Failure::invalid(format!(
+                            "the message is not understood: {told}"
+                        )))
+                    }
                 },
                 Message::Close(_) => return,
                 Message::Ping(_) | Message::Pong(_) => Ok(()),

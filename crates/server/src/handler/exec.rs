@@ -23,6 +23,7 @@ use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, accepts};
 use crate::failure::{self, About, Failure};
 use crate::following::Following;
+use crate::offline::Offline;
 use crate::state::App;
 use crate::streaming::ndjson;
 
@@ -67,6 +68,7 @@ pub async fn exec(
         .await?;
     let start = access.command(request)?;
     let process = start.id.clone();
+    let offline = Offline::of(&access);
     let mut following = Following::start(access, start).await?;
     if live {
         // The first event tells whether there is a command at all; before it an error has a status.
@@ -75,14 +77,14 @@ pub async fn exec(
             until: app.leaving.clone(),
             request_id: caller.request_id,
         };
-        let events = follow_lines(following, Some(output_event(first)), ending);
+        let events = follow_lines(following, Some(output_event(first)), ending, offline);
         return Ok(ndjson(&app, slot.hold(events)));
     }
     let outputs = [
         Output::new(&account, EXEC_OUTPUT_MAX),
         Output::new(&account, EXEC_OUTPUT_MAX),
     ];
-    collect(following, outputs, encoding, process, slot).await
+    collect(following, outputs, offline, encoding, process, slot).await
 }
 
 fn start_failure(error: GuestError) -> Failure {
@@ -113,17 +115,25 @@ struct Head {
 async fn collect(
     mut following: Following,
     mut outputs: [Output; 2],
+    mut offline: Option<Offline>,
     encoding: Encoding,
     process: String,
     _under_way: Slot,
 ) -> Answer {
-    let take = |channel, data: &[u8]| outputs[channel as usize].take(data);
+    let take = |channel, data: &[u8]| {
+        outputs[channel as usize].take(data);
+        if let Some(offline) = &mut offline {
+            offline.take(channel, data);
+        }
+    };
     let exit = following.until_exit(take).await?;
+    let mut exit = convert::exit(&exit);
+    exit.hint = offline.and_then(|offline| offline.hint(&exit));
     let (stdout_bytes, stderr_bytes) = following.position();
     let [stdout, stderr] = outputs;
     let truncated = stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
     let head = Head {
-        exit: convert::exit(&exit),
+        exit,
         encoding,
         truncated,
         process,

@@ -8,6 +8,7 @@ use cove_api::process::{
 use cove_control::{GuestAction, GuestError};
 use cove_dialect::Kind;
 use cove_model::ProcessId;
+use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{OutputFrom, PtySize, Resize, Signal};
 use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ use crate::convert;
 use crate::extract::{Caller, Json, Names, Query, Raw};
 use crate::failure::{self, About, Failure};
 use crate::following::Following;
+use crate::offline::Offline;
 use crate::state::App;
 use crate::streaming::ndjson;
 
@@ -96,12 +98,13 @@ pub async fn output(
         follow: query.follow,
         resume: false,
     };
+    let offline = Offline::of(&access);
     let following = Following::attach(access, from).await?;
     let ending = Ending {
         until: app.draining.clone(),
         request_id: caller.request_id,
     };
-    let lines = follow_lines(following, None, ending);
+    let lines = follow_lines(following, None, ending, offline);
     Ok(ndjson(&app, slot.hold(lines)))
 }
 
@@ -116,16 +119,17 @@ pub fn follow_lines(
     following: Following,
     first: Option<OutputEvent>,
     ending: Ending,
+    offline: Option<Offline>,
 ) -> impl Stream<Item = OutputEvent> + Send + 'static {
-    let state = (following, first, ending, false);
+    let state = (following, first, ending, offline, false);
     futures_util::stream::unfold(
         state,
-        |(mut following, mut first, ending, over)| async move {
+        |(mut following, mut first, ending, mut offline, over)| async move {
             if over {
                 return None;
             }
             if let Some(event) = first.take() {
-                return Some((event, (following, first, ending, false)));
+                return Some((event, (following, first, ending, offline, false)));
             }
             let next = tokio::select! {
                 biased;
@@ -134,7 +138,7 @@ pub fn follow_lines(
             };
             let (event, over) = match next {
                 Ok(None) => return None,
-                Ok(Some(event)) => (output_event(event), false),
+                Ok(Some(event)) => (watched(event, offline.as_mut()), false),
                 Err(failure) => (
                     OutputEvent::Error {
                         error: failure.detail(&ending.request_id),
@@ -142,9 +146,26 @@ pub fn follow_lines(
                     true,
                 ),
             };
-            Some((event, (following, first, ending, over)))
+            Some((event, (following, first, ending, offline, over)))
         },
     )
+}
+
+/// An event, with a hint where it is the end of a command that failed for want of a network.
+fn watched(event: FollowEvent, offline: Option<&mut Offline>) -> OutputEvent {
+    let Some(offline) = offline else {
+        return output_event(event);
+    };
+    if let FollowEvent::Output { channel, data, .. } = &event {
+        offline.take(*channel, data);
+    }
+    match output_event(event) {
+        OutputEvent::Exit(mut exit) => {
+            exit.hint = offline.hint(&exit);
+            OutputEvent::Exit(exit)
+        }
+        event => event,
+    }
 }
 
 /// What the last line of a stream says when the server ends before the stream does.

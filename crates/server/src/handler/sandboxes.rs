@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
+use cove_api::lifecycle::{HolderQuery, LeaseRequest, RenewLeases, RenewedLeases};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, StopSandbox};
+use cove_api::volume::Mount;
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{ControlError, MountRequest, SandboxFilter, SandboxPatch, Source};
+use cove_control::{
+    Base, ControlError, ErrorCode, MountRequest, SandboxFilter, SandboxPatch, Source,
+};
 use cove_limits::{IDEMPOTENCY_KEY_MAX, STOP_GRACE_MAX_MS};
 use cove_model::NetworkPolicy;
 
-use super::{Answer, nothing, ok, page_request, with_status};
+use super::{Answer, made, nothing, ok, page_request};
 use crate::convert;
 use crate::extract::{Caller, Json, JsonOr, Names, Query};
 use crate::failure::Failure;
@@ -24,45 +28,100 @@ pub async fn create(
     Json(body): Json<CreateSandbox>,
 ) -> Answer {
     let idempotency_key = idempotency_key(&headers)?;
-    let source = match body.snapshot.clone() {
-        None if body.memory => {
-            return Err(Failure::invalid("memory goes with a snapshot"));
+    let source = source(&body)?;
+    let asked = as_asked(&body)?;
+    let base = match base(&app, &caller, source, &body).await {
+        Err(error) if error.code == ErrorCode::NotFound => {
+            // A repeat of a create that was carried out when the names still stood for something.
+            if let (Some(key), Some(asked)) = (&idempotency_key, &asked) {
+                let repeated = app.control.repeated_create(&caller.principal, key, asked);
+                if let Some(created) = repeated.await? {
+                    return made(convert::sandbox(created.sandbox), true);
+                }
+            }
+            return Err(error.into());
         }
-        None => Source::Image(body.image.clone()),
-        Some(_) if body.image.is_some() => {
-            return Err(Failure::invalid("give either an image or a snapshot"));
-        }
-        Some(snapshot) => Source::Snapshot {
-            snapshot,
-            memory: body.memory,
-        },
+        base => base?,
     };
-    let mut base = app.control.base(&caller.principal, source).await?;
-    if let Some(volumes) = &body.volumes {
-        let asked = volumes.iter().map(|mount| MountRequest {
-            volume: mount.volume.clone(),
-            path: mount.path.clone(),
-            read_only: mount.read_only,
-        });
-        let asked = asked.collect();
-        base.spec.volumes = app.control.mounts(&caller.principal, asked).await?;
-    }
+    let warnings = keys_in(&body.env);
     let spec = body.into_spec_over(base.spec).map_err(ControlError::from)?;
     let request = cove_control::CreateSandbox {
         spec,
         idempotency_key,
+        asked,
         from: base.from,
     };
     let created = app
         .control
         .create_sandbox(&caller.principal, request)
         .await?;
-    let mut response = with_status(StatusCode::CREATED, convert::sandbox(created.sandbox))?;
-    if created.replayed {
-        let value = axum::http::HeaderValue::from_static("true");
-        response.headers_mut().insert("idempotent-replayed", value);
+    let mut sandbox = convert::sandbox(created.sandbox);
+    sandbox.warnings = warnings;
+    made(sandbox, created.replayed)
+}
+
+/// Variables whose values look like keys that every process inside can read.
+fn keys_in(env: &BTreeMap<String, String>) -> Vec<String> {
+    let known = env.iter().filter_map(|(name, value)| {
+        let kind = cove_model::secret::known_key(value)?;
+        Some(format!(
+            "env {name} looks like {kind}, which everything in the sandbox can read; \
+             store it with `cove secret set` and give it with `--secret NAME={name}`"
+        ))
+    });
+    known.collect()
+}
+
+/// The request as it was written, where it names what may mean something else later.
+fn as_asked(body: &CreateSandbox) -> Result<Option<String>, Failure> {
+    let names = body.template.is_some() || body.snapshot.is_some() || body.volumes.is_some();
+    let written = names.then(|| serde_json::to_string(body)).transpose();
+    written.map_err(|error| {
+        Failure::new(ErrorCode::Internal, "the request cannot be hashed").because(&error)
+    })
+}
+
+/// What the request's own settings are put over, with the volumes that it names.
+async fn base(
+    app: &App,
+    caller: &Caller,
+    source: Source,
+    body: &CreateSandbox,
+) -> Result<Base, ControlError> {
+    let mut base = app.control.base(&caller.principal, source).await?;
+    if let Some(volumes) = &body.volumes {
+        let asked = volumes.iter().map(mount_request).collect();
+        base.spec.volumes = app.control.mounts(&caller.principal, asked).await?;
     }
-    Ok(response)
+    Ok(base)
+}
+
+pub fn mount_request(mount: &Mount) -> MountRequest {
+    MountRequest {
+        volume: mount.volume.clone(),
+        path: mount.path.clone(),
+        read_only: mount.read_only,
+    }
+}
+
+/// The one thing that the request names to begin from.
+fn source(body: &CreateSandbox) -> Result<Source, Failure> {
+    let memory = body.memory;
+    match (&body.image, &body.snapshot, &body.template) {
+        (None, Some(snapshot), None) => Ok(Source::Snapshot {
+            snapshot: snapshot.clone(),
+            memory,
+        }),
+        (None, None, Some(_)) if memory => Err(Failure::invalid(
+            "memory goes with a snapshot; a template says itself whether it has memory",
+        )),
+        (_, None, None) if memory => Err(Failure::invalid("memory goes with a snapshot")),
+        (None, None, Some(template)) => Ok(Source::Template(template.clone())),
+        (image, None, None) => Ok(Source::Image(image.clone())),
+        _ => Err(Failure::invalid(
+            "give only one of image, snapshot and template",
+        )),
+    }
 }
 
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
@@ -155,11 +214,56 @@ pub async fn patch(
 pub async fn delete(
     State(app): State<App>,
     caller: Caller,
-    Query(NoQuery {}): Query<NoQuery>,
+    Query(query): Query<HolderQuery>,
     Names(id): Names<String>,
 ) -> Answer {
-    app.control.delete_sandbox(&caller.principal, &id).await?;
+    let principal = &caller.principal;
+    match query.holder {
+        None => app.control.delete_sandbox(principal, &id).await?,
+        Some(holder) => app.control.delete_held(principal, &id, holder).await?,
+    }
     nothing()
+}
+
+pub async fn take_lease(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(id): Names<String>,
+    Json(body): Json<LeaseRequest>,
+) -> Answer {
+    let taken = app
+        .control
+        .take_lease(&caller.principal, &id, move |present| {
+            body.over(present.as_ref())
+        })
+        .await?;
+    ok(convert::sandbox(taken))
+}
+
+pub async fn end_lease(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<HolderQuery>,
+    Names(id): Names<String>,
+) -> Answer {
+    app.control
+        .end_lease(&caller.principal, &id, query.holder)
+        .await?;
+    nothing()
+}
+
+pub async fn renew_leases(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Json(body): Json<RenewLeases>,
+) -> Answer {
+    let lost = app
+        .control
+        .renew_leases(&caller.principal, &body.holder, body.sandboxes)
+        .await?;
+    ok(RenewedLeases { lost })
 }
 
 pub async fn start(

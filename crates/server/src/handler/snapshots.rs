@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 
 use super::files::transfer;
 use super::sandboxes::idempotency_key;
-use super::{Answer, nothing, ok, page_request, with_status};
+use super::{Answer, made, nothing, ok, page_request, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, JsonOr, Names, Pieces, Query};
 use crate::failure::Failure;
@@ -39,18 +39,14 @@ pub async fn take(
     let request = cove_control::TakeSnapshot {
         name: body.name,
         memory: body.memory,
+        durable: body.durable,
         idempotency_key: idempotency_key(&headers)?,
     };
     let taken = app
         .control
         .take_snapshot(&caller.principal, &id, request)
         .await?;
-    let mut response = with_status(StatusCode::CREATED, convert::snapshot(taken.snapshot))?;
-    if taken.replayed {
-        let value = HeaderValue::from_static("true");
-        response.headers_mut().insert("idempotent-replayed", value);
-    }
-    Ok(response)
+    made(convert::snapshot(taken.snapshot), taken.replayed)
 }
 
 pub async fn list(
@@ -112,6 +108,7 @@ fn fork_request(headers: &HeaderMap, body: Fork) -> Result<ForkRequest, Failure>
         children: Children {
             name: body.name,
             labels: body.labels,
+            lease: body.lease.map(|lease| lease.over(None)),
         },
         idempotency_key: idempotency_key(headers)?,
         by_itself: false,

@@ -58,6 +58,7 @@ pub async fn create_key(
         scopes: body.scopes,
         expires_at,
         org: body.org.map(|org| org_id(&org)).transpose()?,
+        sandbox: body.sandbox,
     };
     let new = app.control.create_key(&caller.principal, request).await?;
     let token = new.token.reveal().to_owned();

@@ -1,7 +1,7 @@
 //! Volumes, and their files without a sandbox.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::HeaderMap;
 use cove_api::file::{
     ChangeMode, ListFiles, MakeDirectory, MoveFile, ReadFile, RemoveFile, StatFile, WriteFile,
 };
@@ -10,7 +10,7 @@ use cove_api::{NoQuery, PageQuery};
 
 use super::place::Place;
 use super::sandboxes::idempotency_key;
-use super::{Answer, files, nothing, ok, page_request, tree, with_status};
+use super::{Answer, files, made, nothing, ok, page_request, tree};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Pieces, Query};
 use crate::state::App;
@@ -33,12 +33,7 @@ pub async fn create(
         .control
         .create_volume(&caller.principal, request)
         .await?;
-    let mut response = with_status(StatusCode::CREATED, convert::volume(created.volume))?;
-    if created.replayed {
-        let value = HeaderValue::from_static("true");
-        response.headers_mut().insert("idempotent-replayed", value);
-    }
-    Ok(response)
+    made(convert::volume(created.volume), created.replayed)
 }
 
 pub async fn list(

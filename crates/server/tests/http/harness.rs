@@ -156,6 +156,7 @@ impl Server {
             scopes: vec![Scope::Manage],
             expires_in_s: None,
             org: Some(org.id),
+            sandbox: None,
         };
         let token = self.client.create_key(&create).await.expect("a key").token;
         let client = self.client_with(Some(&token));
@@ -255,7 +256,7 @@ impl Drop for GuestProcess {
 pub fn refused<T>(result: Result<T, ClientError>) -> (u16, cove_api::ErrorDetail) {
     match result {
         Ok(_) => panic!("the call was not refused"),
-        Err(ClientError::Refused { status, detail, .. }) => (status.as_u16(), detail),
+        Err(ClientError::Refused { status, detail, .. }) => (status.as_u16(), *detail),
         Err(other) => panic!("not a refusal: {other:?}"),
     }
 }

@@ -110,6 +110,7 @@ async fn tokens_are_for_whoever_may_work_in_the_sandbox() {
             scopes: vec![scope],
             expires_in_s: None,
             org: None,
+            sandbox: None,
         };
         let key = server.client.create_key(&key).await.unwrap();
         let client = server.client_with(Some(&key.token));

@@ -57,6 +57,7 @@ async fn key(server: &Server, name: &str) -> (NewKey, Client) {
         scopes: vec![Scope::Read, Scope::Use],
         expires_in_s: None,
         org: None,
+        sandbox: None,
     };
     let new = server.client.create_key(&create).await.unwrap();
     let client = server.client_with(Some(&new.token));

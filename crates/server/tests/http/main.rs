@@ -5,10 +5,12 @@
 
 mod audited;
 mod bodies;
+mod bound;
 mod egress;
 mod harness;
 mod hostile;
 mod identity;
+mod leases;
 mod leaving;
 mod limits;
 mod live;
@@ -25,6 +27,7 @@ mod snapshots;
 mod ssh;
 mod strangers;
 mod streams;
+mod templates;
 mod tenants;
 mod terminal;
 mod tls;

@@ -129,6 +129,7 @@ async fn a_key_that_only_reads_cannot_change_anything_through_tools() {
         scopes: vec![Scope::Read],
         expires_in_s: None,
         org: None,
+        sandbox: None,
     };
     let token = server.client.create_key(&create).await.unwrap().token;
     let reader = server.client_with(Some(&token));
@@ -292,6 +293,7 @@ async fn a_call_pays_for_what_it_may_hold_before_it_runs() {
         key: None,
         scopes: Vec::new(),
         home: false,
+        sandbox: None,
         origin: Origin::default(),
     };
     let mut others = server.budget.account(&stranger).charge();

@@ -87,6 +87,7 @@ async fn an_organisation_has_so_many_connections_and_others_have_theirs() {
         scopes: vec![Scope::Admin],
         expires_in_s: None,
         org: Some(server.client.create_org(&create).await.unwrap().id),
+        sandbox: None,
     };
     let token = server.client.create_key(&create).await.unwrap().token;
     let other = server.client_with(Some(&token));

@@ -23,6 +23,7 @@ async fn key(server: &Server, name: &str) -> (NewKey, Client) {
         scopes: vec![Scope::Read, Scope::Use],
         expires_in_s: None,
         org: None,
+        sandbox: None,
     };
     let new = server.client.create_key(&create).await.unwrap();
     let client = server.client_with(Some(&new.token));
@@ -196,6 +197,7 @@ async fn a_key_that_revokes_itself_hears_that_it_did_and_is_written_down_once() 
             scopes: vec![Scope::Admin],
             expires_in_s: None,
             org: None,
+            sandbox: None,
         };
         let own = server.client.create_key(&create).await.unwrap();
         let client = server.client_with(Some(&own.token));
@@ -223,6 +225,7 @@ async fn an_expired_key_goes_however_often_others_are_revoked() {
         scopes: vec![Scope::Read],
         expires_in_s: Some(1),
         org: None,
+        sandbox: None,
     };
     let short = server.client.create_key(&create).await.unwrap();
     let client = server.client_with(Some(&short.token));

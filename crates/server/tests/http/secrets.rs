@@ -71,3 +71,46 @@ async fn what_cannot_be_enforced_is_refused_and_changes_nothing() {
     let listed = client.secrets(&PageQuery::default()).await.unwrap();
     assert!(listed.items.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_the_environment_are_warned_of_and_exposed_secrets_are_marked() {
+    let server = Server::bare().await;
+    let client = &server.client;
+    let mut create = cove_api::sandbox::CreateSandbox::default();
+    let key = "ghp_0123456789abcdefghijklmnopqrstuvwxyz";
+    create.env.insert("GITHUB_TOKEN".into(), key.into());
+    create.env.insert("STAGE".into(), "production".into());
+    let made = client.create_sandbox(&create, None).await.unwrap();
+    let [warning] = &made.warnings[..] else {
+        panic!("{:?}", made.warnings);
+    };
+    for part in [
+        "GITHUB_TOKEN",
+        "a GitHub token",
+        "--secret NAME=GITHUB_TOKEN",
+    ] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    assert!(!warning.contains(key), "{warning}");
+    let shown = client.sandbox(&made.id).await.unwrap();
+    assert_eq!(shown.warnings, Vec::<String>::new());
+    let kept = set("plain", CANARY, &[], "exposed");
+    assert_eq!(client.set_secret(&kept).await.unwrap().usage, "exposed");
+    let exposed = cove_api::sandbox::SecretGrant {
+        name: "plain".into(),
+        env: Some("PLAIN".into()),
+        file: None,
+        exposed: true,
+    };
+    let create = cove_api::sandbox::CreateSandbox {
+        secrets: vec![exposed.clone()],
+        ..Default::default()
+    };
+    let made = client.create_sandbox(&create, None).await.unwrap();
+    assert_eq!(made.secrets, [exposed]);
+    let text = serde_json::to_string(&made).unwrap();
+    assert!(
+        text.contains("\"exposed\":true") && !text.contains(CANARY),
+        "{text}"
+    );
+}

@@ -175,7 +175,7 @@ async fn a_list_is_never_taken_for_an_object_in_any_body() {
                     error.message
                 );
                 assert!(
-                    error.message.contains("sequence"),
+                    error.message.contains("not a list"),
                     "refused for the list: {}",
                     error.message
                 );

@@ -166,6 +166,7 @@ async fn a_body_is_waited_for_only_where_it_could_be_of_use() {
         scopes: vec![cove_api::tenancy::Scope::Read],
         expires_in_s: None,
         org: None,
+        sandbox: None,
     };
     let reader = server.client.create_key(&read).await.unwrap().token;
     for (token, path, status) in [

@@ -19,6 +19,7 @@ fn called(name: &str) -> TakeSnapshot {
     TakeSnapshot {
         name: Some(name.into()),
         memory: false,
+        durable: false,
     }
 }
 
@@ -204,6 +205,7 @@ async fn another_organisation_finds_no_snapshot() {
         scopes: vec![Scope::Admin],
         expires_in_s: None,
         org: Some(org.id),
+        sandbox: None,
     };
     let key = server.client.create_key(&key).await.unwrap();
     let other = server.client_with(Some(&key.token));

@@ -76,6 +76,7 @@ async fn public_keys_belong_to_their_organisation() {
         scopes: vec![Scope::Admin],
         expires_in_s: None,
         org: Some(org.await.unwrap().id),
+        sandbox: None,
     };
     let token = server.client.create_key(&create).await.unwrap().token;
     let other = server.client_with(Some(&token));

@@ -14,6 +14,7 @@ async fn key(server: &Server, org: Option<&str>, scope: Scope) -> String {
         scopes: vec![scope],
         expires_in_s: None,
         org: org.map(str::to_owned),
+        sandbox: None,
     };
     server.client.create_key(&create).await.unwrap().token
 }
@@ -155,6 +156,7 @@ async fn a_revoked_key_opens_nothing() {
         scopes: vec![Scope::Read],
         expires_in_s: None,
         org: None,
+        sandbox: None,
     };
     let new = server.client.create_key(&create).await.unwrap();
     let client = server.client_with(Some(&new.token));

@@ -16,7 +16,11 @@ pub fn filled(path: &str, id: &str) -> String {
         .replace("{org}", "org_aaaaaaaaaaaaaaaaaaaa")
         .replace("{snapshot}", "snap_aaaaaaaaaaaaaaaaaaaa")
         .replace("{secret}", "sec_aaaaaaaaaaaaaaaaaaaa")
+        .replace("{template}", "tpl_aaaaaaaaaaaaaaaaaaaa")
+        .replace("{build}", "bld_aaaaaaaaaaaaaaaaaaaa")
+        .replace("{tag}", "latest")
         .replace("{port}", "80")
+        .replace("{code}", "not_found")
 }
 
 pub async fn ask(client: &Client, verb: Verb, path: &str) -> (u16, Vec<u8>) {
@@ -216,4 +220,71 @@ async fn methods_that_strangers_make_up_are_counted_as_one() {
         made_up.len()
     );
     assert!(text.contains(&counted), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_names_its_page_and_the_page_is_there_for_everybody() {
+    let server = Server::bare().await;
+    let stranger = server.client_with(None);
+    let (_, body) = ask(&stranger, Verb::Get, "/v1/sandboxes").await;
+    let error = error_of(&body);
+    assert_eq!(error.docs, "/docs/errors/unauthenticated");
+    let (status, page) = ask(&stranger, Verb::Get, &error.docs).await;
+    assert_eq!(status, 200);
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.starts_with("# `unauthenticated` (HTTP 401)"), "{page}");
+    let (status, body) = ask(&stranger, Verb::Get, "/docs/errors/nothing").await;
+    assert_eq!(status, 404);
+    assert_eq!(error_of(&body).code.as_str(), "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_body_or_query_is_explained_without_the_words_of_the_program() {
+    let server = Server::bare().await;
+    for (body, told) in [
+        (
+            r#"{"resources":{"cpu":"two"}}"#,
+            "resources.cpu must be a number, not a string",
+        ),
+        (
+            r#"{"nmae":"x"}"#,
+            "unknown field nmae; known fields: image, ",
+        ),
+        (
+            r#"{"network":{"mode":"all"}}"#,
+            "network.mode must be one of none, allowlist, open, not \"all\"",
+        ),
+        (r#"{"labels":{"a":1}}"#, "labels.a must be a string, not 1"),
+        (r#"{"env":["A=b"]}"#, "env must be an object, not a list"),
+        ("[]", "it must be an object, not a list"),
+    ] {
+        let response = server
+            .client
+            .send(
+                http::Method::POST,
+                "/v1/sandboxes",
+                &[(http::header::CONTENT_TYPE, "application/json")],
+                Outgoing::bytes(body),
+            )
+            .await
+            .unwrap();
+        assert_eq!(response.status().as_u16(), 422, "{body}");
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let message = error_of(&bytes).message;
+        assert!(message.contains(told), "{body}: {message}");
+        for word in ["struct", "sequence", "u64", "f64", "at line", "variant"] {
+            assert!(!message.contains(word), "{body}: {message}");
+        }
+    }
+    for (query, told) in [
+        ("limit=many", "limit must be a whole number"),
+        ("state=asleep", "state must be one of "),
+        ("colour=red", "unknown field colour; known fields: "),
+    ] {
+        let (status, body) =
+            ask(&server.client, Verb::Get, &format!("/v1/sandboxes?{query}")).await;
+        assert_eq!(status, 422, "{query}");
+        let message = error_of(&body).message;
+        assert!(message.contains(told), "{query}: {message}");
+    }
 }

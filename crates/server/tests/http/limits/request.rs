@@ -77,7 +77,11 @@ fn table() -> String {
         ("`Idempotency-Key`", bytes(IDEMPOTENCY_KEY_MAX), "422"),
         (
             "List page",
-            format!("{} items, default {PAGE_DEFAULT}", count(PAGE_MAX.into())),
+            format!(
+                "{} items, default {PAGE_DEFAULT}; ends early after {}",
+                count(PAGE_MAX.into()),
+                bytes(PAGE_BYTES_MAX)
+            ),
             "422",
         ),
         (
@@ -212,6 +216,12 @@ fn table() -> String {
             "422",
         ),
         (
+            "Renewal of a lease",
+            format!("{} at once", count(LEASES_RENEWED_MAX as u64)),
+            "422",
+        ),
+        ("Name of a holder of leases", bytes(LEASE_HOLDER_MAX), "422"),
+        (
             "Allow list of a network policy",
             format!(
                 "{} entries, {} each",
@@ -235,6 +245,58 @@ fn table() -> String {
             "422",
         ),
         ("Copies of one fork", count(FORKS_MAX.into()), "422"),
+        (
+            "Versions of an organisation's templates",
+            count(TEMPLATES_MAX),
+            "429",
+        ),
+        ("Tags of a template", count(TEMPLATE_TAGS_MAX as u64), "429"),
+        ("Tag of a template", bytes(TEMPLATE_TAG_MAX), "422"),
+        (
+            "Dockerfile, and list of ignored files",
+            format!("{} each", bytes(DOCKERFILE_MAX)),
+            "422",
+        ),
+        (
+            "Context of a build",
+            format!(
+                "{}, {} files",
+                bytes(BUILD_CONTEXT_MAX),
+                count(BUILD_CONTEXT_ENTRIES_MAX as u64)
+            ),
+            "413; the build fails",
+        ),
+        (
+            "Instructions of a build",
+            count(BUILD_STEPS_MAX as u64),
+            "422",
+        ),
+        ("Arguments of a build", count(BUILD_ARGS_MAX as u64), "422"),
+        (
+            "Time of a build",
+            seconds(BUILD_TIME_MAX_S),
+            "the build fails",
+        ),
+        (
+            "Builds at once",
+            format!("{BUILDS_RUNNING_MAX} of an organisation, {BUILDS_RUNNING_ALL_MAX} of all"),
+            "429",
+        ),
+        (
+            "Log of a build that is kept",
+            bytes(BUILD_LOG_MAX),
+            "the oldest is dropped",
+        ),
+        (
+            "Builds of an organisation that are remembered",
+            count(BUILDS_KEPT.into()),
+            "the oldest is forgotten",
+        ),
+        (
+            "Steps of an organisation's builds that are kept",
+            count(BUILD_CACHE_STEPS_MAX.into()),
+            "the one used longest ago is deleted",
+        ),
         (
             "Size of a volume in MiB",
             format!(
@@ -290,6 +352,22 @@ fn table() -> String {
             "422",
         ),
         ("Hosts of a secret", SECRET_HOSTS_MAX.to_string(), "422"),
+        ("Nodes of a fleet", count(NODES_MAX as u64), "429"),
+        ("Name of a node", bytes(NODE_NAME_MAX), "422"),
+        (
+            "Join tokens that were not used",
+            count(JOIN_TOKENS_MAX as u64),
+            "429",
+        ),
+        (
+            "Join token",
+            format!(
+                "{}, default {}",
+                seconds(JOIN_TOKEN_MAX_S),
+                seconds(JOIN_TOKEN_S)
+            ),
+            "422",
+        ),
     ];
     let mut table = String::from("| Limit | Value | Beyond |\n|---|---|---|\n");
     for (what, value, beyond) in rows {
@@ -443,7 +521,13 @@ fn the_sdks_have_the_constants() {
     macro_rules! named {
         ($($name:ident),* $(,)?) => { [$((stringify!($name), limits::$name as u64)),*] };
     }
-    let known = named![PAGE_MAX, EXEC_STDIN_MAX, STOP_GRACE_DEFAULT_MS];
+    let known = named![
+        PAGE_MAX,
+        EXEC_STDIN_MAX,
+        STOP_GRACE_DEFAULT_MS,
+        LEASE_DEFAULT_S,
+        LEASES_RENEWED_MAX,
+    ];
     for (path, before, after) in [
         ("sdk/python/src/cove/_limits.py", "", ""),
         ("sdk/typescript/src/limits.ts", "export const ", ";"),

@@ -1,0 +1,132 @@
+//! Nodes of a fleet: further hosts, whose sandboxes this server controls.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// Whether a node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It joined and has not answered yet.
+    Joining,
+    Ready,
+    /// It does not answer.
+    Away,
+}
+
+/// What a node may promise to sandboxes, and what it has promised.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeCapacity {
+    /// CPUs that may be promised, overcommitment included.
+    pub cpu: f64,
+    /// CPUs that are promised.
+    pub promised_cpu: f64,
+    /// Memory that may be promised, overcommitment included.
+    pub memory_bytes: u64,
+    /// Memory that is promised.
+    pub promised_memory_bytes: u64,
+    /// Disk that may be promised, overcommitment included.
+    pub disk_bytes: u64,
+    /// Disk that is promised.
+    pub promised_disk_bytes: u64,
+    /// Sandboxes on the node.
+    pub sandboxes: u64,
+    /// Sandboxes that run.
+    pub running: u64,
+    /// Isolation tiers that can be used there.
+    pub tiers: Vec<String>,
+}
+
+/// A further host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Node {
+    /// Id of the host.
+    pub id: String,
+    /// Name of the node.
+    pub name: String,
+    /// Where the server reaches it.
+    pub address: String,
+    /// Whether it answers.
+    pub state: NodeState,
+    /// Why it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Takes no new sandboxes.
+    pub cordoned: bool,
+    /// Time of the join.
+    pub joined_at: Timestamp,
+    /// When its certificate ends. The server renews it before.
+    pub certificate_expires_at: Timestamp,
+    /// When it last answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen_at: Option<Timestamp>,
+    /// Version of Cove on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Clock of the node, minus clock of the server, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_skew_ms: Option<i64>,
+    /// What it may promise and has promised, as it last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<NodeCapacity>,
+}
+
+/// Settings of a join token.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CreateJoinToken {
+    /// Seconds until it expires; default: one hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_s: Option<u64>,
+}
+
+/// A token by which one host joins. Shown once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JoinToken {
+    /// The token, for `cove node join`.
+    pub token: String,
+    /// When it expires.
+    pub expires_at: Timestamp,
+}
+
+/// A host that joins, as `cove node join` sends it.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinNode {
+    /// Id of the token.
+    pub token: String,
+    /// Id of the host.
+    pub host: String,
+    /// Name of the node.
+    pub name: String,
+    /// Where the server reaches the node: host and port.
+    pub address: String,
+    /// Public key of the node, hexadecimal.
+    pub public_key: String,
+    /// Proof that the host has the token.
+    pub proof: String,
+}
+
+/// What a host that joined gets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JoinedNode {
+    /// Id of the fleet.
+    pub fleet: String,
+    /// Certificate of the fleet's authority, PEM.
+    pub authority: String,
+    /// Certificate of the node, PEM.
+    pub certificate: String,
+    /// Proof that the server made the token.
+    pub proof: String,
+}
+
+/// Changes of a node.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PatchNode {
+    /// Take no new sandboxes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cordoned: Option<bool>,
+}
