@@ -5,25 +5,33 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod access;
+pub mod build;
 pub mod code;
 pub mod identity;
 pub mod lifecycle;
+pub mod node;
 pub mod sandbox;
 pub mod secret;
 pub mod snapshot;
 pub mod ssh;
+pub mod template;
 pub mod volume;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
+pub use build::BuildArgs;
 pub use code::CodeCommand;
 pub use identity::IdentityCommand;
+pub use node::NodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use secret::SecretCommand;
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use ssh::{SshArgs, SshKeyCommand};
+pub use template::TemplateCommand;
 pub use volume::VolumeCommand;
-pub use work::{BenchArgs, CpArgs, ExecArgs, LogsArgs, RunArgs, ShellArgs};
+pub use work::{
+    BenchArgs, CpArgs, ExecArgs, LogsArgs, PsArgs, RunArgs, ShellArgs, StatsArgs, UsageArgs,
+};
 
 use crate::serve::ServeArgs;
 
@@ -39,7 +47,7 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// The server; on its own machine this is found by itself
+    /// Address of the server [default: the server of this machine]
     #[arg(
         long,
         global = true,
@@ -48,7 +56,7 @@ pub struct Global {
         help_heading = "Connection"
     )]
     pub url: Option<String>,
-    /// The API key; on the server's own machine root finds it by itself
+    /// API key [default: for root on the server's machine, the server's first key]
     #[arg(
         long = "api-key",
         global = true,
@@ -67,7 +75,7 @@ pub struct Global {
         help_heading = "Connection"
     )]
     pub ca_file: Option<PathBuf>,
-    /// A server this user has logged in to [default: the current context, then the server of this machine]
+    /// Server to use, from `cove context ls` [default: the current context, then the server of this machine]
     #[arg(
         long,
         global = true,
@@ -76,7 +84,7 @@ pub struct Global {
         help_heading = "Connection"
     )]
     pub context: Option<String>,
-    /// Where the server of this machine keeps its state
+    /// Data directory of this machine's server
     #[arg(
         long,
         global = true,
@@ -94,6 +102,11 @@ pub struct Global {
 pub enum Command {
     /// Run the server
     Serve(Box<ServeArgs>),
+    /// Run a control plane without sandboxes of its own; nodes join it
+    Control(Box<ServeArgs>),
+    /// Manage the nodes of a fleet, or run one
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Create a sandbox
     Create(CreateArgs),
     /// List sandboxes
@@ -103,7 +116,7 @@ pub enum Command {
     Show { sandbox: String },
     /// Run a command in a sandbox
     Exec(ExecArgs),
-    /// Run code that keeps its variables from run to run
+    /// Run code in an interpreter that keeps variables between runs
     #[command(subcommand)]
     Code(CodeCommand),
     /// Open a terminal in a sandbox
@@ -112,14 +125,15 @@ pub enum Command {
     Cp(CpArgs),
     /// Show a command's output
     Logs(LogsArgs),
-    /// List a sandbox's commands
+    /// List the commands that run in a sandbox
     #[command(visible_alias = "top")]
-    Ps { sandbox: String },
+    Ps(PsArgs),
     /// Send a signal to a command
     Kill {
         sandbox: String,
         /// A command's id, from `cove ps`
         process: String,
+        /// Name or number of the signal
         #[arg(long, short, default_value = "TERM")]
         signal: String,
     },
@@ -136,22 +150,27 @@ pub enum Command {
         #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
         grace: Option<u64>,
     },
-    /// Hold sandboxes' processes still, memory kept
+    /// End the lease of sandboxes that an SDK made: they stay until they are deleted
+    Detach {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Suspend the processes of sandboxes and keep them in memory
     Freeze {
         #[arg(required = true)]
         sandboxes: Vec<String>,
     },
-    /// Put sandboxes' memory on disk, so that they use neither CPU nor memory
+    /// Save the memory of sandboxes to disk and free CPU and memory
     Pause {
         #[arg(required = true)]
         sandboxes: Vec<String>,
     },
-    /// Bring frozen or paused sandboxes back where they were
+    /// Continue frozen or paused sandboxes
     Resume {
         #[arg(required = true)]
         sandboxes: Vec<String>,
     },
-    /// Keep a sandbox's present state; or show, delete, export and import snapshots
+    /// Take a snapshot of a sandbox; or list, show, delete, export and import snapshots
     Snapshot(SnapshotArgs),
     /// List snapshots
     Snapshots {
@@ -161,24 +180,24 @@ pub enum Command {
         #[arg(long, short)]
         quiet: bool,
     },
-    /// Make copies of a sandbox or of a snapshot
+    /// Create copies of a sandbox or snapshot
     Fork(ForkArgs),
-    /// Put a sandbox back to a snapshot; what it was before is kept
+    /// Return a sandbox to a snapshot; its previous state is saved
     Rollback(RollbackArgs),
-    /// Draw a sandbox's tree of snapshots, forks and rollbacks
+    /// Show a sandbox's tree of snapshots, forks and rollbacks
     Timeline { sandbox: String },
-    /// Delete sandboxes and all that is in them
+    /// Delete sandboxes and their disks
     #[command(visible_alias = "delete")]
     Rm {
-        /// Do not fail when one is not there
+        /// Do not fail if a sandbox does not exist
         #[arg(long, short)]
         force: bool,
         #[arg(required = true)]
         sandboxes: Vec<String>,
     },
-    /// Give a sandbox another name
+    /// Change a sandbox's name
     Rename { sandbox: String, name: String },
-    /// Print all that is known of sandboxes, as JSON
+    /// Print everything about sandboxes as JSON
     Inspect {
         #[arg(required = true)]
         sandboxes: Vec<String>,
@@ -188,108 +207,106 @@ pub enum Command {
     Update(UpdateArgs),
     /// Create a sandbox, run a command in it, delete it
     Run(RunArgs),
-    /// Images
+    /// Manage images
     #[command(subcommand)]
     Image(ImageCommand),
     /// List images
     Images,
-    /// Volumes: directories that outlive sandboxes
+    /// Manage templates: named, versioned starting points of sandboxes
+    #[command(subcommand)]
+    Template(TemplateCommand),
+    /// Manage volumes: directories that outlive sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Log in to a server on another machine; the API key is read from standard input or COVE_API_KEY
     Login(crate::cmd::login::LoginArgs),
-    /// Servers this user has logged in to
+    /// Manage servers that this user has logged in to
     #[command(subcommand)]
     Context(crate::cmd::login::ContextCommand),
-    /// API keys
+    /// Manage API keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Organisations
+    /// Manage organisations
     #[command(subcommand)]
     Org(OrgCommand),
     /// List the ports a sandbox listens on
     Ports { sandbox: String },
-    /// Make a link to a port's preview that anybody who has it may open
+    /// Create a link to the preview of a port; everybody who has the link can open it
     Share {
         sandbox: String,
         port: u16,
-        /// How long the link is good, or the port public [default: an hour; public: until taken back]
+        /// How long the link is valid [default: an hour; with --public until revoked]
         #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
         expires: Option<u64>,
-        /// Open the preview to everybody, without a link
+        /// Make the preview public, without a link
         #[arg(long, conflicts_with = "revoke")]
         public: bool,
-        /// Take back all links and make the preview private
+        /// Revoke all links and make the preview private
         #[arg(long, conflicts_with = "expires")]
         revoke: bool,
     },
-    /// Reach ports inside a sandbox through ports of this machine
+    /// Forward ports of this machine to ports in a sandbox
     PortForward {
         sandbox: String,
-        /// PORT, or LOCAL:PORT; a LOCAL of 0 takes any that is free
+        /// PORT, or LOCAL:PORT; a LOCAL of 0 selects a free port
         #[arg(required = true, value_name = "[LOCAL:]PORT", value_parser = crate::cmd::forward::pair)]
         ports: Vec<crate::cmd::forward::Pair>,
         /// The address of this machine to listen at
         #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
         bind: std::net::IpAddr,
     },
-    /// Identity tokens of sandboxes, for clouds and services that trust this server
+    /// Create identity tokens of sandboxes for services that trust this server
     #[command(subcommand)]
     Identity(IdentityCommand),
-    /// Secrets, kept sealed and bound to hosts
+    /// Manage secrets: encrypted at rest and bound to hosts
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Log in to a sandbox with this machine's ssh, or make a token to log in with
+    /// Log in to a sandbox with ssh, or create a token for other SSH clients
     Ssh(SshArgs),
-    /// Public keys that may log in over SSH
+    /// Manage public keys that can log in over SSH
     #[command(subcommand)]
     SshKey(SshKeyCommand),
-    /// Show what was used
-    Usage {
-        /// Only this sandbox
-        sandbox: Option<String>,
-    },
-    /// Show what happened
+    /// Show usage, the largest consumers first
+    Usage(UsageArgs),
+    /// Show events of sandboxes
     Events {
-        /// Only to this sandbox
+        /// Only events of this sandbox
         sandbox: Option<String>,
-        /// Wait for more
+        /// Wait for new events
         #[arg(long, short)]
         follow: bool,
         /// Only after this event
         #[arg(long, value_name = "ID")]
         after: Option<u64>,
     },
-    /// Show what a sandbox's network policy allowed and denied
+    /// Show connections that a sandbox's network policy allowed and denied
     Egress(crate::cmd::egress::EgressArgs),
-    /// Show who changed what
+    /// Show audit records: who changed what
     #[command(args_conflicts_with_subcommands = true)]
     Audit {
+        /// How many records, newest first
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[command(subcommand)]
         command: Option<crate::cmd::audit::AuditCommand>,
     },
-    /// Show what sandboxes use now
-    Stats {
-        /// All running ones unless named
-        sandboxes: Vec<String>,
-    },
-    /// Check the host
+    /// Show the resource usage of running sandboxes; in a terminal until interrupted
+    Stats(StatsArgs),
+    /// Check the host and the server
     Doctor {
-        /// Remove what nobody owns any more
+        /// Remove what a crash left behind; only while no server runs
         #[arg(long)]
         sweep: bool,
-        /// Mount a storage pool anew that turned read-only; stops the server and restarts all sandboxes
+        /// Remount a storage pool that turned read-only; stops the server and restarts all sandboxes
         #[arg(long, conflicts_with = "sweep")]
         repair_pool: bool,
     },
     /// Delete a stopped server's data directory: sandboxes, snapshots, images, keys
     Destroy(crate::cmd::destroy::DestroyArgs),
-    /// Sandboxes and snapshots that the database does not know or that cannot be used
+    /// Manage sandboxes and snapshots that are not in the database or cannot be used
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
-    /// Serve sandboxes as MCP tools over standard input and output, for the program that starts this
+    /// Run an MCP server on standard input and output
     Mcp,
     /// Measure this installation over HTTP
     Bench(BenchArgs),
@@ -301,7 +318,7 @@ pub enum Command {
     Completion { shell: clap_complete::Shell },
     /// Write the manual pages
     Man {
-        /// Where to; the main page goes to standard output without it
+        /// Directory for the pages [default: the main page on standard output]
         directory: Option<PathBuf>,
     },
 }
@@ -310,4 +327,82 @@ pub enum Command {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    /// Every command that can be run, as it is typed.
+    fn runnable(command: &clap::Command, typed: &str, all: &mut Vec<(String, clap::Command)>) {
+        for below in command
+            .get_subcommands()
+            .filter(|one| one.get_name() != "help")
+        {
+            let typed = format!("{typed} {}", below.get_name()).trim().to_owned();
+            if !below.is_subcommand_required_set() {
+                all.push((typed.clone(), below.clone()));
+            }
+            runnable(below, &typed, all);
+        }
+    }
+
+    fn commands() -> Vec<(String, clap::Command)> {
+        let mut all = Vec::new();
+        runnable(&Cli::command(), "", &mut all);
+        all
+    }
+
+    /// The table is run, with `--json`, by an end-to-end test.
+    #[test]
+    fn every_command_is_in_the_table_of_the_json_test() {
+        let table = include_str!("../tests/e2e/commands.txt");
+        let listed: BTreeSet<&str> = table
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split(" | ").next())
+            .collect();
+        let commands = commands();
+        let there: BTreeSet<&str> = commands.iter().map(|(typed, _)| typed.as_str()).collect();
+        let missing: Vec<_> = there.difference(&listed).collect();
+        let gone: Vec<_> = listed.difference(&there).collect();
+        assert!(
+            missing.is_empty(),
+            "add to bin/cove/tests/e2e/commands.txt: {missing:?}"
+        );
+        assert!(gone.is_empty(), "no such commands any more: {gone:?}");
+    }
+
+    #[test]
+    fn listing_and_deleting_go_by_both_names() {
+        for (typed, command) in commands() {
+            let alias = match command.get_name() {
+                "ls" => "list",
+                "rm" => "delete",
+                _ => continue,
+            };
+            let known = command.get_visible_aliases().any(|name| name == alias);
+            assert!(known, "{typed} has no alias {alias}");
+        }
+    }
+
+    #[test]
+    fn every_command_and_option_is_described() {
+        let mut bare = Vec::new();
+        for (typed, command) in commands() {
+            if command.get_about().is_none() {
+                bare.push(typed.clone());
+            }
+            let options = command
+                .get_arguments()
+                .filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+            let silent = options.filter(|arg| arg.get_help().is_none());
+            bare.extend(silent.map(|arg| format!("{typed} --{}", arg.get_id())));
+        }
+        assert!(bare.is_empty(), "without help: {bare:?}");
+    }
 }

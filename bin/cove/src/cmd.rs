@@ -3,11 +3,13 @@
 use self::snapshots::Rest;
 use crate::args::{Command, Global, KeyCommand};
 use crate::connect;
+use crate::output;
 use crate::report::CliError;
 
 pub mod access;
 pub mod audit;
 pub mod bench;
+pub mod builds;
 pub mod code;
 pub mod copy;
 pub mod destroy;
@@ -22,7 +24,7 @@ pub mod look;
 pub mod making;
 pub mod mcp;
 pub mod meta;
-pub mod offline;
+pub mod node;
 pub mod quarantine;
 pub mod run;
 pub mod sandboxes;
@@ -30,8 +32,11 @@ pub mod secret;
 pub mod shell;
 pub mod snapshots;
 pub mod ssh;
+pub mod stats;
 pub mod stdin;
+pub mod templates;
 pub mod timeline;
+pub mod usage;
 pub mod volumes;
 
 pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
@@ -46,6 +51,9 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
     }
     if let Command::Key(KeyCommand::ResetRoot) = command {
         return access::reset_root(global, global.json).await.map(|()| 0);
+    }
+    if let Command::Node(command) = command {
+        return node::run(global, command).await.map(|()| 0);
     }
     if let Command::Login(args) = command {
         return login::login(&args, global).await.map(|()| 0);
@@ -64,6 +72,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Stop { sandboxes, grace } => {
             done(sandboxes::stop(&client, &sandboxes, grace, json).await)
         }
+        Command::Detach { sandboxes } => done(sandboxes::detach(&client, &sandboxes, json).await),
         Command::Freeze { sandboxes } => {
             done(snapshots::rest(&client, Rest::Freeze, &sandboxes, json).await)
         }
@@ -87,6 +96,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             done(sandboxes::rename(&client, &sandbox, &name, json).await)
         }
         Command::Inspect { sandboxes } => done(sandboxes::inspect(&client, &sandboxes).await),
+        Command::Template(command) => done(templates::run(&client, command, json).await),
         Command::Volume(command) => done(volumes::run(&client, command, json).await),
         Command::Images => done(images::list(&client, json).await),
         Command::Version => done(meta::version(&client, json).await),
@@ -94,20 +104,21 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Exec(args) => exec::run(&client, &args, json).await.map_err(running),
         Command::Code(command) => code::run(&client, command, json).await,
         Command::Shell(args) => shell::run(&client, &args).await.map_err(running),
-        Command::Run(args) => run::run(&client, &args).await.map_err(running),
+        Command::Run(args) => run::run(&client, &args, json).await.map_err(running),
         Command::Cp(args) => done(copy::run(&client, &args, json).await),
         Command::Logs(args) => done(look::logs(&client, &args, json).await),
-        Command::Ps { sandbox } => done(look::processes(&client, &sandbox, json).await),
+        Command::Ps(args) => done(look::processes(&client, &args, json).await),
         Command::Kill {
             sandbox,
             process,
             signal,
-        } => done(
-            client
-                .signal(&sandbox, &process, &signal)
-                .await
-                .map_err(CliError::from),
-        ),
+        } => {
+            client.signal(&sandbox, &process, &signal).await?;
+            match json {
+                true => done(output::done("signalled", &process, json)),
+                false => Ok(0),
+            }
+        }
         Command::Ports { sandbox } => done(look::ports(&client, &sandbox, json).await),
         Command::Share {
             sandbox,
@@ -116,10 +127,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             public,
             revoke,
         } => done(match revoke {
-            true => client
-                .unshare_port(&sandbox, port)
-                .await
-                .map_err(CliError::from),
+            true => look::unshare(&client, &sandbox, port, json).await,
             false => look::share(&client, &sandbox, port, expires, public, json).await,
         }),
         Command::PortForward {
@@ -131,7 +139,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Secret(command) => done(secret::run(&client, command, json).await),
         Command::Ssh(args) => ssh::run(&client, &args, json).await,
         Command::SshKey(command) => done(ssh::key(&client, command, json).await),
-        Command::Usage { sandbox } => done(look::usage(&client, sandbox, json).await),
+        Command::Usage(args) => done(usage::run(&client, &args, json).await),
         Command::Events {
             sandbox,
             follow,
@@ -142,16 +150,16 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             None => done(look::audit(&client, limit, json).await),
             Some(command) => audit::run(&client, command, json).await,
         },
-        Command::Stats { sandboxes } => done(look::stats(&client, sandboxes, json).await),
-        Command::Image(command) => {
-            images::run(&client, &connect::data_dir(global), command, json).await
-        }
+        Command::Stats(args) => done(stats::run(&client, args, json).await),
+        Command::Image(command) => images::run(&client, global, command, json).await,
         Command::Key(command) => done(access::key(&client, command, json).await),
         Command::Org(command) => done(access::org(&client, command, json).await),
         Command::Quarantine(command) => done(quarantine::run(&client, command, json).await),
         Command::Mcp => mcp::run(client).await.map(|()| 0),
         Command::Bench(args) => done(bench::run(&client, &args, global).await),
         Command::Serve(_)
+        | Command::Control(_)
+        | Command::Node(_)
         | Command::Completion { .. }
         | Command::Config
         | Command::Destroy(_)

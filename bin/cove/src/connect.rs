@@ -59,6 +59,18 @@ pub fn client(global: &Global) -> Result<Client, CliError> {
     Ok(Client::new(config)?)
 }
 
+/// Whether commands go to the server of this machine's data directory.
+pub fn is_local(global: &Global) -> Result<bool, CliError> {
+    if contexts::chosen(global)?.is_some() {
+        return Ok(false);
+    }
+    let local = read_word(&data_dir(global).join(URL_FILE));
+    Ok(match &global.url {
+        Some(url) => local.as_ref() == Some(url),
+        None => true,
+    })
+}
+
 fn read_ca(path: &Path) -> Result<Vec<u8>, CliError> {
     std::fs::read(path)
         .map_err(|error| CliError::io(format!("cannot read {}", path.display()), error))

@@ -6,6 +6,7 @@
 
 mod args;
 mod cmd;
+mod complete;
 mod connect;
 mod contexts;
 mod output;
@@ -28,7 +29,11 @@ fn main() -> ExitCode {
     if cmd::ssh::answered() {
         return ExitCode::SUCCESS;
     }
-    let cli = Cli::parse();
+    complete::answer();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(report::misused(&error, asks_for_json())),
+    };
     let json = cli.global.json;
     let code = match run(cli) {
         Ok(code) => code,
@@ -37,10 +42,40 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Whether `--json` was given, where the rest of the command line could not be read.
+fn asks_for_json() -> bool {
+    let own = std::env::args_os().skip(1).take_while(|arg| arg != "--");
+    own.into_iter().any(|arg| arg == "--json")
+}
+
+/// Commands whose output is a program's or a file's own.
+fn without_json(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Serve(_) => Some("cove serve"),
+        Command::Control(_) => Some("cove control"),
+        Command::Node(args::NodeCommand::Run(_)) => Some("cove node run"),
+        Command::Shell(_) => Some("cove shell"),
+        Command::Ssh(args) if !args.token && !args.revoke => Some("cove ssh"),
+        Command::Exec(args) if args.tty => Some("cove exec --tty"),
+        Command::Run(args) if args.tty => Some("cove run --tty"),
+        Command::Mcp => Some("cove mcp"),
+        Command::Completion { .. } => Some("cove completion"),
+        Command::Man { .. } => Some("cove man"),
+        _ => None,
+    }
+}
+
 fn run(cli: Cli) -> Result<u8, CliError> {
+    if cli.global.json
+        && let Some(command) = without_json(&cli.command)
+    {
+        return Err(CliError::no_json(command));
+    }
     match cli.command {
         Command::Serve(args) => serve::run(args, &cli.global),
-        Command::Config => cmd::meta::config(),
+        Command::Control(args) => serve::run_control(&args, &cli.global),
+        Command::Node(args::NodeCommand::Run(args)) => serve::run_node(&args, &cli.global),
+        Command::Config => cmd::meta::config(cli.global.json),
         Command::Completion { shell } => cmd::meta::completion(shell),
         Command::Man { directory } => cmd::meta::man(directory.as_deref()),
         command => client(command, &cli.global),

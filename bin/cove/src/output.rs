@@ -20,6 +20,13 @@ pub fn line(text: &str) -> Result<(), CliError> {
     write(text.as_bytes())
 }
 
+/// A remark for people at a terminal; programs see nothing of it.
+pub fn note(text: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{text}");
+    }
+}
+
 pub fn json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(value).expect("wire types are always JSON");
     line(&text)
@@ -28,6 +35,34 @@ pub fn json(value: &impl Serialize) -> Result<(), CliError> {
 /// One value of a stream.
 pub fn json_line(value: &impl Serialize) -> Result<(), CliError> {
     line(&serde_json::to_string(value).expect("wire types are always JSON"))
+}
+
+/// What was done to the thing of this name, where the server answers without content.
+pub fn done(what: &str, name: &str, as_json: bool) -> Result<(), CliError> {
+    match as_json {
+        true => json_line(&serde_json::json!({ what: name })),
+        false => line(name),
+    }
+}
+
+/// A step of something that takes several.
+pub fn message(text: &str, as_json: bool) -> Result<(), CliError> {
+    match as_json {
+        true => json_line(&serde_json::json!({ "message": text })),
+        false => line(text),
+    }
+}
+
+/// Ids alone, one a line; as JSON a list of them.
+pub fn ids<'a>(ids: impl Iterator<Item = &'a str>, as_json: bool) -> Result<(), CliError> {
+    match as_json {
+        true => json(&ids.collect::<Vec<_>>()),
+        false => write(
+            ids.map(|id| format!("{id}\n"))
+                .collect::<String>()
+                .as_bytes(),
+        ),
+    }
 }
 
 pub fn closed(error: io::Error) -> CliError {
@@ -67,7 +102,7 @@ impl Table {
         write(self.render().as_bytes())
     }
 
-    fn render(&self) -> String {
+    pub fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|at| {

@@ -8,6 +8,8 @@ pub use cove_model::error::chain;
 
 /// Something failed.
 pub const FAILED: u8 = 1;
+/// The command line itself is wrong.
+pub const MISUSED: u8 = 2;
 /// Of exec, run and shell: the failure is Cove's and not the command's.
 pub const NOT_RUN: u8 = 125;
 pub const NOT_EXECUTABLE: u8 = 126;
@@ -58,6 +60,14 @@ impl CliError {
             message: message.into(),
             hint: Some(hint.into()),
         }
+    }
+
+    /// `--json` where there is nothing to print as JSON: refused, never ignored.
+    pub fn no_json(command: &str) -> Self {
+        Self::hinted(
+            format!("{command} has no JSON output"),
+            "repeat the command without --json",
+        )
     }
 
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
@@ -114,9 +124,29 @@ impl CliError {
     }
 }
 
-/// A line on standard error. Where that cannot be written to, the exit code still tells.
+/// A line on standard error. If that cannot be written to, the exit code still reports the failure.
 fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A command line that cannot be understood, or a request for help, which is no error.
+pub fn misused(error: &clap::Error, json: bool) -> u8 {
+    if !json || !error.use_stderr() {
+        let _ = error.print();
+        return u8::try_from(error.exit_code()).unwrap_or(MISUSED);
+    }
+    let text = error.render().to_string();
+    let mut parts = text.trim().splitn(2, "\n\n");
+    let message = parts
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
+    let mut told = serde_json::json!({ "code": "usage", "message": message, "exit_code": MISUSED });
+    if let Some(hint) = parts.next() {
+        told["hint"] = hint.into();
+    }
+    tell(&serde_json::json!({ "error": told }).to_string());
+    MISUSED
 }
 
 /// Prints the error, its causes and what to do; returns the exit code. As JSON it has the form of the API's

@@ -23,10 +23,13 @@ mod confine;
 mod control;
 mod handover;
 mod logging;
+mod node;
+mod objects;
 mod open_files;
 mod ownership;
 mod privileges;
 mod ready;
+mod relay;
 mod reload;
 mod role;
 mod runner;
@@ -149,6 +152,7 @@ pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
             open_files::raise();
             resolve(&args, global).and_then(supervisor::run)
         }
+        Some("relay") => return role::child(logging::Process::Control, relay::run),
         Some("runner") => return role::child(logging::Process::Runner, runner::run),
         Some("control") => return role::child(logging::Process::Control, control::run),
         Some(other) => Err(ServeError::Settings {
@@ -156,6 +160,25 @@ pub fn run(args: Box<ServeArgs>, global: &Global) -> Result<u8, CliError> {
         }),
     };
     result.map(|()| 0).map_err(CliError::from)
+}
+
+/// The control plane alone.
+pub fn run_control(args: &ServeArgs, global: &Global) -> Result<u8, CliError> {
+    open_files::raise();
+    let result = resolve(args, global).and_then(supervisor::run_control);
+    result.map(|()| 0).map_err(CliError::from)
+}
+
+/// A node of a fleet.
+pub fn run_node(args: &ServeArgs, global: &Global) -> Result<u8, CliError> {
+    open_files::raise();
+    let result = resolve(args, global).and_then(node::run);
+    result.map(|()| 0).map_err(CliError::from)
+}
+
+/// Every setting at its default.
+pub fn default_settings() -> impl serde::Serialize {
+    Settings::default()
 }
 
 /// A configuration file that changes nothing: every setting at its default, as a comment.

@@ -10,30 +10,32 @@ use crate::units::{duration_s, megabytes};
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// List images
+    #[command(visible_alias = "list")]
     Ls,
     /// Show an image
     Show { image: String },
     /// Pull from an OCI registry
     Pull {
         reference: String,
-        /// For registries that ask; the password comes from COVE_REGISTRY_PASSWORD
+        /// User name for the registry; the password is read from COVE_REGISTRY_PASSWORD
         #[arg(long)]
         username: Option<String>,
     },
     /// Bootstrap the default Debian image
     BuildDebian,
-    /// Bootstrap the image for code: numpy, pandas, matplotlib and a current Node
+    /// Bootstrap the code interpreter image: Python with numpy, pandas and matplotlib, and Node
     BuildCodeInterpreter,
-    /// Make an image of a snapshot, with its processes when it has memory
+    /// Create an image from a snapshot, with its processes if the snapshot has memory
     Create {
         name: String,
         /// Name or id of the snapshot
         #[arg(long, value_name = "SNAPSHOT")]
         from: String,
     },
-    /// Import a directory or tarball, as root on the server's own machine
+    /// Import a directory or tarball; needs root on the server's machine
     Import { name: String, path: PathBuf },
     /// Remove images
+    #[command(visible_alias = "delete")]
     Rm {
         #[arg(required = true)]
         images: Vec<String>,
@@ -43,26 +45,32 @@ pub enum ImageCommand {
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
     /// List keys
+    #[command(visible_alias = "list")]
     Ls,
-    /// Make a key; its token is shown this once
+    /// Create a key; its token is shown only once
     Create {
         name: String,
-        /// What it may do; each scope includes those before it
+        /// Permissions; each scope includes those before it
         #[arg(long, value_enum, default_value = "manage")]
         scope: ScopeArg,
-        /// Until when it works, from now, like 30d; default: for ever
+        /// How long it is valid, like 30d [default: until revoked]
         #[arg(long, value_parser = duration_s, value_name = "TIME")]
         expires: Option<u64>,
-        /// For another organisation
+        /// Name or id of another organisation
         #[arg(long, value_name = "ID")]
         org: Option<String>,
+        /// Bind the key to this sandbox: nothing else exists for it
+        #[arg(long, value_name = "NAME")]
+        sandbox: Option<String>,
     },
     /// Revoke keys
+    #[command(visible_alias = "delete")]
     Rm {
+        /// Names or ids
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Replace the first key of this machine's server; the old one stops working at once
+    /// Replace the first key of this machine's server; the old key is revoked immediately
     ResetRoot,
 }
 
@@ -87,16 +95,18 @@ impl From<ScopeArg> for Scope {
 
 #[derive(Debug, Subcommand)]
 pub enum QuarantineCommand {
-    /// List what the host keeps and nobody can use
+    /// List quarantined sandboxes, snapshots and volumes
+    #[command(visible_alias = "list")]
     Ls,
-    /// Give a sandbox, with its snapshots, or a snapshot to an organisation
+    /// Assign a sandbox with its snapshots, or a snapshot, to an organisation
     Adopt {
         id: String,
-        /// Id of the organisation; default: your own
+        /// Id of the organisation [default: your own]
         #[arg(long, value_name = "ID")]
         org: Option<String>,
     },
-    /// Delete sandboxes and snapshots with all that is in them
+    /// Delete quarantined sandboxes and snapshots
+    #[command(visible_alias = "delete")]
     Rm {
         #[arg(required = true)]
         ids: Vec<String>,
@@ -106,8 +116,9 @@ pub enum QuarantineCommand {
 #[derive(Debug, Subcommand)]
 pub enum OrgCommand {
     /// List organisations
+    #[command(visible_alias = "list")]
     Ls,
-    /// Make an organisation
+    /// Create an organisation
     Create {
         name: String,
         #[command(flatten)]
@@ -115,6 +126,7 @@ pub enum OrgCommand {
     },
     /// Change an organisation's quota
     Quota {
+        /// Name or id
         org: String,
         #[command(flatten)]
         quota: QuotaArgs,
@@ -123,12 +135,16 @@ pub enum OrgCommand {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct QuotaArgs {
+    /// Sandboxes at most
     #[arg(long)]
     pub sandboxes: Option<u64>,
+    /// CPUs of all sandboxes together at most
     #[arg(long)]
     pub cpu: Option<f64>,
+    /// Memory of all sandboxes together at most, like 64G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
+    /// Disk of all sandboxes together at most, like 500G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
 }

@@ -8,22 +8,25 @@ use crate::units::duration_s;
 
 #[derive(Debug, Subcommand)]
 pub enum CodeCommand {
-    /// Run code in a context; variables stay for the next run
+    /// Run code in a context; variables persist between runs
     Run(CodeRunArgs),
     /// List contexts
+    #[command(visible_alias = "list")]
     Ls { sandbox: String },
-    /// Start another context, beside the default ones
+    /// Create a context in addition to the default ones
     New {
         sandbox: String,
+        /// Language of its code
         #[arg(long, short, value_enum, default_value_t = LanguageArg::Python)]
         language: LanguageArg,
-        /// Where its code starts
+        /// Working directory
         #[arg(long, short)]
         workdir: Option<String>,
     },
     /// Interrupt the code a context runs
     Interrupt { sandbox: String, context: String },
-    /// End contexts
+    /// Delete contexts
+    #[command(visible_alias = "delete")]
     Rm {
         sandbox: String,
         #[arg(required = true)]
@@ -33,22 +36,23 @@ pub enum CodeCommand {
 
 #[derive(Debug, Clone, Args)]
 pub struct CodeRunArgs {
+    /// Language of the code [default: by the file's extension, else python]
     #[arg(long, short, value_enum)]
     pub language: Option<LanguageArg>,
-    /// A context's id, from `cove code ls`; default: the language's own
+    /// Id of a context, from `cove code ls` [default: the default context of the language]
     #[arg(long)]
     pub context: Option<String>,
     /// Interrupt the code after this long
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub timeout: Option<u64>,
-    /// Write pictures and other files it shows to this directory
+    /// Directory for pictures and other files that the code shows
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
-    /// The code itself
+    /// The code
     #[arg(long, short, conflicts_with = "file")]
     pub code: Option<String>,
     pub sandbox: String,
-    /// A file here with the code, or - for standard input
+    /// Local file with the code, or - for standard input
     #[arg(required_unless_present = "code")]
     pub file: Option<PathBuf>,
 }

@@ -6,22 +6,22 @@ use crate::units::duration_s;
 
 #[derive(Debug, Subcommand)]
 pub enum IdentityCommand {
-    /// Print an identity token of a sandbox: a JWT that says which sandbox its holder is
+    /// Print an identity token of a sandbox (a JWT)
     Token {
         /// Name or id
         sandbox: String,
-        /// Whom the token is for, like sts.amazonaws.com
-        #[arg(long, short = 'a', value_name = "AUDIENCE")]
+        /// Audience of the token, like sts.amazonaws.com
+        #[arg(long, value_name = "AUDIENCE")]
         audience: String,
         /// How long it is valid, 15m at most [default: 5m]
         #[arg(long, value_parser = duration_s, value_name = "TIME")]
         expires: Option<u64>,
     },
-    /// Show who signs the tokens and with which keys
+    /// Show the issuer and its public keys
     Issuer,
-    /// Replace the key that signs; the new one signs after an hour and tokens stay valid
+    /// Rotate the signing key; the new one is used after an hour and tokens stay valid
     Rotate {
-        /// Sign with the new key now and withdraw all others, for keys that somebody else may have
+        /// Use the new key immediately and withdraw all others, for leaked keys
         #[arg(long)]
         at_once: bool,
     },

@@ -4,25 +4,27 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
-    CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, PatchSandbox, ResourcesChange,
-    ResourcesRequest, SecretGrant, State,
+    CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, NetworkRequest, PatchSandbox,
+    ResourcesChange, ResourcesRequest, SecretGrant, State,
 };
 
 use super::lifecycle::LifecycleArgs;
-use crate::cmd::making::Wanted;
 use crate::units::{EnvFile, env_file, key_value, megabytes, variables};
 
 #[derive(Debug, Clone, Args)]
 pub struct CreateArgs {
     /// Name or id of an image [default: debian]
     pub image: Option<String>,
-    /// The same; fetched from its registry if it is not there
-    #[arg(long = "image", value_name = "IMAGE", conflicts_with_all = ["image", "snapshot"])]
+    /// Image; pulled from its registry if the server does not have it
+    #[arg(long = "image", value_name = "IMAGE", conflicts_with_all = ["image", "snapshot", "template"])]
     pub image_option: Option<String>,
-    /// Begin from this snapshot instead of an image
+    /// Start from this snapshot instead of an image
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub snapshot: Option<String>,
-    /// Go on with the snapshot's processes
+    /// Start from this template instead of an image: NAME, NAME:TAG or NAME:VERSION
+    #[arg(long, value_name = "TEMPLATE", conflicts_with_all = ["image", "snapshot"])]
+    pub template: Option<String>,
+    /// Continue the snapshot's processes
     #[arg(long, requires = "snapshot")]
     pub with_memory: bool,
     #[command(flatten)]
@@ -34,19 +36,11 @@ impl CreateArgs {
         CreateSandbox {
             snapshot: self.snapshot.clone(),
             memory: self.with_memory,
+            template: self.template.clone(),
             ..self
                 .options
                 .request(self.image_option.as_deref().or(self.image.as_deref()))
         }
-    }
-
-    pub fn wanted_image(&self) -> Option<Wanted> {
-        let image = self.image_option.as_ref().or(self.image.as_ref())?;
-        Some(Wanted {
-            image: image.clone(),
-            certain: self.image_option.is_some() || Wanted::is_reference(image),
-            maybe_name: true,
-        })
     }
 }
 
@@ -62,34 +56,34 @@ pub struct CreateOptions {
     /// Memory, like 512M or 2G
     #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
-    /// Where memory may grow to
+    /// How far memory may grow by itself
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory_max: Option<u64>,
     /// Disk, like 10G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
-    /// Processes and threads
+    /// Processes and threads at most
     #[arg(long)]
     pub pids: Option<u64>,
-    /// Open files per process
+    /// Open files per process at most
     #[arg(long)]
     pub open_files: Option<u64>,
-    /// Set a variable for all commands
+    /// Set an environment variable for all commands
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub env: Vec<(String, String)>,
-    /// Set the variables of a file, KEY=VALUE a line
+    /// Read environment variables from a file, one KEY=VALUE per line
     #[arg(long, value_parser = env_file, value_name = "FILE")]
     pub env_file: Vec<EnvFile>,
-    /// Label it
+    /// Add a label
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub label: Vec<(String, String)>,
-    /// Who commands run as
+    /// User that commands run as
     #[arg(long, short)]
     pub user: Option<String>,
-    /// Where commands start
+    /// Working directory of commands
     #[arg(long, short, value_name = "DIR")]
     pub workdir: Option<String>,
-    /// The isolation tier
+    /// Isolation tier: container, gvisor, or auto for the strongest that is installed
     #[arg(long)]
     pub isolation: Option<String>,
     #[command(flatten)]
@@ -101,12 +95,18 @@ pub struct CreateOptions {
     pub no_new_privs: bool,
     #[command(flatten)]
     pub identity: IdentityOptions,
-    /// A secret that it may use, and the variable inside that stands for it
+    /// Allow the use of a secret; VARIABLE holds its placeholder
     #[arg(long, value_parser = secret, value_name = "SECRET=VARIABLE")]
     pub secret: Vec<SecretGrant>,
-    /// A secret that it may use, and the file inside that stands for it
+    /// Allow the use of a secret; the file at PATH holds its placeholder
     #[arg(long, value_parser = secret_file, value_name = "SECRET=PATH")]
     pub secret_file: Vec<SecretGrant>,
+    /// Put the value of a secret into VARIABLE; everything inside can read it
+    #[arg(long, value_parser = exposed, value_name = "SECRET=VARIABLE")]
+    pub expose: Vec<SecretGrant>,
+    /// Put the value of a secret into the file at PATH
+    #[arg(long, value_parser = exposed_file, value_name = "SECRET=PATH")]
+    pub expose_file: Vec<SecretGrant>,
     /// Mount a volume; :ro makes it read-only
     #[arg(long, short = 'v', value_parser = super::volume::mount, value_name = "VOLUME:PATH[:ro]")]
     pub volume: Vec<cove_api::volume::Mount>,
@@ -118,6 +118,21 @@ fn secret(text: &str) -> Result<SecretGrant, String> {
         name: name.into(),
         env: Some(env.into()),
         file: None,
+        exposed: false,
+    })
+}
+
+fn exposed(text: &str) -> Result<SecretGrant, String> {
+    secret(text).map(|grant| SecretGrant {
+        exposed: true,
+        ..grant
+    })
+}
+
+fn exposed_file(text: &str) -> Result<SecretGrant, String> {
+    secret_file(text).map(|grant| SecretGrant {
+        exposed: true,
+        ..grant
     })
 }
 
@@ -127,6 +142,7 @@ fn secret_file(text: &str) -> Result<SecretGrant, String> {
         name: name.into(),
         env: None,
         file: Some(file.into()),
+        exposed: false,
     })
 }
 
@@ -134,10 +150,9 @@ fn secret_file(text: &str) -> Result<SecretGrant, String> {
 fn grants(variables: &[SecretGrant], files: &[SecretGrant]) -> Vec<SecretGrant> {
     let mut grants = variables.to_vec();
     for file in files {
-        match grants
-            .iter_mut()
-            .find(|grant| grant.name == file.name && grant.file.is_none())
-        {
+        match grants.iter_mut().find(|grant| {
+            grant.name == file.name && grant.exposed == file.exposed && grant.file.is_none()
+        }) {
             Some(grant) => grant.file.clone_from(&file.file),
             None => grants.push(file.clone()),
         }
@@ -147,16 +162,16 @@ fn grants(variables: &[SecretGrant], files: &[SecretGrant]) -> Vec<SecretGrant> 
 
 #[derive(Debug, Clone, Args)]
 pub struct IdentityOptions {
-    /// Let it ask who it is, and have identity tokens, at http://cove.internal:16910/
+    /// Give the sandbox an identity, with tokens from http://cove.internal:16910/
     #[arg(long)]
     pub identity: bool,
-    /// Let it do this to itself: snapshot, fork, keep_awake, label or end
+    /// Allow the sandbox to do this to itself: snapshot, fork, keep_awake, label or end
     #[arg(long, value_parser = grant, value_name = "GRANT", requires = "identity")]
     pub grant: Vec<Grant>,
-    /// What it works on, for its tokens
+    /// Task, written into its tokens
     #[arg(long, requires = "identity")]
     pub task: Option<String>,
-    /// For whom it acts, for its tokens; needs a key with the scope admin
+    /// Person or service it acts for, written into its tokens; needs the scope admin
     #[arg(long, value_name = "WHOM", requires = "identity")]
     pub on_behalf_of: Option<String>,
 }
@@ -178,16 +193,16 @@ impl IdentityOptions {
 
 #[derive(Debug, Clone, Args)]
 pub struct NetworkOptions {
-    /// What it may reach; nothing when not said, what --allow lists when that is given
+    /// Network mode [default: none; with --allow: allowlist]
     #[arg(long, value_enum)]
     pub network: Option<NetworkArg>,
-    /// A name, *.name, address or network it may reach, with :PORT or :FIRST-LAST; or preset:NAME
+    /// Allow a destination: NAME, *.NAME, address or network, with :PORT or :FIRST-LAST; or preset:NAME
     #[arg(long, value_name = "ENTRY")]
     pub allow: Vec<String>,
-    /// What it may send, in megabits per second
+    /// Upload limit in megabits per second
     #[arg(long, value_name = "MBIT")]
     pub bandwidth_up: Option<u32>,
-    /// What it may receive, in megabits per second
+    /// Download limit in megabits per second
     #[arg(long, value_name = "MBIT")]
     pub bandwidth_down: Option<u32>,
 }
@@ -222,6 +237,16 @@ impl NetworkOptions {
         })
     }
 
+    /// For a new sandbox: bandwidths alone leave a template's reach alone. Absent when nothing was said.
+    pub fn create_request(&self) -> Option<NetworkRequest> {
+        let asked = self.request()?;
+        let reach = self.network.is_some() || !self.allow.is_empty();
+        Some(NetworkRequest {
+            mode: reach.then_some(asked.mode),
+            ..asked.into()
+        })
+    }
+
     /// What a sandbox with the policy `now` should have, keeping what was not said: new bandwidths
     /// leave its reach alone, a new reach leaves its bandwidths alone.
     pub fn over(&self, now: &Network) -> Option<Network> {
@@ -252,18 +277,22 @@ impl CreateOptions {
             image: image.map(Into::into),
             snapshot: None,
             memory: false,
+            template: None,
             name: self.name.clone(),
             isolation: self.isolation.clone(),
             resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
             env: variables(&self.env_file, &self.env),
-            network: self.network.request(),
-            lifecycle: self.lifecycle.request(),
+            network: self.network.create_request(),
+            lifecycle: self.lifecycle.request().map(Into::into),
             labels: self.label.iter().cloned().collect(),
             user: self.user.clone(),
             workdir: self.workdir.clone(),
             no_new_privs: self.no_new_privs,
             identity: self.identity.request(),
-            secrets: grants(&self.secret, &self.secret_file),
+            secrets: grants(
+                &[&self.secret[..], &self.expose[..]].concat(),
+                &[&self.secret_file[..], &self.expose_file[..]].concat(),
+            ),
             volumes: (!self.volume.is_empty()).then(|| self.volume.clone()),
         }
     }
@@ -274,6 +303,9 @@ pub struct ListArgs {
     /// Only those in this state
     #[arg(long, value_parser = state)]
     pub state: Option<State>,
+    /// Those in any state; the default
+    #[arg(long, short, conflicts_with = "state")]
+    pub all: bool,
     /// Only those with this label
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub label: Vec<(String, String)>,
@@ -291,7 +323,7 @@ fn state(text: &str) -> Result<State, String> {
 #[derive(Debug, Clone, Args)]
 pub struct UpdateArgs {
     pub sandbox: String,
-    /// A new name; an empty one takes it away
+    /// New name; an empty one removes the name
     #[arg(long, short)]
     pub name: Option<String>,
     /// Replace all labels by these
@@ -300,20 +332,25 @@ pub struct UpdateArgs {
     /// Remove all labels
     #[arg(long, conflicts_with = "label")]
     pub no_labels: bool,
+    /// CPUs, in fractions
     #[arg(long)]
     pub cpu: Option<f64>,
+    /// Memory, like 512M or 2G
     #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
+    /// How far memory may grow by itself
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory_max: Option<u64>,
+    /// Disk, like 10G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
+    /// Processes and threads at most
     #[arg(long)]
     pub pids: Option<u64>,
-    /// What is given replaces the whole lifecycle
+    /// The given rules replace all lifecycle rules
     #[command(flatten)]
     pub lifecycle: LifecycleArgs,
-    /// Never put it away or take snapshots of it by itself
+    /// Remove all lifecycle rules: no automatic freeze, pause, stop, deletion or snapshot
     #[arg(long, conflicts_with = "lifecycle")]
     pub keep: bool,
     #[command(flatten)]
@@ -373,8 +410,15 @@ mod tests {
         assert_eq!(limited.bandwidth_up_mbit, Some(5));
         assert_eq!(limited.bandwidth_down_mbit, Some(7));
 
+        let created = options.create_request().unwrap();
+        assert_eq!(
+            (created.mode, created.bandwidth_down_mbit),
+            (None, Some(Some(7)))
+        );
+
         options.bandwidth_down = None;
         assert!(options.over(&now).is_none());
+        assert!(options.create_request().is_none());
         options.network = Some(NetworkArg::Open);
         let opened = options.over(&now).unwrap();
         assert_eq!((opened.mode, opened.allow), (NetworkMode::Open, None));

@@ -6,16 +6,17 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub enum SecretCommand {
-    /// Keep a secret, or set a new value of one: read from a file, from standard input or typed
+    /// Store a secret, or a new value: from a file, standard input or a prompt
     Set {
         name: String,
-        /// A host that it may be sent to, like api.example.com or git.example.com:8443
-        #[arg(long = "host", required = true, value_name = "HOST[:PORT]")]
+        /// Host that the secret may be sent to, like api.example.com or git.example.com:8443
+        #[arg(long = "host", value_name = "HOST[:PORT]")]
         hosts: Vec<String>,
-        /// Where in a request it belongs: bearer, basic, header:NAME or query:NAME
+        /// Place in the request: bearer, basic, header:NAME, query:NAME, form:NAME, totp:PLACE:NAME,
+        /// sigv4:REGION/SERVICE, or exposed for values that sandboxes hold
         #[arg(long = "use", default_value = "bearer", value_name = "USE")]
         usage: String,
-        /// A file with the value; - reads standard input, which is the default where it is not a terminal
+        /// File with the value; - is standard input [default: standard input, or a prompt in a terminal]
         #[arg(long, short)]
         file: Option<PathBuf>,
     },
@@ -24,11 +25,12 @@ pub enum SecretCommand {
     Ls,
     /// Show which sandboxes used a secret
     Uses { name: String },
-    /// Remove secrets; connections that used them are cut
+    /// Remove secrets and close connections that use them
+    #[command(visible_alias = "delete")]
     Rm {
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// Wrap the keys of all organisations with the newest host key, after adding it to the host key file
+    /// Re-encrypt the keys of all organisations with the newest host key
     Rotate,
 }

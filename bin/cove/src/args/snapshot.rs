@@ -11,15 +11,18 @@ use crate::units::key_value;
 pub struct SnapshotArgs {
     #[command(subcommand)]
     pub command: Option<SnapshotCommand>,
-    /// The sandbox to keep the state of
+    /// Sandbox to take a snapshot of
     #[arg(required = true)]
     pub sandbox: Option<String>,
-    /// A name, unique in the organisation
+    /// Name, unique in the organisation
     #[arg(long, short)]
     pub name: Option<String>,
-    /// Keep processes and memory too, not only the disk
+    /// Include processes and memory
     #[arg(long, short)]
     pub memory: bool,
+    /// Return only once object storage has it
+    #[arg(long)]
+    pub durable: bool,
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -35,22 +38,23 @@ pub enum SnapshotCommand {
     },
     /// Show a snapshot
     Show { snapshot: String },
-    /// Delete snapshots; what grew from them stays
+    /// Delete snapshots; sandboxes made from them stay
+    #[command(visible_alias = "delete")]
     Rm {
         #[arg(required = true)]
         snapshots: Vec<String>,
     },
-    /// Write a snapshot into one file, base image included
+    /// Write a snapshot and its base image into one file
     Export {
         snapshot: String,
-        /// Where to; - is standard output
+        /// File to write; - is standard output
         file: PathBuf,
     },
-    /// Take in a file that an export wrote, here or elsewhere
+    /// Read a file that `cove snapshot export` wrote
     Import {
-        /// Where from; - is standard input
+        /// File to read; - is standard input
         file: PathBuf,
-        /// A name, unique in the organisation
+        /// Name, unique in the organisation
         #[arg(long, short)]
         name: Option<String>,
     },
@@ -60,16 +64,16 @@ pub enum SnapshotCommand {
 pub struct ForkArgs {
     /// A sandbox, or a snapshot by its id
     pub source: String,
-    /// How many copies
+    /// Number of copies
     #[arg(long = "count", short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub count: u32,
-    /// Go on with its processes; without, the copies boot from its disk
+    /// Continue its processes; without it the copies start from its disk
     #[arg(long, short)]
     pub memory: bool,
-    /// Name of the copy; several are called NAME-1, NAME-2 and so on
+    /// Name of the copy; several get the names NAME-1, NAME-2 and so on
     #[arg(long)]
     pub name: Option<String>,
-    /// Label the copies
+    /// Add a label to the copies
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub label: Vec<(String, String)>,
 }
@@ -79,7 +83,7 @@ pub struct RollbackArgs {
     pub sandbox: String,
     /// Name or id of a snapshot
     pub snapshot: String,
-    /// Bring its processes back too
+    /// Restore its processes too
     #[arg(long, short)]
     pub memory: bool,
 }

@@ -7,17 +7,17 @@ use crate::units::megabytes;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume, empty or as a copy of another
+    /// Create a volume, empty or as a copy of another
     Create {
-        /// A name, unique in the organisation
+        /// Name, unique in the organisation
         name: String,
-        /// What it may hold, like 512M or 20G [default: 10G, or the size of --from]
+        /// Size, like 512M or 20G [default: 10G, or the size of --from]
         #[arg(long, value_parser = megabytes, value_name = "SIZE")]
         size: Option<u64>,
-        /// Begin as a copy of this volume as it is now
+        /// Copy the present content of this volume
         #[arg(long, value_name = "VOLUME")]
         from: Option<String>,
-        /// A copy that nobody can write to: a snapshot of the volume
+        /// Make the copy read-only: a snapshot of the volume
         #[arg(long, requires = "from")]
         read_only: bool,
     },
@@ -30,7 +30,8 @@ pub enum VolumeCommand {
     },
     /// Show a volume and who mounts it
     Show { volume: String },
-    /// Delete volumes that no sandbox mounts, and all that is in them
+    /// Delete volumes that no sandbox mounts
+    #[command(visible_alias = "delete")]
     Rm {
         #[arg(required = true)]
         volumes: Vec<String>,

@@ -8,16 +8,16 @@ use crate::units::{EnvFile, duration_s, env_file, key_value, variables};
 /// How a command runs.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CommandOptions {
-    /// Who it runs as
+    /// User that it runs as
     #[arg(long, short)]
     pub user: Option<String>,
-    /// Where it starts
+    /// Working directory
     #[arg(long, short, value_name = "DIR")]
     pub workdir: Option<String>,
-    /// Set a variable
+    /// Set an environment variable
     #[arg(long, short, value_parser = key_value, value_name = "KEY=VALUE")]
     pub env: Vec<(String, String)>,
-    /// Set the variables of a file, KEY=VALUE a line
+    /// Read environment variables from a file, one KEY=VALUE per line
     #[arg(long, value_parser = env_file, value_name = "FILE")]
     pub env_file: Vec<EnvFile>,
 }
@@ -32,19 +32,19 @@ impl CommandOptions {
 pub struct ExecArgs {
     #[command(flatten)]
     pub options: CommandOptions,
-    /// End it after this long, like 90s or 10m
+    /// Terminate it after this time, like 90s or 10m; the exit code is then 124
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub timeout: Option<u64>,
-    /// Forward standard input even from a terminal
+    /// Forward standard input; without it the command's input is empty
     #[arg(long, short)]
     pub interactive: bool,
-    /// Give it a terminal
+    /// Attach a terminal
     #[arg(long, short)]
     pub tty: bool,
     /// Start it in the background and print its id
     #[arg(long, short, conflicts_with_all = ["interactive", "tty"])]
     pub detach: bool,
-    /// A string for the user's login shell, instead of a program and its arguments
+    /// Command line for the user's login shell, instead of a program and its arguments
     #[arg(long, short = 'c', value_name = "COMMAND", conflicts_with = "argv")]
     pub shell: Option<String>,
     pub sandbox: String,
@@ -61,14 +61,14 @@ pub struct ExecArgs {
 pub struct ShellArgs {
     #[command(flatten)]
     pub options: CommandOptions,
-    /// Come back to a terminal that was left, by the id of its command
+    /// Reattach to a terminal, by the id of its command
     #[arg(long, value_name = "PROCESS", conflicts_with_all = ["argv", "user", "workdir", "env", "env_file"])]
     pub attach: Option<String>,
-    /// The key that leaves the terminal and lets it run: ctrl- and a letter or ], or none
+    /// Key that detaches from the terminal: ctrl- and a letter or ], or none
     #[arg(long, default_value = "ctrl-]", value_parser = detach_key, value_name = "KEY")]
     pub detach_key: DetachKey,
     pub sandbox: String,
-    /// Instead of the user's login shell
+    /// Program to run instead of the user's login shell
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub argv: Vec<String>,
 }
@@ -88,28 +88,70 @@ fn detach_key(text: &str) -> Result<DetachKey, String> {
 
 #[derive(Debug, Clone, Args)]
 pub struct CpArgs {
-    /// Whose rights to use inside
+    /// User in the sandbox whose permissions apply
     #[arg(long, short)]
     pub user: Option<String>,
     /// No progress bar
     #[arg(long, short)]
     pub quiet: bool,
-    /// A path here, SANDBOX:PATH, or - for standard input
-    pub source: String,
+    /// Keep modification times of single files too, and owners inside the sandbox
+    #[arg(long, short)]
+    pub archive: bool,
+    /// Paths here, SANDBOX:PATH, or - for standard input
+    ///
+    /// A PATH in a sandbox may contain *, ? and [...]; a relative one begins where commands start.
+    /// DIRECTORY/. is the content of a directory.
+    #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
+    pub sources: Vec<String>,
     /// A path here, SANDBOX:PATH, or - for standard output
     pub target: String,
 }
 
 #[derive(Debug, Clone, Args)]
+pub struct PsArgs {
+    /// Also commands that have ended
+    #[arg(long, short)]
+    pub all: bool,
+    /// Print ids only
+    #[arg(long, short)]
+    pub quiet: bool,
+    pub sandbox: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct StatsArgs {
+    /// Repeat every second until interrupted; the default in a terminal
+    #[arg(long, short, conflicts_with = "once")]
+    pub follow: bool,
+    /// Print the figures once
+    #[arg(long, visible_alias = "no-stream")]
+    pub once: bool,
+    /// Default: all running ones
+    pub sandboxes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct UsageArgs {
+    /// Only the last days, today included, and a line for each (in UTC)
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=366), conflicts_with = "sandbox")]
+    pub days: Option<u32>,
+    /// Only so many sandboxes, those that used the most CPU time
+    #[arg(long, value_name = "COUNT", conflicts_with = "sandbox")]
+    pub top: Option<usize>,
+    /// Only this sandbox
+    pub sandbox: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// Go on until the command ends
+    /// Continue until the command ends
     #[arg(long, short)]
     pub follow: bool,
-    /// Begin with the last lines only
+    /// Print only the last lines
     #[arg(long, short = 'n', value_name = "LINES")]
     pub tail: Option<usize>,
     pub sandbox: String,
-    /// A command's id, from `cove ps`; default: the newest
+    /// Id of a command, from `cove ps` [default: the newest]
     pub process: Option<String>,
 }
 
@@ -117,13 +159,13 @@ pub struct LogsArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub options: CreateOptions,
-    /// End the command after this long
+    /// Terminate the command after this time; the exit code is then 124
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub timeout: Option<u64>,
-    /// Give it a terminal
+    /// Attach a terminal
     #[arg(long, short)]
     pub tty: bool,
-    /// Forward standard input even from a terminal
+    /// Forward standard input; without it the command's input is empty
     #[arg(long, short)]
     pub interactive: bool,
     /// Keep the sandbox afterwards
@@ -139,31 +181,31 @@ pub struct RunArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// Sandboxes made one after the other for the latency figures
+    /// Number of sandboxes created one after the other for the latency figures
     #[arg(long, default_value_t = 50)]
     pub count: usize,
-    /// Sandboxes made at once
+    /// Number of sandboxes created at once
     #[arg(long, default_value_t = 100)]
     pub burst: usize,
-    /// For how long sandboxes are made and deleted
+    /// Duration of the sustained part
     #[arg(long, default_value = "5s", value_parser = duration_s, value_name = "TIME")]
     pub sustain: u64,
-    /// Workers of the sustained part
+    /// Number of workers in the sustained part
     #[arg(long, default_value_t = 4)]
     pub workers: usize,
-    /// Streams of events and output that are open while commands of another sandbox are timed; 0: none
+    /// Number of open streams while commands of another sandbox are timed; 0: none
     #[arg(long, default_value_t = 200)]
     pub streams: usize,
-    /// Sandboxes that only wait while the server's memory is read, on its own machine; 0: none
+    /// Number of idle sandboxes for the memory figures, on the server's machine; 0: none
     #[arg(long, default_value_t = 1000)]
     pub idle: usize,
-    /// The image to measure with
+    /// Image
     #[arg(long, default_value = "debian")]
     pub image: String,
-    /// Measure Docker in the same way, through its socket
+    /// Measure Docker too, through its socket
     #[arg(long, value_name = "SOCKET")]
     pub docker: Option<std::path::PathBuf>,
-    /// The image Docker is measured with
+    /// Image for Docker
     #[arg(long, default_value = "debian")]
     pub docker_image: String,
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cove_api::PageQuery;
-use cove_api::tenancy::{CreateKey, CreateOrg, Org, PatchOrg, QuotaRequest};
+use cove_api::tenancy::{CreateKey, CreateOrg, Key, Org, PatchOrg, QuotaRequest};
 use cove_client::Client;
 
 use crate::args::access::QuotaArgs;
@@ -20,12 +20,18 @@ pub async fn key(client: &Client, command: KeyCommand, json: bool) -> Result<(),
             scope,
             expires,
             org,
+            sandbox,
         } => {
+            let org = match org {
+                Some(org) => Some(org_id(client, &org).await?),
+                None => None,
+            };
             let create = CreateKey {
                 name,
                 scopes: vec![scope.into()],
                 expires_in_s: expires,
                 org,
+                sandbox,
             };
             let new = client.create_key(&create).await?;
             if json {
@@ -35,9 +41,14 @@ pub async fn key(client: &Client, command: KeyCommand, json: bool) -> Result<(),
             output::line(&new.token)
         }
         KeyCommand::Rm { keys } => {
+            let known = all_keys(client).await?;
             for key in keys {
+                let of_name = known
+                    .iter()
+                    .filter(|one| one.name == key && one.revoked_at.is_none());
+                let key = chosen("key", &key, of_name.map(|one| one.id.as_str()))?;
                 client.revoke_key(&key).await?;
-                output::line(&key)?;
+                output::done("revoked", &key, json)?;
             }
             Ok(())
         }
@@ -89,7 +100,25 @@ pub async fn reset_root(global: &Global, json: bool) -> Result<(), CliError> {
     output::line(&file.display().to_string())
 }
 
-async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
+/// The id behind what was typed: an id, or a name that only one has.
+pub fn chosen<'a>(
+    what: &str,
+    typed: &str,
+    of_name: impl Iterator<Item = &'a str>,
+) -> Result<String, CliError> {
+    let ids: Vec<&str> = of_name.collect();
+    match ids.as_slice() {
+        // The server knows ids.
+        [] => Ok(typed.to_owned()),
+        [id] => Ok((*id).to_owned()),
+        several => Err(CliError::hinted(
+            format!("{} {what}s have the name {typed:?}", several.len()),
+            format!("give the id of one: {}", several.join(", ")),
+        )),
+    }
+}
+
+async fn all_keys(client: &Client) -> Result<Vec<Key>, CliError> {
     let mut query = PageQuery::default();
     let mut all = Vec::new();
     loop {
@@ -97,13 +126,19 @@ async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
         all.extend(page.items);
         match page.next_cursor {
             Some(cursor) => query.cursor = Some(cursor),
-            None => break,
+            None => return Ok(all),
         }
     }
+}
+
+async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
+    let all = all_keys(client).await?;
     if json {
         return output::json(&all);
     }
-    let mut table = Table::new(&["ID", "NAME", "SCOPES", "CREATED", "USED", "EXPIRES"]);
+    let mut table = Table::new(&[
+        "ID", "NAME", "SCOPES", "SANDBOX", "CREATED", "USED", "EXPIRES",
+    ]);
     for key in all {
         let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
         let ends = match (key.revoked_at, key.expires_at) {
@@ -115,6 +150,7 @@ async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
             key.id,
             key.name,
             scopes.join(","),
+            key.sandbox.unwrap_or_else(|| "all".into()),
             units::ago(key.created_at),
             key.last_used_at.map_or_else(|| "never".into(), units::ago),
             ends,
@@ -126,13 +162,7 @@ async fn list_keys(client: &Client, json: bool) -> Result<(), CliError> {
 pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(), CliError> {
     match command {
         OrgCommand::Ls => {
-            let orgs = client
-                .orgs(&PageQuery {
-                    limit: Some(cove_limits::PAGE_MAX),
-                    cursor: None,
-                })
-                .await?
-                .items;
+            let orgs = all_orgs(client).await?;
             if json {
                 output::json(&orgs)
             } else {
@@ -149,6 +179,7 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
             }
         }
         OrgCommand::Quota { org, quota } => {
+            let org = org_id(client, &org).await?;
             let org = client
                 .patch_org(
                     &org,
@@ -164,6 +195,28 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
             }
         }
     }
+}
+
+async fn all_orgs(client: &Client) -> Result<Vec<Org>, CliError> {
+    let mut query = PageQuery {
+        limit: Some(cove_limits::PAGE_MAX),
+        cursor: None,
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = client.orgs(&query).await?;
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => return Ok(all),
+        }
+    }
+}
+
+async fn org_id(client: &Client, typed: &str) -> Result<String, CliError> {
+    let known = all_orgs(client).await?;
+    let of_name = known.iter().filter(|one| one.name == typed);
+    chosen("organisation", typed, of_name.map(|one| one.id.as_str()))
 }
 
 fn request(quota: &QuotaArgs) -> QuotaRequest {

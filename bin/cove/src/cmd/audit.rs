@@ -19,17 +19,17 @@ const PAGE: u32 = 10;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum AuditCommand {
-    /// Write all records of the organisation, oldest first, one JSON value a line
+    /// Export all records of the organisation, oldest first, one JSON value per line
     Export {
-        /// Where to; default: standard output
+        /// File to write [default: standard output]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Check that no record was changed, removed or added
+    /// Verify that no record was changed, removed or added
     Verify {
-        /// An exported file; default: what the server has
+        /// Exported file [default: the records of the server]
         file: Option<PathBuf>,
-        /// A head written down before: the record must still be there with this hash
+        /// Earlier head that must still be part of the chain
         #[arg(long, value_name = "SEQUENCE:HASH", requires = "file")]
         head: Option<String>,
     },
@@ -37,7 +37,9 @@ pub enum AuditCommand {
 
 pub async fn run(client: &Client, command: AuditCommand, json: bool) -> Result<u8, CliError> {
     match command {
-        AuditCommand::Export { output } => export(client, output.as_deref()).await.map(|()| 0),
+        AuditCommand::Export { output } => {
+            export(client, output.as_deref(), json).await.map(|()| 0)
+        }
         AuditCommand::Verify { file: None, .. } => {
             let chains = chains(client).await?;
             tell(&chains, json)
@@ -87,7 +89,7 @@ fn tell(chains: &[AuditChain], json: bool) -> Result<u8, CliError> {
     Ok(u8::from(chains.iter().any(|chain| chain.broken.is_some())))
 }
 
-async fn export(client: &Client, to: Option<&Path>) -> Result<(), CliError> {
+async fn export(client: &Client, to: Option<&Path>, json: bool) -> Result<(), CliError> {
     let mut lines = client.export_audit().await?;
     let mut file = to
         .map(|path| {
@@ -117,7 +119,12 @@ async fn export(client: &Client, to: Option<&Path>) -> Result<(), CliError> {
             "run it again; if it ends there again, see `cove audit verify`",
         ));
     }
-    Ok(())
+    match to {
+        Some(path) if json => {
+            output::json(&serde_json::json!({ "file": path, "last_record": last }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks an exported file in constant memory.

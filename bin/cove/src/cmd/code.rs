@@ -48,10 +48,14 @@ pub async fn run(client: &Client, command: CodeCommand, json: bool) -> Result<u8
         }
         CodeCommand::Interrupt { sandbox, context } => {
             client.interrupt_code(&sandbox, &context).await?;
+            if json {
+                output::done("interrupted", &context, json)?;
+            }
         }
         CodeCommand::Rm { sandbox, contexts } => {
             for context in contexts {
                 client.remove_code_context(&sandbox, &context).await?;
+                output::done("deleted", &context, json)?;
             }
         }
     }
@@ -94,7 +98,7 @@ async fn list(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError
     table.print()
 }
 
-/// The language a file's name tells.
+/// The language of a file, by its extension.
 fn by_name(file: &Path) -> Option<Language> {
     match file.extension()?.to_str()? {
         "py" => Some(Language::Python),
@@ -183,11 +187,11 @@ async fn execute(client: &Client, args: &CodeRunArgs, json: bool) -> Result<u8, 
 
 fn exit_code(end: &CodeEnd, threw: bool) -> u8 {
     if end.timed_out {
-        eprintln!("cove: the code's time was over");
+        eprintln!("cove: the code was interrupted: its timeout is over");
         return TIMED_OUT;
     }
     if end.truncated {
-        eprintln!("cove: some of the output was too much, and is not shown");
+        eprintln!("cove: the output is too long; a part of it is not shown");
     }
     match end.exit_code {
         Some(code) => u8::try_from(code).unwrap_or(u8::MAX),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cove_api::ErrorCode;
 use cove_api::file::{
-    FileKind, MakeDirectory, ReadArchive, ReadFile, StatFile, WriteArchive, WriteFile,
+    FileInfo, FileKind, MakeDirectory, ReadArchive, ReadFile, StatFile, WriteArchive, WriteFile,
 };
 use cove_client::{Client, Outgoing, Upload};
 
@@ -14,10 +14,13 @@ use crate::args::CpArgs;
 use crate::output;
 use crate::report::CliError;
 
+mod finding;
 pub mod meter;
+mod pattern;
 mod tree;
 
 use meter::Meter;
+pub use tree::packed;
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,24 +63,42 @@ pub async fn run(client: &Client, args: &CpArgs, json: bool) -> Result<(), CliEr
         client,
         user: args.user.clone(),
         quiet: args.quiet || json,
+        archive: args.archive,
     };
-    let moved = match (parse(&args.source), parse(&args.target)) {
-        (End::Here(from), End::There { sandbox, path }) => copy.up(&from, &sandbox, &path).await?,
-        (End::Stdio, End::There { sandbox, path }) => {
-            let input = tree::ChunkReader::new(super::stdin::chunks());
-            copy.file_up(input, None, &sandbox, path, None).await?
+    let target = parse(&args.target);
+    if target == End::Stdio && json {
+        return Err(CliError::no_json("cove cp to standard output"));
+    }
+    let mut sources = Vec::new();
+    for source in &args.sources {
+        match parse(source) {
+            End::There { sandbox, path } => {
+                let paths = copy.found(&sandbox, &path).await?;
+                let there = |path| End::There {
+                    sandbox: sandbox.clone(),
+                    path,
+                };
+                sources.extend(paths.into_iter().map(there));
+            }
+            here => sources.push(here),
         }
-        (End::There { sandbox, path }, End::Here(to)) => copy.down(&sandbox, &path, &to).await?,
-        (End::There { sandbox, path }, End::Stdio) => copy.to_stdout(&sandbox, &path).await?,
-        _ => {
-            return Err(CliError::hinted(
-                "one end must be in a sandbox and the other here",
-                "write the sandbox's as NAME:PATH",
-            ));
+    }
+    let target = match target {
+        End::There { sandbox, path } => {
+            let path = copy.absolute(&sandbox, &path).await?;
+            End::There { sandbox, path }
         }
+        here => here,
     };
+    if sources.len() > 1 {
+        copy.must_be_directory(&target).await?;
+    }
+    let mut moved = 0;
+    for source in &sources {
+        moved += copy.one(source, &target).await?;
+    }
     if json {
-        output::json(&serde_json::json!({ "bytes": moved }))
+        output::json(&serde_json::json!({ "bytes": moved, "sources": sources.len() }))
     } else {
         Ok(())
     }
@@ -87,13 +108,71 @@ struct Copy<'a> {
     client: &'a Client,
     user: Option<String>,
     quiet: bool,
+    /// Keep times of single files, and owners.
+    archive: bool,
 }
 
 impl Copy<'_> {
+    async fn one(&self, source: &End, target: &End) -> Result<u64, CliError> {
+        match (source, target) {
+            (End::Here(from), End::There { sandbox, path }) => self.up(from, sandbox, path).await,
+            (End::Stdio, End::There { sandbox, path }) => {
+                self.file_up(stdin_reader(), None, sandbox, path.clone(), None)
+                    .await
+            }
+            (End::There { sandbox, path }, End::Here(to)) => self.down(sandbox, path, to).await,
+            (End::There { sandbox, path }, End::Stdio) => self.to_stdout(sandbox, path).await,
+            _ => Err(CliError::hinted(
+                "one end must be in a sandbox and the other here",
+                "write the sandbox's as NAME:PATH",
+            )),
+        }
+    }
+
+    /// Several sources go into a directory that is there.
+    async fn must_be_directory(&self, target: &End) -> Result<(), CliError> {
+        let (shown, directory) = match target {
+            // All files one after the other.
+            End::Stdio => return Ok(()),
+            End::Here(path) => (path.display().to_string(), path.is_dir()),
+            End::There { sandbox, path } => {
+                let info = self.stat(sandbox, path).await?;
+                let directory = info.is_some_and(|info| info.kind == FileKind::Directory);
+                (format!("{sandbox}:{path}"), directory)
+            }
+        };
+        match directory {
+            true => Ok(()),
+            false => Err(CliError::hinted(
+                format!("{shown} is no directory"),
+                "several sources can only be copied into an existing directory",
+            )),
+        }
+    }
+
+    /// `None` when nothing is there.
+    async fn stat(&self, sandbox: &str, path: &str) -> Result<Option<FileInfo>, CliError> {
+        let stat = StatFile {
+            path: path.to_owned(),
+            user: self.user.clone(),
+            follow: true,
+        };
+        match self.client.stat_file(sandbox, &stat).await {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if error.code() == Some(ErrorCode::PathNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn up(&self, from: &Path, sandbox: &str, to: &str) -> Result<u64, CliError> {
         let failed = |source| CliError::io(format!("cannot read {}", from.display()), source);
         let found = std::fs::metadata(from).map_err(failed)?;
-        let target = self.inner_target(sandbox, to, from.file_name()).await?;
+        if found.is_dir() && is_content(from) {
+            return self.tree_up(from, sandbox, to.to_owned()).await;
+        }
+        let target = self
+            .inner_target(sandbox, to, name_of(from).as_deref())
+            .await?;
         if found.is_dir() {
             return self.tree_up(from, sandbox, target).await;
         }
@@ -103,6 +182,9 @@ impl Copy<'_> {
                 from.display()
             )));
         }
+        if self.archive {
+            return self.dated_up(from, &found, sandbox, &target).await;
+        }
         let mode = {
             use std::os::unix::fs::PermissionsExt;
             cove_api::file::format_mode(found.permissions().mode())
@@ -110,6 +192,29 @@ impl Copy<'_> {
         let file = tokio::fs::File::open(from).await.map_err(failed)?;
         self.file_up(file, Some(found.len()), sandbox, target, Some(mode))
             .await
+    }
+
+    /// One file as an archive, which keeps its time and owner.
+    async fn dated_up(
+        &self,
+        from: &Path,
+        found: &std::fs::Metadata,
+        sandbox: &str,
+        target: &str,
+    ) -> Result<u64, CliError> {
+        let (directory, name) = target.rsplit_once('/').unwrap_or(("", target));
+        let meter = Meter::new(self.quiet, Some(found.len()));
+        let tar = tree::pack_file(from.to_owned(), name.to_owned());
+        let write = WriteArchive {
+            path: if directory.is_empty() { "/" } else { directory }.to_owned(),
+            user: self.user.clone(),
+            keep_owner: true,
+        };
+        let body = Outgoing::Upload(Upload::new(meter.reader(tar), None));
+        let written = meter
+            .watch(self.client.write_archive(sandbox, &write, body))
+            .await?;
+        Ok(written.bytes)
     }
 
     async fn file_up(
@@ -148,7 +253,7 @@ impl Copy<'_> {
         let write = WriteArchive {
             path,
             user: self.user.clone(),
-            keep_owner: false,
+            keep_owner: self.archive,
         };
         let body = Outgoing::Upload(Upload::new(meter.reader(tar), None));
         let written = meter
@@ -162,19 +267,13 @@ impl Copy<'_> {
         &self,
         sandbox: &str,
         to: &str,
-        name: Option<&std::ffi::OsStr>,
+        name: Option<&str>,
     ) -> Result<String, CliError> {
-        let stat = StatFile {
-            path: to.to_owned(),
-            user: self.user.clone(),
-            follow: true,
+        let into = match self.stat(sandbox, to).await? {
+            Some(info) => info.kind == FileKind::Directory,
+            None => to.ends_with('/'),
         };
-        let into = match self.client.stat_file(sandbox, &stat).await {
-            Ok(info) => info.kind == FileKind::Directory,
-            Err(error) if error.code() == Some(ErrorCode::PathNotFound) => to.ends_with('/'),
-            Err(error) => return Err(error.into()),
-        };
-        match name.and_then(|name| name.to_str()) {
+        match name {
             Some(name) if into => Ok(format!("{}/{name}", to.trim_end_matches('/'))),
             _ => Ok(to.to_owned()),
         }
@@ -223,6 +322,10 @@ impl Copy<'_> {
             let mode = std::fs::Permissions::from_mode(mode & 0o777);
             file.set_permissions(mode).map_err(failed)?;
         }
+        if self.archive {
+            file.set_modified(info.modified_at.0.into())
+                .map_err(failed)?;
+        }
         Ok(meter.count())
     }
 
@@ -268,9 +371,37 @@ impl Copy<'_> {
     }
 }
 
+/// `DIRECTORY/.` is what is in the directory, not the directory itself.
+fn is_content(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    text == b"." || text.ends_with(b"/.") || text.ends_with(b"/./")
+}
+
+/// The last name of a path; of `..` the name of the directory that it is.
+fn name_of(path: &Path) -> Option<String> {
+    let name = match path.file_name() {
+        Some(name) => name.to_owned(),
+        None => path.canonicalize().ok()?.file_name()?.to_owned(),
+    };
+    name.to_str().map(ToOwned::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dot_at_the_end_stands_for_the_content() {
+        for (path, content) in [
+            ("dir/.", true),
+            (".", true),
+            ("dir", false),
+            ("dir/", false),
+            ("a.", false),
+        ] {
+            assert_eq!(is_content(Path::new(path)), content, "{path}");
+        }
+    }
 
     #[test]
     fn ends_are_told_apart_by_their_colon() {

@@ -13,13 +13,13 @@ use crate::report::{CliError, chain};
 
 #[derive(Debug, clap::Args)]
 pub struct DestroyArgs {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Only end all sandboxes and unmount the storage; the next start of the server finds their disks
+    /// Only end all sandboxes and unmount the storage; keep the data
     #[arg(long)]
     keep_data: bool,
-    /// Succeed when there is no data directory
+    /// Succeed if there is no data directory
     #[arg(long)]
     if_any: bool,
 }
@@ -32,6 +32,9 @@ pub async fn run(global: &Global, args: &DestroyArgs) -> Result<u8, CliError> {
     // A directory that a typing mistake named is left alone.
     if !data_dir.join("engine").is_dir() && !data_dir.join("root.key").is_file() {
         if args.if_any && !data_dir.exists() {
+            if global.json {
+                output::message("there is no data directory", true)?;
+            }
             return Ok(0);
         }
         return Err(CliError::hinted(
@@ -61,14 +64,19 @@ pub async fn run(global: &Global, args: &DestroyArgs) -> Result<u8, CliError> {
         let ended = engine.end_all().await;
         ended.map_err(|error| CliError::usage(format!("cannot end all sandboxes: {error}")))?;
         engine.detach().await.map_err(failed)?;
-        output::line(&format!("ended every sandbox of {shown}; its data is kept"))?;
+        let told = format!("ended every sandbox of {shown}; its data is kept");
+        output::message(&told, global.json)?;
         return Ok(0);
     }
     engine.destroy().await.map_err(failed)?;
     remove(&data_dir)?;
-    output::line(&format!("deleted {shown} and everything that ran from it"))?;
+    let told = format!("deleted {shown} and everything that ran from it");
+    output::message(&told, global.json)?;
     if !settings.database.is_empty() {
-        output::line("the PostgreSQL database was not touched; drop it with dropdb")?;
+        output::message(
+            "the PostgreSQL database was not touched; drop it with dropdb",
+            global.json,
+        )?;
     }
     Ok(0)
 }

@@ -127,5 +127,8 @@ async fn sweep(global: &Global) -> Result<(), CliError> {
         .await
         .map_err(|error| CliError::usage(format!("cannot sweep: {error}")))?;
     engine.close().await;
-    output::line("swept")
+    match global.json {
+        true => output::json(&serde_json::json!({ "swept": settings.data_dir })),
+        false => output::line("swept"),
+    }
 }

@@ -14,10 +14,10 @@ const PAGE: u32 = cove_limits::PAGE_MAX;
 #[derive(Debug, Clone, Args)]
 pub struct EgressArgs {
     pub sandbox: String,
-    /// Wait for more
+    /// Wait for new entries
     #[arg(long, short)]
     pub follow: bool,
-    /// Only what was denied
+    /// Only denied connections
     #[arg(long)]
     pub denied: bool,
     /// Only this name and names below it

@@ -9,12 +9,11 @@ use cove_api::process::{Exec, Exit, OutputChunk, OutputEvent, OutputQuery, Start
 use cove_client::{Client, ClientError, Lines};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::offline::Watch;
 use super::{shell, stdin};
 use crate::args::ExecArgs;
 use crate::args::work::CommandOptions;
 use crate::output;
-use crate::report::CliError;
+use crate::report::{CliError, printable};
 
 /// How long a broken connection is tried again before the command is given up for lost.
 const RECONNECT_FOR: Duration = Duration::from_secs(30);
@@ -53,8 +52,8 @@ pub async fn run(client: &Client, args: &ExecArgs, json: bool) -> Result<u8, Cli
     let mut exec = request(&args.options, timeout_ms);
     exec.command = command;
     exec.argv = argv;
-    exec.stdin_open = args.interactive || stdin::is_fed();
-    foreground(client, &args.sandbox, &exec).await
+    exec.stdin_open = args.interactive;
+    foreground(client, &args.sandbox, &exec, json).await
 }
 
 pub fn request(options: &CommandOptions, timeout_ms: Option<u64>) -> Exec {
@@ -67,8 +66,13 @@ pub fn request(options: &CommandOptions, timeout_ms: Option<u64>) -> Exec {
     }
 }
 
-/// Runs a command to its end as if it ran here.
-pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u8, CliError> {
+/// Runs a command to its end as if it ran here; as JSON, its events one a line.
+pub async fn foreground(
+    client: &Client,
+    sandbox: &str,
+    exec: &Exec,
+    json: bool,
+) -> Result<u8, CliError> {
     let lines = client.exec_live(sandbox, exec).await?;
     let mut following = Following {
         client,
@@ -79,7 +83,6 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
     };
     let mut signals = Signals::new()?;
     let mut interrupts = 0;
-    let mut offline = Watch::default();
     // Nothing to feed until the process is known; nothing again after its input ended.
     let mut feeding: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(std::future::pending());
     loop {
@@ -99,6 +102,16 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
                 continue;
             }
         };
+        let told = match json {
+            true => output::json_line(&event),
+            false => Ok(()),
+        };
+        if told.is_err()
+            && let Some(process) = &following.process
+        {
+            client.signal(sandbox, process, "PIPE").await.ok();
+        }
+        told?;
         match event {
             OutputEvent::Started { process } => {
                 if exec.stdin_open {
@@ -107,8 +120,9 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
                     });
                 }
             }
+            OutputEvent::Stdout(_) | OutputEvent::Stderr(_) if json => {}
+            OutputEvent::Exit(exit) if json => return Ok(exit_code(&exit)),
             OutputEvent::Stdout(chunk) => {
-                offline.look(&chunk);
                 let result = write_chunk(chunk, &mut std::io::stdout().lock());
                 if let Err(error @ CliError::OutputClosed) = result {
                     // Our reader left: the command gets what it would have got in a local pipe.
@@ -120,13 +134,12 @@ pub async fn foreground(client: &Client, sandbox: &str, exec: &Exec) -> Result<u
                 result?;
             }
             OutputEvent::Stderr(chunk) => {
-                offline.look(&chunk);
                 write_chunk(chunk, &mut std::io::stderr().lock())?;
             }
             OutputEvent::Exit(exit) => {
                 let code = finish(&exit);
-                if code != 0 {
-                    offline.explain(client, sandbox).await;
+                if let Some(hint) = &exit.hint {
+                    eprintln!("cove: {}", printable(hint));
                 }
                 return Ok(code);
             }
@@ -167,9 +180,15 @@ pub fn finish(exit: &Exit) -> u8 {
         eprintln!("  raise it with `cove update --memory`");
     } else if exit.timed_out {
         eprintln!("cove: the command was ended: its timeout is over");
-        return TIMED_OUT;
     }
-    u8::try_from(exit.exit_code).unwrap_or(255)
+    exit_code(exit)
+}
+
+fn exit_code(exit: &Exit) -> u8 {
+    match exit.timed_out && !exit.oom {
+        true => TIMED_OUT,
+        false => u8::try_from(exit.exit_code).unwrap_or(255),
+    }
 }
 
 /// A command's output that survives its connection.

@@ -2,19 +2,18 @@
 
 mod local;
 
-use std::path::Path;
-
 use cove_api::image::{AddImage, Image, ImageJob, JobState};
 use cove_client::Client;
 
-use crate::args::ImageCommand;
+use crate::args::{Global, ImageCommand};
+use crate::connect;
 use crate::output::{self, Facts, Progress, Table};
 use crate::report::CliError;
 use crate::units;
 
 pub async fn run(
     client: &Client,
-    data_dir: &Path,
+    global: &Global,
     command: ImageCommand,
     json: bool,
 ) -> Result<u8, CliError> {
@@ -52,9 +51,23 @@ pub async fn run(
             add(client, &AddImage::CodeInterpreter {}, json).await?;
         }
         ImageCommand::Import { name, path } => {
+            let here = connect::is_local(global)?;
+            if !here && (path.is_relative() || path.exists()) {
+                return Err(CliError::hinted(
+                    format!(
+                        "cannot import {}: {} runs on another machine",
+                        path.display(),
+                        client.url()
+                    ),
+                    "run the command there; or copy the file into one of its `import_dirs` and give that path",
+                ));
+            }
             let path = std::path::absolute(&path)
                 .map_err(|source| CliError::io("the path cannot be made absolute", source))?;
-            let placed = local::place(data_dir, &path)?;
+            let placed = match here {
+                true => local::place(&connect::data_dir(global), &path)?,
+                false => None,
+            };
             let path = placed.as_ref().map_or(path.as_path(), local::Placed::path);
             let path = path.display().to_string();
             add(client, &AddImage::Local { name, path }, json).await?;
@@ -62,7 +75,7 @@ pub async fn run(
         ImageCommand::Rm { images } => {
             for image in images {
                 client.remove_image(&image).await?;
-                output::line(&image)?;
+                output::done("deleted", &image, json)?;
             }
         }
     }

@@ -17,25 +17,37 @@ pub struct LoginArgs {
     /// The server: https://cove.example.com
     #[arg(value_name = "URL")]
     pub server: String,
-    /// What to call it [default: the host's name]
+    /// Name of the context [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
-    /// List the servers this user logged in to
+    /// List contexts
     #[command(visible_alias = "list")]
     Ls,
-    /// Use this server from now on
+    /// Use this server by default
     Use { name: String },
-    /// Forget a server and its key
+    /// Remove a context and its key
     #[command(visible_alias = "delete")]
     Rm { name: String },
 }
 
 /// Asks the server whether it takes the key, and keeps both. Nothing is kept when it does not.
 pub async fn login(args: &LoginArgs, global: &Global) -> Result<(), CliError> {
+    // Both would be ignored; a variable that names a server also wins over what a login keeps.
+    for (given, variable) in [
+        (global.url.is_some(), "--url or COVE_URL"),
+        (global.context.is_some(), "--context or COVE_CONTEXT"),
+    ] {
+        if given {
+            return Err(CliError::hinted(
+                format!("cove login takes no {variable}"),
+                "give the server as the argument, `cove login URL`, and unset the variable",
+            ));
+        }
+    }
     let name = match &args.name {
         Some(name) => name.clone(),
         None => host(&args.server).to_owned(),

@@ -6,19 +6,21 @@ use cove_api::PageQuery;
 use cove_api::event::{Event, EventKind};
 use cove_api::port::SharePort;
 use cove_api::process::{OutputChunk, OutputEvent, OutputQuery, Process};
-use cove_api::sandbox::{ListSandboxes, State};
-use cove_api::tenancy::UsageQuery;
 use cove_client::Client;
 
 use super::exec;
-use crate::args::LogsArgs;
+use crate::args::{LogsArgs, PsArgs};
 use crate::output::{self, Table};
 use crate::report::CliError;
 use crate::units;
 
-pub async fn processes(client: &Client, sandbox: &str, json: bool) -> Result<(), CliError> {
-    let mut all = client.processes(sandbox).await?.items;
+pub async fn processes(client: &Client, args: &PsArgs, json: bool) -> Result<(), CliError> {
+    let mut all = client.processes(&args.sandbox).await?.items;
+    all.retain(|process| args.all || process.exit.is_none());
     all.sort_by_key(|process| process.started_at);
+    if args.quiet {
+        return output::ids(all.iter().map(|process| process.id.as_str()), json);
+    }
     if json {
         return output::json(&all);
     }
@@ -34,7 +36,7 @@ pub async fn processes(client: &Client, sandbox: &str, json: bool) -> Result<(),
             format!("{:.1} s", process.cpu_ms as f64 / 1e3),
             units::bytes(process.memory_bytes),
             units::ago(process.started_at),
-            process.argv.join(" "),
+            typed(&process.argv),
         ]);
     }
     table.print()
@@ -50,6 +52,18 @@ fn state(process: &Process) -> String {
             None => format!("exit {}", exit.exit_code),
         },
     }
+}
+
+/// Arguments as a shell would take them.
+fn typed(argv: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    let quoted = argv
+        .iter()
+        .map(|word| match !word.is_empty() && word.chars().all(plain) {
+            true => word.clone(),
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), CliError> {
@@ -90,7 +104,7 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
     Ok(())
 }
 
-/// Prints the last lines of what there is now, and tells where each stream goes on.
+/// Prints the last lines of the present output, and returns where each stream continues.
 async fn tail(
     client: &Client,
     sandbox: &str,
@@ -182,36 +196,19 @@ pub async fn share(
     output::line(&share.url)
 }
 
-pub async fn usage(client: &Client, sandbox: Option<String>, json: bool) -> Result<(), CliError> {
-    let mut query = UsageQuery {
-        sandbox,
-        ..UsageQuery::default()
-    };
-    let mut usage = client.usage(&query).await?;
-    while let Some(cursor) = usage.next_cursor.take() {
-        query.cursor = Some(cursor);
-        let more = client.usage(&query).await?;
-        usage.items.extend(more.items);
-        usage.next_cursor = more.next_cursor;
+pub async fn unshare(
+    client: &Client,
+    sandbox: &str,
+    port: u16,
+    json: bool,
+) -> Result<(), CliError> {
+    client.unshare_port(sandbox, port).await?;
+    match json {
+        true => {
+            output::json(&serde_json::json!({ "sandbox": sandbox, "port": port, "shared": false }))
+        }
+        false => Ok(()),
     }
-    if json {
-        return output::json(&usage);
-    }
-    let mut table = Table::new(&["SANDBOX", "CPU s", "MEMORY GB·s", "DISK GB·h", "EGRESS"]);
-    let rows = usage
-        .items
-        .iter()
-        .map(|item| (item.sandbox.as_str(), &item.figures));
-    for (name, figures) in rows.chain([("total", &usage.total)]) {
-        table.row([
-            name.to_owned(),
-            format!("{:.2}", figures.cpu_seconds),
-            format!("{:.2}", figures.memory_gb_seconds),
-            format!("{:.4}", figures.disk_gb_hours),
-            units::bytes(figures.egress_bytes),
-        ]);
-    }
-    table.print()
 }
 
 pub async fn events(
@@ -311,59 +308,16 @@ pub async fn audit(client: &Client, limit: u32, json: bool) -> Result<(), CliErr
     table.print()
 }
 
-pub async fn stats(client: &Client, sandboxes: Vec<String>, json: bool) -> Result<(), CliError> {
-    let named = if sandboxes.is_empty() {
-        running(client).await?
-    } else {
-        sandboxes
-    };
-    let mut all = Vec::new();
-    for sandbox in named {
-        let metrics = client.metrics(&sandbox).await?;
-        all.push((sandbox, metrics));
-    }
-    if json {
-        let all: Vec<_> = all
-            .iter()
-            .map(|(sandbox, metrics)| serde_json::json!({"sandbox": sandbox, "metrics": metrics}))
-            .collect();
-        return output::json(&all);
-    }
-    let mut table = Table::new(&[
-        "SANDBOX",
-        "CPU",
-        "MEMORY",
-        "PEAK",
-        "LIMIT",
-        "PROCESSES",
-        "DISK",
-    ]);
-    for (sandbox, metrics) in all {
-        table.row([
-            sandbox,
-            format!("{:.2} s", metrics.cpu_usec as f64 / 1e6),
-            units::bytes(metrics.memory_bytes),
-            units::bytes(metrics.memory_peak_bytes),
-            units::bytes(metrics.memory_limit_bytes),
-            metrics.pids.to_string(),
-            units::bytes(metrics.disk_bytes),
-        ]);
-    }
-    table.print()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-async fn running(client: &Client) -> Result<Vec<String>, CliError> {
-    let mut query = ListSandboxes {
-        state: Some(State::Running),
-        ..ListSandboxes::default()
-    };
-    let mut all = Vec::new();
-    loop {
-        let page = client.list_sandboxes(&query).await?;
-        all.extend(page.items.into_iter().map(|sandbox| sandbox.id));
-        match page.next_cursor {
-            Some(cursor) => query.cursor = Some(cursor),
-            None => return Ok(all),
-        }
+    #[test]
+    fn commands_are_shown_as_they_can_be_typed() {
+        let shown =
+            |argv: &[&str]| typed(&argv.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
+        assert_eq!(shown(&["ls", "-l", "/tmp"]), "ls -l /tmp");
+        assert_eq!(shown(&["sh", "-c", "echo it's"]), r"sh -c 'echo it'\''s'");
+        assert_eq!(shown(&["x", ""]), "x ''");
     }
 }

@@ -1,5 +1,5 @@
-//! Making a sandbox, and whatever has to come first: an image that is not there is fetched, and what the
-//! server is busy with is shown.
+//! Making a sandbox. The server pulls an image that it lacks; what it is busy with is shown, and a pull that takes longer
+//! than a create waits is followed to its end.
 
 use std::time::Duration;
 
@@ -15,74 +15,36 @@ use crate::report::CliError;
 /// A create that takes longer says what the server does.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// An image that was named on the command line.
-pub struct Wanted {
-    pub image: String,
-    /// It is fetched when it is missing. A bare word may be a typing error, or meant as the sandbox's name.
-    pub certain: bool,
-    /// The word may have been meant as the name of the sandbox.
-    pub maybe_name: bool,
-}
-
-impl Wanted {
-    /// `python:3.12` and `ghcr.io/a/b` can only be images.
-    pub fn is_reference(image: &str) -> bool {
-        image.contains([':', '/', '@'])
-    }
-}
-
 pub async fn make(
     client: &Client,
     create: &CreateSandbox,
-    wanted: Option<&Wanted>,
     quiet: bool,
 ) -> Result<Sandbox, CliError> {
     let error = match watched(client, create, quiet).await {
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
-    let Some(wanted) = wanted.filter(|_| is_missing_image(&error)) else {
+    let Some(image) = create.image.as_ref().filter(|_| is_unfinished_pull(&error)) else {
         return Err(error.into());
     };
-    if !wanted.certain {
-        return Err(suggest(error, wanted).into());
-    }
     let source = AddImage::Registry {
-        reference: wanted.image.clone(),
+        reference: image.clone(),
         username: None,
         password: None,
     };
+    // The same job as the create's, with its progress.
     images::fetch(client, &source, false, quiet).await?;
     Ok(watched(client, create, quiet).await?)
 }
 
-fn is_missing_image(error: &ClientError) -> bool {
+fn is_unfinished_pull(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { detail, .. }
-        if detail.code == ErrorCode::NotFound && detail.message.contains("image"))
+        if detail.code == ErrorCode::TimedOut && detail.message.starts_with("pulling the image"))
 }
 
-fn suggest(error: ClientError, wanted: &Wanted) -> ClientError {
-    let word = &wanted.image;
-    let name = match wanted.maybe_name {
-        true => format!("`cove create --name {word}` makes a sandbox of that name; "),
-        false => String::new(),
-    };
-    match error {
-        ClientError::Refused {
-            status,
-            mut detail,
-            retry_after_s,
-        } => {
-            detail.hint = Some(format!(
-                "{name}`cove image pull {word}` fetches an image of that name; `cove image ls` lists images"
-            ));
-            ClientError::Refused {
-                status,
-                detail,
-                retry_after_s,
-            }
-        }
-        other => other,
+fn tell_warnings(made: &Sandbox) {
+    for warning in &made.warnings {
+        eprintln!("warning: {}", crate::report::printable(warning));
     }
 }
 
@@ -100,7 +62,7 @@ async fn watched(
         tokio::select! {
             made = &mut making => {
                 progress.clear();
-                return made;
+                return made.inspect(tell_warnings);
             }
             () = tokio::time::sleep(SLOW), if !quiet => {}
         }
@@ -112,7 +74,7 @@ async fn watched(
         let reason = tokio::select! {
             made = &mut making => {
                 progress.clear();
-                return made;
+                return made.inspect(tell_warnings);
             }
             page = client.list_sandboxes(&query) => {
                 page.ok().and_then(|page| page.items.into_iter().find_map(|one| one.reason))

@@ -9,9 +9,7 @@ use crate::output;
 use crate::report::CliError;
 
 pub fn completion(shell: clap_complete::Shell) -> Result<u8, CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "cove", &mut script);
-    output::write(&script)?;
+    output::write(&crate::complete::script(shell)?)?;
     Ok(0)
 }
 
@@ -45,7 +43,11 @@ pub async fn version(client: &cove_client::Client, json: bool) -> Result<(), Cli
     crate::output::line(&format!("server  {server}"))
 }
 
-pub fn config() -> Result<u8, CliError> {
+pub fn config(json: bool) -> Result<u8, CliError> {
+    if json {
+        output::json(&crate::serve::default_settings())?;
+        return Ok(0);
+    }
     output::write(crate::serve::config_file().as_bytes())?;
     Ok(0)
 }

@@ -14,12 +14,12 @@ pub async fn run(client: &Client, command: QuarantineCommand, json: bool) -> Res
             client
                 .adopt_quarantined(&id, &AdoptQuarantined { org })
                 .await?;
-            output::line(&id)
+            output::done("adopted", &id, json)
         }
         QuarantineCommand::Rm { ids } => {
             for id in ids {
                 client.delete_quarantined(&id).await?;
-                output::line(&id)?;
+                output::done("deleted", &id, json)?;
             }
             Ok(())
         }

@@ -2,18 +2,28 @@
 
 use cove_client::Client;
 
-use super::making::{self, Wanted};
-use super::{exec, shell, stdin};
+use super::making;
+use super::{exec, shell};
 use crate::args::RunArgs;
 use crate::args::work::CommandOptions;
+use crate::output;
 use crate::report::CliError;
 
-pub async fn run(client: &Client, args: &RunArgs) -> Result<u8, CliError> {
+/// A sandbox that nobody uses for this long is deleted by the server: this program may be killed before it can.
+const ABANDONED_AFTER_S: u64 = 30;
+
+pub async fn run(client: &Client, args: &RunArgs, json: bool) -> Result<u8, CliError> {
     let mut create = args.options.request(Some(&args.image));
     create
         .labels
         .entry("cove.run".into())
         .or_insert_with(|| "1".into());
+    if !args.keep {
+        let lifecycle = create.lifecycle.get_or_insert_with(Default::default);
+        lifecycle
+            .delete_after_s
+            .get_or_insert(Some(ABANDONED_AFTER_S));
+    }
     // A terminal is asked for before anything is made that would have to be removed again.
     let timeout_ms = args.timeout.map(|seconds| seconds.saturating_mul(1000));
     let options = CommandOptions::default();
@@ -27,22 +37,21 @@ pub async fn run(client: &Client, args: &RunArgs) -> Result<u8, CliError> {
     } else {
         None
     };
-    let wanted = Wanted {
-        image: args.image.clone(),
-        certain: Wanted::is_reference(&args.image),
-        maybe_name: false,
-    };
-    let sandbox = making::make(client, &create, Some(&wanted), false).await?;
+    let sandbox = making::make(client, &create, json).await?;
     let result = match terminal {
         Some(start) => shell::start_and_attach(client, &sandbox.id, &start, None).await,
         None => {
             let mut request = exec::request(&options, timeout_ms);
             request.argv = Some(args.argv.clone());
-            request.stdin_open = args.interactive || stdin::is_fed();
-            exec::foreground(client, &sandbox.id, &request).await
+            request.stdin_open = args.interactive;
+            // A command that nobody waits for any more would keep the sandbox from being idle.
+            request.kill_on_disconnect = !args.keep;
+            exec::foreground(client, &sandbox.id, &request, json).await
         }
     };
-    if args.keep {
+    if args.keep && json {
+        output::json_line(&serde_json::json!({ "type": "kept", "sandbox": sandbox.id }))?;
+    } else if args.keep {
         eprintln!("kept as {}", sandbox.id);
     } else if let Err(error) = client.delete_sandbox(&sandbox.id).await {
         // What the command did matters more than this; both are reported.

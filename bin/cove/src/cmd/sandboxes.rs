@@ -11,12 +11,24 @@ use crate::report::CliError;
 use crate::units;
 
 pub async fn create(client: &Client, args: &CreateArgs, json: bool) -> Result<(), CliError> {
-    let wanted = args.wanted_image();
-    let sandbox = making::make(client, &args.request(), wanted.as_ref(), json).await?;
+    let sandbox = making::make(client, &args.request(), json).await?;
     if json {
         return output::json(&sandbox);
     }
-    output::line(sandbox.name.as_deref().unwrap_or(&sandbox.id))
+    let name = sandbox.name.as_deref().unwrap_or(&sandbox.id);
+    let rules = &sandbox.lifecycle;
+    if rules.delete_after_s.is_none() && rules.max_lifetime_s.is_none() {
+        output::note(&format!("It stays until it is deleted: cove rm {name}"));
+    }
+    output::line(name)
+}
+
+pub async fn detach(client: &Client, sandboxes: &[String], json: bool) -> Result<(), CliError> {
+    for sandbox in sandboxes {
+        client.end_lease(sandbox).await?;
+        told(&client.sandbox(sandbox).await?, sandbox, json)?;
+    }
+    Ok(())
 }
 
 pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), CliError> {
@@ -40,12 +52,7 @@ pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), Cl
         }
     }
     if args.quiet {
-        return output::write(
-            all.iter()
-                .map(|sandbox| format!("{}\n", sandbox.id))
-                .collect::<String>()
-                .as_bytes(),
-        );
+        return output::ids(all.iter().map(|sandbox| sandbox.id.as_str()), json);
     }
     if json {
         return output::json(&all);
@@ -76,7 +83,7 @@ fn memory(resources: &cove_api::sandbox::ResourcesView) -> String {
 }
 
 /// A policy in full.
-fn policy(network: &cove_api::sandbox::Network) -> String {
+pub fn policy(network: &cove_api::sandbox::Network) -> String {
     match (network.mode, network.allow.as_deref().unwrap_or_default()) {
         (NetworkMode::None, _) => {
             "off (allow destinations with `cove update --allow ENTRY`)".into()
@@ -164,6 +171,7 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .maybe("stop after", after(sandbox.lifecycle.stop_after_s))
         .maybe("delete after", after(sandbox.lifecycle.delete_after_s))
         .maybe("max lifetime", after(sandbox.lifecycle.max_lifetime_s))
+        .maybe("lease", sandbox.lease.as_ref().map(lease))
         .maybe(
             "auto resume",
             (sandbox.lifecycle.auto_resume == Some(false)).then_some("off"),
@@ -184,6 +192,16 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .maybe("stopped", sandbox.stopped_at.map(units::ago))
         .add("last active", units::ago(sandbox.last_active_at));
     facts.print()
+}
+
+fn lease(lease: &cove_api::lifecycle::Lease) -> String {
+    let within = units::span(lease.renew_within_s);
+    let after = units::span(lease.delete_after_s);
+    let lapsed = if lease.lapsed { ", ran out" } else { "" };
+    format!(
+        "held by {}: paused after {within} without renewal, deleted {after} later{lapsed}",
+        lease.holder
+    )
 }
 
 fn automatic(auto: &cove_api::lifecycle::AutoSnapshot) -> String {

@@ -55,7 +55,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
         SecretCommand::Rm { names } => {
             for name in names {
                 client.remove_secret(&name).await?;
-                output::line(&name)?;
+                output::done("deleted", &name, json)?;
             }
             Ok(())
         }

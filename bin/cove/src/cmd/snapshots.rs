@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use cove_api::PageQuery;
-use cove_api::snapshot::{Fork, Forked, ImportSnapshot, Rollback, Snapshot, TakeSnapshot};
+use cove_api::snapshot::{
+    Fork, Forked, ImportSnapshot, ObjectCopy, Rollback, Snapshot, TakeSnapshot,
+};
 use cove_client::{Client, Outgoing, Upload};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -61,11 +63,12 @@ pub async fn snapshot(client: &Client, args: SnapshotArgs, json: bool) -> Result
     match args.command {
         None => {
             let Some(sandbox) = args.sandbox else {
-                return Err(CliError::usage("which sandbox?"));
+                return Err(CliError::usage("name a sandbox"));
             };
             let take = TakeSnapshot {
                 name: args.name,
                 memory: args.memory,
+                durable: args.durable,
             };
             let taken = waiting(json, client.take_snapshot(&sandbox, &take, None)).await?;
             if json {
@@ -102,8 +105,7 @@ pub async fn list(
         }
     }
     if quiet {
-        let ids: String = all.iter().map(|one| format!("{}\n", one.id)).collect();
-        return output::write(ids.as_bytes());
+        return output::ids(all.iter().map(|one| one.id.as_str()), json);
     }
     if json {
         return output::json(&all);
@@ -133,6 +135,19 @@ pub async fn list(
     table.print()
 }
 
+/// Where a snapshot is.
+pub fn place(one: &Snapshot) -> &'static str {
+    match (
+        one.on_host.unwrap_or(true),
+        one.object_storage.unwrap_or_default(),
+    ) {
+        (_, ObjectCopy::None) => "on the host",
+        (_, ObjectCopy::Uploading) => "on the host, being uploaded to object storage",
+        (true, ObjectCopy::Stored) => "on the host and in object storage",
+        (false, ObjectCopy::Stored) => "in object storage",
+    }
+}
+
 fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
     if json {
         return output::json(one);
@@ -148,6 +163,7 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
         .maybe("image", one.image_id.clone())
         .add("memory", if one.memory { "yes" } else { "no" })
         .maybe("memory does not fit here", one.unfit.clone())
+        .add("kept", place(one))
         .maybe("without its volumes at", places(one))
         .add("exclusive", units::bytes(one.exclusive_bytes))
         .add("shared", units::bytes(one.shared_bytes))
@@ -188,6 +204,9 @@ async fn remove(client: &Client, snapshots: &[String], json: bool) -> Result<(),
 
 /// The file appears under its name only once it is whole.
 async fn export(client: &Client, snapshot: &str, file: &Path, json: bool) -> Result<(), CliError> {
+    if file == Path::new("-") && json {
+        return Err(CliError::no_json("cove snapshot export to standard output"));
+    }
     let mut stream = client.export_snapshot(snapshot).await?;
     if file == Path::new("-") {
         let mut out = own(std::io::stdout().as_fd())?;
@@ -265,7 +284,7 @@ async fn import(
         return output::json(&imported);
     }
     if let Some(reason) = &imported.memory_refused {
-        eprintln!("its memory was left out: {}", printable(reason));
+        eprintln!("cove: imported without its memory: {}", printable(reason));
     }
     let snapshot = imported.snapshot;
     output::line(snapshot.name.as_deref().unwrap_or(&snapshot.id))
@@ -278,6 +297,7 @@ pub async fn fork(client: &Client, args: &ForkArgs, json: bool) -> Result<u8, Cl
         memory: args.memory,
         name: args.name.clone(),
         labels: args.label.iter().cloned().collect(),
+        lease: None,
     };
     let made = if args.source.starts_with("snap_") {
         waiting(json, client.fork_snapshot(&args.source, &fork, None)).await?
@@ -315,7 +335,7 @@ pub async fn rollback(client: &Client, args: &RollbackArgs, json: bool) -> Resul
         return output::json(&done);
     }
     eprintln!(
-        "what it was is kept: `cove rollback {} {}` undoes this",
+        "previous state saved; undo: `cove rollback {} {}`",
         args.sandbox, done.kept.id
     );
     output::line(&args.sandbox)

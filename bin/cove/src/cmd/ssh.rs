@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cove_api::PageQuery;
-use cove_api::ssh::{AddSshKey, CreateSshToken, SshAccess};
+use cove_api::ssh::{AddSshKey, CreateSshToken, SshAccess, SshKey};
 use cove_client::Client;
 
+use super::access::chosen;
 use crate::args::{SshArgs, SshKeyCommand};
 use crate::output::{self, Table};
 use crate::report::CliError;
@@ -45,6 +46,9 @@ pub fn answered() -> bool {
 pub async fn run(client: &Client, args: &SshArgs, json: bool) -> Result<u8, CliError> {
     if args.revoke {
         client.revoke_ssh_tokens(&args.sandbox).await?;
+        if json {
+            output::done("revoked", &args.sandbox, json)?;
+        }
         return Ok(0);
     }
     let create = match args.token {
@@ -148,9 +152,12 @@ pub async fn key(client: &Client, command: SshKeyCommand, json: bool) -> Result<
             }
         }
         SshKeyCommand::Rm { keys } => {
+            let known = all(client).await?;
             for key in keys {
+                let of_name = known.iter().filter(|one| one.name == key);
+                let key = chosen("SSH key", &key, of_name.map(|one| one.id.as_str()))?;
                 client.remove_ssh_key(&key).await?;
-                output::line(&key)?;
+                output::done("deleted", &key, json)?;
             }
             Ok(())
         }
@@ -177,7 +184,7 @@ fn read_key(file: &Path) -> Result<String, CliError> {
     Ok(text.trim().to_owned())
 }
 
-async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+async fn all(client: &Client) -> Result<Vec<SshKey>, CliError> {
     let mut query = PageQuery::default();
     let mut all = Vec::new();
     loop {
@@ -185,9 +192,13 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
         all.extend(page.items);
         match page.next_cursor {
             Some(cursor) => query.cursor = Some(cursor),
-            None => break,
+            None => return Ok(all),
         }
     }
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+    let all = all(client).await?;
     if json {
         return output::json(&all);
     }

@@ -1,28 +1,14 @@
 //! Standard input on its way into a sandbox.
 
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 
 use bytes::Bytes;
 use cove_client::Client;
-use rustix::fs::FileType;
 use tokio::sync::mpsc;
 
 /// Read at once, and chunks read ahead of the sandbox.
 const CHUNK: usize = 128 * 1024;
 const AHEAD: usize = 4;
-
-/// Whether somebody feeds us: a pipe, a file or a socket, not a terminal and not /dev/null.
-pub fn is_fed() -> bool {
-    let stdin = std::io::stdin();
-    if stdin.is_terminal() {
-        return false;
-    }
-    let kind = rustix::fs::fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode));
-    matches!(
-        kind,
-        Ok(FileType::Fifo | FileType::RegularFile | FileType::Socket)
-    )
-}
 
 /// Chunks of standard input; the channel closes at its end. The reading thread is left behind when
 /// nobody wants more.

@@ -55,8 +55,7 @@ async fn list(client: &Client, quiet: bool, json: bool) -> Result<(), CliError> 
         }
     }
     if quiet {
-        let ids: String = all.iter().map(|one| format!("{}\n", one.id)).collect();
-        return output::write(ids.as_bytes());
+        return output::ids(all.iter().map(|one| one.id.as_str()), json);
     }
     if json {
         return output::json(&all);
@@ -162,13 +161,15 @@ async fn copy(client: &Client, source: &str, target: &str, json: bool) -> Result
             up(client, stdin_reader(), None, &sandbox, path, json).await?
         }
         (End::There { sandbox, path }, End::Here(to)) => down(client, &sandbox, path, &to).await?,
+        (End::There { .. }, End::Stdio) if json => {
+            return Err(CliError::no_json("cove volume cp to standard output"));
+        }
         (End::There { sandbox, path }, End::Stdio) => {
             let read = ReadFile { path, user: None };
             let mut stream = client.read_volume_file(&sandbox, &read, None).await?;
             while let Some(chunk) = stream.next().await? {
                 output::write(&chunk)?;
             }
-            // Standard output is the file's, whatever was asked for.
             return Ok(());
         }
         _ => {

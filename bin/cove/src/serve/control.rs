@@ -4,7 +4,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::{Control, ControlError, Hosts, IdentityConfig, Issuer, SystemClock, TokenHash};
+use cove_control::{
+    Control, ControlError, HostKeys, Hosts, IdentityConfig, Issuer, ObjectsConfig, SystemClock,
+    TokenHash,
+};
 use cove_model::Backoff;
 use cove_runner_api::wire;
 use cove_server::{App, LogLosses, PreviewUrl, SshPlace, TlsPem};
@@ -12,8 +15,10 @@ use cove_store::{Store, StoreError};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
+use super::reload::told;
 use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
-use super::{ServeError, confine, privileges, secrets};
+use super::settings::Settings;
+use super::{ServeError, confine, objects, privileges, secrets};
 use crate::report::chain;
 
 /// Between two tries to reach the database, which may come up after us or be away for a while: doubled
@@ -26,11 +31,16 @@ const RUNNER_PAUSE: Duration = Duration::from_millis(10);
 /// What threads that still work (a name being looked up, say) get when everything else has ended.
 const LAST_THREADS: Duration = Duration::from_millis(500);
 
+/// The fleet key, and object storage.
+type FleetStorage = (Option<Arc<HostKeys>>, Option<ObjectsConfig>);
+
 pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     // Killed with the supervisor: the next one needs the ports, and everything here may be cut anywhere.
     follow_parent(&config, Signal::KILL)?;
     // The key of the certificate is root's to read.
-    let tls = tls(&config)?;
+    let tls = tls(&config.settings)?;
+    let fleet_key = objects::fleet_key(&config.settings)?;
+    let objects = objects::open(&config.settings, config.account, fleet_key.as_ref())?;
     let _claim = claim(&config.settings.data_dir, "control")?;
     privileges::drop_to(config.account)?;
     follow_parent(&config, Signal::KILL)?;
@@ -44,7 +54,7 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
         .map_err(|source| ServeError::io("cannot start the control side", source))?;
     let sqlite = config.settings.database.is_empty();
     let database = config.settings.control_dir().join("cove.db");
-    let ended = runtime.block_on(serve(config, handed, tls, refused));
+    let ended = runtime.block_on(serve(config, handed, tls, (fleet_key, objects), refused));
     runtime.shutdown_timeout(LAST_THREADS);
     // Connections that threads still hold are not closed, so the log would stay beside the file.
     if sqlite
@@ -56,10 +66,19 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     ended
 }
 
-pub fn tls(config: &RoleConfig) -> Result<Option<TlsPem>, ServeError> {
-    let (Some(certificate), Some(key)) =
-        (&config.settings.tls_certificate, &config.settings.tls_key)
-    else {
+/// Whether the API can be served with the certificate and key that the settings name.
+pub fn check_certificate(settings: &Settings) -> Result<(), ServeError> {
+    match tls(settings)? {
+        None => Ok(()),
+        Some(pem) => cove_server::check_tls(&pem).map_err(|error| ServeError::Start {
+            message: told(&error),
+            hint: Some("see the settings tls_certificate and tls_key".into()),
+        }),
+    }
+}
+
+pub fn tls(settings: &Settings) -> Result<Option<TlsPem>, ServeError> {
+    let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
         return Ok(None);
     };
     let read = |path: &std::path::Path| {
@@ -76,6 +95,7 @@ async fn serve(
     config: RoleConfig,
     handed: Handed,
     tls: Option<TlsPem>,
+    keys: FleetStorage,
     refused: confine::Refusals,
 ) -> Result<(), ServeError> {
     let shutdown = until_told()?;
@@ -88,7 +108,7 @@ async fn serve(
     };
     let listener = listeners.next().ok_or_else(missing)?;
     let control = tokio::select! {
-        control = begin(&config) => control?,
+        control = begin(&config, keys) => control?,
         () = shutdown.cancelled() => return Ok(()),
     };
 
@@ -184,14 +204,25 @@ async fn wait_for_runner(path: &std::path::Path) {
 
 /// Everything that must be there before the first request: the database, the runner for a while, and
 /// both in agreement. Waits for a database for as long as it takes; dropping it gives up.
-async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
+async fn begin(
+    config: &RoleConfig,
+    (fleet_key, objects): FleetStorage,
+) -> Result<Control, ServeError> {
     let settings = &config.settings;
     let mut retry = Backoff::new(STORE_RETRY_FIRST, STORE_RETRY_MAX);
     loop {
         let store = open_store(config).await?;
-        wait_for_runner(&settings.runner_socket()).await;
-        let runner = Arc::new(wire::Client::new(settings.runner_socket()));
+        let hosts = match &config.host {
+            Some(host) => {
+                wait_for_runner(&settings.runner_socket()).await;
+                let runner = Arc::new(wire::Client::new(settings.runner_socket()));
+                Hosts::only(host.clone(), runner)
+            }
+            None => Hosts::none(),
+        };
         let mut with = settings.control();
+        with.fleet_key = fleet_key.clone();
+        with.objects = objects.clone();
         with.link_key = secrets::link_key(&settings.control_dir())?;
         with.identity = IdentityConfig {
             issuer: Issuer::parse(&config.issuer).map_err(|error| ServeError::Settings {
@@ -199,13 +230,12 @@ async fn begin(config: &RoleConfig) -> Result<Control, ServeError> {
             })?,
             key_file: Some(settings.control_dir().join(secrets::IDENTITY_KEYS_FILE)),
         };
-        let hosts = Hosts::only(config.host.clone(), runner);
         let control = Control::new(with, store, hosts, Arc::new(SystemClock));
         match prepare(&control, config).await? {
             Ok(()) => return Ok(control),
             Err(error) if is_unavailable(&error) => {
                 let pause = retry.pause();
-                tracing::warn!(again_in = ?pause, error = chain(&error), "the database went away");
+                tracing::warn!(again_in = ?pause, error = chain(&error), "database connection lost");
                 tokio::time::sleep(pause).await;
             }
             Err(error) => {

@@ -16,13 +16,15 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// Who the control side over this directory becomes: nobody else's account, and the same at every start.
-pub fn account(shared: &Path, data_dir: &Path) -> Result<Account, ServeError> {
+/// Who the control side or the relay over this directory becomes: nobody else's account, and the same at every start.
+pub fn account(shared: &Path, data_dir: &Path, part: &str) -> Result<Account, ServeError> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let named = find(&passwd);
     let preferred = named.map(|account| account.uid);
-    let uid = cove_engine::accounts::claim(shared, data_dir, "control", preferred)
-        .map_err(|source| ServeError::io("cannot claim a user id for the control side", source))?;
+    let uid =
+        cove_engine::accounts::claim(shared, data_dir, part, preferred).map_err(|source| {
+            ServeError::io("cannot claim a user id for the unprivileged side", source)
+        })?;
     Ok(named
         .filter(|account| account.uid == uid)
         .unwrap_or(Account { uid, gid: uid }))

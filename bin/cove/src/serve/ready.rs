@@ -10,7 +10,7 @@ use cove_client::{Client, ClientConfig};
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Waits until the server answers that it is ready. Whoever waits decides for how long.
+/// Waits until the server answers that it is ready. The caller decides how long to wait.
 pub async fn wait(url: &str, ca_pem: Option<Vec<u8>>) {
     let mut config = ClientConfig::new(url, None);
     config.ca_pem = ca_pem;
@@ -43,7 +43,7 @@ pub fn notify(state: &str) {
     }
 }
 
-/// Tells a person who started the server by hand what to do next.
+/// Shows a person who started the server by hand what to do next.
 pub fn greet(url: &str, key_file: &Path) {
     let mut out = std::io::stdout().lock();
     if !out.is_terminal() {

@@ -17,12 +17,7 @@ use crate::connect::ROOT_KEY_FILE;
 
 /// The configuration of the next control side.
 pub fn read_again(role: &mut RoleConfig) -> Result<String, ServeError> {
-    if let Some(pem) = control::tls(role)? {
-        cove_server::check_tls(&pem).map_err(|error| ServeError::Start {
-            message: told(&error),
-            hint: None,
-        })?;
-    }
+    control::check_certificate(&role.settings)?;
     let token = root_key(&role.settings.data_dir)?;
     role.root_key_hash = token.hash().as_str().to_owned();
     role.encoded()
@@ -38,7 +33,7 @@ pub fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Puts a new first key in place of the old one, and tells the server if one runs. Answers the new
+/// Puts a new first key in place of the old one, and signals the server if one runs. Answers the new
 /// key and whether it was set.
 pub fn reset_root_key(data_dir: &Path) -> Result<(ApiToken, bool), ServeError> {
     if !rustix::process::geteuid().is_root() {
@@ -58,7 +53,7 @@ pub fn reset_root_key(data_dir: &Path) -> Result<(ApiToken, bool), ServeError> {
     let server = running(data_dir)?;
     if let Some(pid) = server {
         rustix::process::kill_process(pid, Signal::HUP)
-            .map_err(|errno| ServeError::io("cannot tell the server", errno.into()))?;
+            .map_err(|errno| ServeError::io("cannot signal the server", errno.into()))?;
     }
     Ok((token, server.is_some()))
 }

@@ -23,8 +23,8 @@ use crate::report::CliError;
 pub struct RoleConfig {
     pub settings: Settings,
     pub account: Account,
-    /// Which host this data directory is.
-    pub host: HostId,
+    /// Which host this data directory is; none where no sandboxes are.
+    pub host: Option<HostId>,
     /// Of the first key; the key itself stays with root.
     pub root_key_hash: String,
     /// Where previews are reached; their socket is handed over after the API's.

@@ -9,11 +9,11 @@ use super::ServeError;
 use super::supervisor::write_file;
 
 const HOST_KEY_FILE: &str = "ssh_host_ed25519_key";
-/// What signs identity tokens. Removing the file makes those tokens worthless and new keys.
+/// What signs identity tokens. Removing the file makes those tokens invalid and creates new keys.
 pub const IDENTITY_KEYS_FILE: &str = "identity.keys";
 const LINK_KEY_FILE: &str = "link.key";
 
-/// What signs links to previews. Removing the file makes all of them worthless.
+/// What signs links to previews. Removing the file makes all of them invalid.
 pub fn link_key(directory: &Path) -> Result<LinkKey, ServeError> {
     let path = directory.join(LINK_KEY_FILE);
     match std::fs::read_to_string(&path) {

@@ -1,6 +1,7 @@
 //! Every setting of the server in one table: its name in the file, the environment and on the
 //! command line, its default, and what it does. `docs/configuration.md` holds the same table.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,6 +9,8 @@ use std::time::Duration;
 use cove_control::{Cidr, ControlConfig, Quota, RateLimit};
 use cove_engine::{Addresses, BackendChoice, EngineConfig, OpenTier, Overcommit};
 use cove_isolation_container::ContainerConfig;
+use cove_isolation_gvisor::GvisorConfig;
+use cove_model::{DEFAULT_ISOLATION, IsolationPolicy, OrgId, TierRule};
 use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +26,8 @@ const SSH_AFTER: u16 = 2;
 /// Where the operator's presets are by default.
 const PRESETS_FILE: &str = "/etc/cove/presets";
 const DNS_PORT: u16 = 53;
+/// Docker Hub, so that names like `python:3.12` mean what they do elsewhere.
+const DEFAULT_REGISTRY: &str = "docker.io";
 /// The port of SSH anywhere else.
 const SSH_PORT: u16 = 22;
 /// What a home or an office uses. The cloud's metadata (169.254.0.0/16) is not among it.
@@ -83,6 +88,7 @@ pub struct Settings {
     pub host_dir: PathBuf,
     pub cache_dir: PathBuf,
     pub default_registry: String,
+    pub pull_on_create: bool,
     pub plain_registries: Vec<String>,
     pub import_dirs: Vec<String>,
     pub trusted_keys: Vec<String>,
@@ -96,6 +102,19 @@ pub struct Settings {
     pub secret_key_file: Option<PathBuf>,
     pub secret_key_command: Vec<String>,
     pub secret_roots: Option<PathBuf>,
+    pub runsc: Option<PathBuf>,
+    pub isolation: Vec<String>,
+    pub isolation_of: Vec<String>,
+    pub objects: String,
+    pub objects_endpoint: String,
+    pub objects_region: String,
+    pub objects_credentials: Option<PathBuf>,
+    pub objects_roots: Option<PathBuf>,
+    pub objects_upload_mb: u64,
+    pub objects_quota_mb: u64,
+    pub objects_local_mb: u64,
+    pub fleet_key_file: Option<PathBuf>,
+    pub fleet_key_command: Vec<String>,
 }
 
 impl Default for Settings {
@@ -148,7 +167,8 @@ impl Default for Settings {
             pool_reserve_mb: 0,
             host_dir: engine.host_dir,
             cache_dir: engine.host_cache,
-            default_registry: engine.default_registry.unwrap_or_default(),
+            default_registry: DEFAULT_REGISTRY.into(),
+            pull_on_create: control.pull_on_create,
             plain_registries: engine.plain_registries,
             import_dirs: Vec::new(),
             trusted_keys: Vec::new(),
@@ -162,6 +182,19 @@ impl Default for Settings {
             secret_key_file: None,
             secret_key_command: Vec::new(),
             secret_roots: None,
+            runsc: None,
+            isolation: [DEFAULT_ISOLATION, "gvisor"].map(str::to_owned).to_vec(),
+            isolation_of: Vec::new(),
+            objects: String::new(),
+            objects_endpoint: String::new(),
+            objects_region: String::new(),
+            objects_credentials: None,
+            objects_roots: None,
+            objects_upload_mb: cove_limits::OBJECTS_UPLOAD_MB_DEFAULT,
+            objects_quota_mb: cove_limits::OBJECTS_QUOTA_MB_DEFAULT,
+            objects_local_mb: 0,
+            fleet_key_file: None,
+            fleet_key_command: Vec::new(),
         }
     }
 }
@@ -188,63 +221,77 @@ macro_rules! settings {
 }
 
 settings! {
-    listen "ADDRESS" "Where the API listens; beyond loopback use TLS";
-    preview_listen "ADDRESS" "Where previews listen; empty: the port after the API's; off: no previews";
-    preview_url "URL" "Where previews are reached from outside; empty: localhost and that port";
-    ssh_listen "ADDRESS" "Where the SSH gateway listens; empty: two ports after the API's; off: no gateway";
-    ssh_host "HOST" "Where the SSH gateway is reached from outside, as host or host:port; empty: where it listens";
-    identity_issuer "URL" "Where verifiers of identity tokens find this server, https for clouds: the iss claim; empty: where the API listens";
-    data_dir "DIR" "Where everything is kept";
-    database "URL" "postgres://… for the database; empty: SQLite in the data directory";
+    listen "ADDRESS" "Address of the API; beyond loopback use TLS";
+    preview_listen "ADDRESS" "Address of previews; empty: the port after the API's; off: no previews";
+    preview_url "URL" "Public URL of previews; empty: localhost and the port of preview_listen";
+    ssh_listen "ADDRESS" "Address of the SSH gateway; empty: two ports after the API's; off: no gateway";
+    ssh_host "HOST" "Public name of the SSH gateway, as host or host:port; empty: its address";
+    identity_issuer "URL" "Public URL of this server for verifiers of identity tokens (the iss claim), https for clouds; empty: the address of the API";
+    data_dir "DIR" "Data directory";
+    database "URL" "postgres://… for a PostgreSQL database; empty: SQLite in the data directory";
     tls_certificate "FILE" "PEM certificate chain; with it the API is https only";
-    tls_key "FILE" "PEM private key of that certificate";
-    log "FILTER" "What is logged: error, warn, info, debug, or a tracing filter";
-    log_format "FORMAT" "text or json";
-    connections_max "COUNT" "Connections served at once";
-    header_timeout_s "SECONDS" "For a TLS handshake and the first bytes of a connection";
-    keep_alive_s "SECONDS" "For a request's headers, and how long an unused connection is kept";
-    body_timeout_s "SECONDS" "For the whole of a JSON body";
-    upload_idle_s "SECONDS" "Between two pieces of an upload";
-    write_stall_s "SECONDS" "How long a client may leave an answer unread";
-    shutdown_grace_s "SECONDS" "What requests get to end when the server stops";
+    tls_key "FILE" "PEM private key of the certificate";
+    log "FILTER" "Log level: error, warn, info, debug, or a tracing filter";
+    log_format "FORMAT" "Log format: text or json";
+    connections_max "COUNT" "Connections at once at most";
+    header_timeout_s "SECONDS" "Timeout of the TLS handshake and the first bytes of a connection";
+    keep_alive_s "SECONDS" "Timeout of a request's headers and of unused connections";
+    body_timeout_s "SECONDS" "Timeout of a whole JSON body";
+    upload_idle_s "SECONDS" "Timeout between two pieces of an upload";
+    write_stall_s "SECONDS" "Timeout of a client that does not read the answer";
+    shutdown_grace_s "SECONDS" "Time for requests to end when the server stops";
     rate_per_second "COUNT" "Requests per second of one key; 0: no limit";
     rate_burst "COUNT" "Requests of one key at once";
-    quota_sandboxes "COUNT" "Of an organisation made without a quota: sandboxes";
-    quota_cpu "CPUS" "The same: CPUs of running sandboxes";
-    quota_memory_mb "MIB" "The same: memory of running sandboxes";
-    quota_disk_mb "MIB" "The same: disk";
-    stop_grace_ms "MS" "Between SIGTERM and SIGKILL when a stop does not say";
-    idle_cpu "SHARE" "Below this share of one CPU a sandbox counts as idle";
-    idle_network_bytes "BYTES" "Below this traffic in a lifecycle period a sandbox counts as idle";
-    network_quiet_s "SECONDS" "How long traffic keeps a sandbox from being idle";
-    meter_every_s "SECONDS" "How often usage is metered";
-    lifecycle_every_s "SECONDS" "How often idle policies are looked at";
-    snapshot_grace_s "SECONDS" "After this a snapshot in the database that the host has not heard of is given up";
-    events_kept_days "DAYS" "How long events are kept";
-    audit_kept_days "DAYS" "How long audit records are kept";
-    warm "COUNT" "Sandboxes prepared ahead of need";
-    overcommit_cpu "FACTOR" "CPUs promised for each CPU of the host";
-    overcommit_memory "FACTOR" "Memory promised for each byte of the host";
-    overcommit_disk "FACTOR" "Disk promised for each byte of the pool";
-    pool "KIND" "Storage: auto, btrfs or directory (no disk limits)";
-    pool_mb "MIB" "Size of a pool that is made as a file; 0: by what is free";
-    pool_reserve_mb "MIB" "Kept free in the pool; 0: a share of its size";
-    host_dir "DIR" "Shared by all servers of a machine; emptied by a reboot";
-    cache_dir "DIR" "Shared by all servers of a machine; kept";
-    default_registry "HOST" "Put before images that name no registry; empty: those are refused";
-    plain_registries "HOSTS" "Registries spoken to without TLS, as host or host:port, besides those on loopback";
-    import_dirs "DIRS" "Directories images may be imported from, besides import in the data directory; what lies elsewhere or behind links is refused";
-    trusted_keys "KEYS" "Export keys of other hosts, as their `cove doctor` shows them, whose snapshots bring memory in";
-    network_range "RANGE" "Addresses of sandboxes, a /15 the host has no other use for; the same for all servers of a machine";
-    network_presets "FILE" "Named lists of what sandboxes may reach, besides those that come with Cove; may be missing";
-    network_resolvers "ADDRESSES" "Whom sandboxes' names are asked of, as address or address:port; empty: those of /etc/resolv.conf";
-    private_ranges "RANGES" "Private ranges that policies may list at all, those of the home organisation too; the runner refuses others whatever the control side says";
-    tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others are the home organisation's alone";
-    sandboxes_max "COUNT" "Sandboxes of this host at most, of all organisations, stopped ones included";
-    criu "FILE" "The CRIU program that captures memory; empty: it is looked for";
-    secret_key_file "FILE" "The host key that wraps the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, made when it is missing";
-    secret_key_command "COMMAND" "A program and its arguments, run by root, that prints the host key instead, from a key management service for example";
-    secret_roots "FILE" "Certificates, PEM, that servers of bound hosts may be signed by besides those that this host trusts";
+    quota_sandboxes "COUNT" "Default quota of an organisation: sandboxes";
+    quota_cpu "CPUS" "Default quota of an organisation: CPUs of running sandboxes";
+    quota_memory_mb "MIB" "Default quota of an organisation: memory of running sandboxes";
+    quota_disk_mb "MIB" "Default quota of an organisation: disk";
+    stop_grace_ms "MS" "Time between SIGTERM and SIGKILL when a stop request gives none";
+    idle_cpu "SHARE" "A sandbox below this share of one CPU is idle";
+    idle_network_bytes "BYTES" "A sandbox below this traffic in a lifecycle period is idle";
+    network_quiet_s "SECONDS" "Time after traffic during which a sandbox is not idle";
+    meter_every_s "SECONDS" "Interval of usage metering";
+    lifecycle_every_s "SECONDS" "Interval of lifecycle checks";
+    snapshot_grace_s "SECONDS" "Time after which a snapshot in the database that the host does not have is removed";
+    events_kept_days "DAYS" "Retention of events";
+    audit_kept_days "DAYS" "Retention of audit records";
+    warm "COUNT" "Number of sandboxes prepared in advance";
+    overcommit_cpu "FACTOR" "CPUs promised to sandboxes per CPU of the host";
+    overcommit_memory "FACTOR" "Memory promised to sandboxes per byte of the host";
+    overcommit_disk "FACTOR" "Disk promised to sandboxes per byte of the pool";
+    pool "KIND" "Storage pool: auto, btrfs or directory (without disk limits)";
+    pool_mb "MIB" "Size of a storage pool in a file; 0: by free space";
+    pool_reserve_mb "MIB" "Free space to keep in the storage pool; 0: a share of its size";
+    host_dir "DIR" "Directory shared by all servers of a machine; emptied by a reboot";
+    cache_dir "DIR" "Cache directory shared by all servers of a machine";
+    default_registry "HOST" "Registry of images that name none; empty: such images are refused";
+    pull_on_create "BOOL" "A create pulls a missing image that is named with a tag, a digest or a path; false: only `cove image pull` does";
+    plain_registries "HOSTS" "Registries to use without TLS, as host or host:port, in addition to those on loopback";
+    import_dirs "DIRS" "Directories that images may be imported from, in addition to import in the data directory; links are not followed";
+    trusted_keys "KEYS" "Export keys of other hosts (from their `cove doctor`); snapshots signed by them keep their memory";
+    network_range "RANGE" "Address range of sandboxes, an unused /15; the same for all servers of a machine";
+    network_presets "FILE" "File with additional presets for network policies; may be missing";
+    network_resolvers "ADDRESSES" "Upstream DNS resolvers, as address or address:port; empty: those of /etc/resolv.conf";
+    private_ranges "RANGES" "Private ranges that network policies may list, also those of the home organisation; enforced by the runner";
+    tenant_private_ranges "RANGES" "Private ranges, like 10.1.0.0/16, that policies of all organisations may list and registries may be in; others only for the home organisation";
+    sandboxes_max "COUNT" "Sandboxes on this host at most, all organisations together, stopped ones included";
+    criu "FILE" "CRIU program that captures memory; empty: search for it";
+    secret_key_file "FILE" "Host key that encrypts the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, created if missing";
+    secret_key_command "COMMAND" "Program with arguments, run by root, that prints the host key instead, for example from a key management service";
+    secret_roots "FILE" "Additional certificate authorities, PEM, for the servers of bound hosts";
+    runsc "FILE" "The runsc program, for sandboxes with isolation gvisor; empty: the one that scripts/setup installs, or the host's";
+    isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that is installed";
+    isolation_of "RULES" "Isolation tiers of single organisations instead, as ORG=TIER+TIER, like org_…=auto+gvisor+container";
+    objects "URL" "Object storage of durable snapshots, s3://BUCKET/PREFIX or file:///DIRECTORY; empty: none";
+    objects_endpoint "URL" "Address of an S3-compatible server, with path-style requests; empty: AWS";
+    objects_region "REGION" "Region of the bucket; empty: AWS_REGION of the credentials, or us-east-1";
+    objects_credentials "FILE" "File with lines like AWS_ACCESS_KEY_ID=…, read by root; empty: these variables of the server's environment";
+    objects_roots "FILE" "Additional certificate authorities, PEM, for the object storage";
+    objects_upload_mb "MIB" "MiB per second of all uploads to object storage together; 0: no limit";
+    objects_quota_mb "MIB" "Object storage of each organisation at most";
+    objects_local_mb "MIB" "Disk of the host for snapshots that object storage has too; beyond it the oldest are evicted and fetched back when used; 0: no limit";
+    fleet_key_file "FILE" "Fleet key, mode 0600, that encrypts the keys of organisations for object storage and the key of the fleet's certificate authority; empty: fleet.key in the data directory, created if missing";
+    fleet_key_command "COMMAND" "Program with arguments, run by root, that prints the fleet key instead, for example from a key management service";
 }
 
 impl Setting {
@@ -280,6 +327,9 @@ const LISTS: &[&str] = &[
     "private_ranges",
     "tenant_private_ranges",
     "secret_key_command",
+    "fleet_key_command",
+    "isolation",
+    "isolation_of",
 ];
 
 /// `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`.
@@ -393,11 +443,12 @@ impl Settings {
         Ok(())
     }
 
-    /// What single values cannot tell.
+    /// Checks that need more than one value.
     pub fn check(&mut self) -> Result<(), ServeError> {
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(wrong("tls_certificate and tls_key belong together".into()));
         }
+        super::objects::check(self)?;
         self.beside("preview_listen", &self.preview_listen, PREVIEW_AFTER)?;
         self.beside("ssh_listen", &self.ssh_listen, SSH_AFTER)?;
         if !self.ssh_host.is_empty() && ssh_address(&self.ssh_host, SSH_PORT).is_none() {
@@ -498,6 +549,7 @@ impl Settings {
         for (key, path) in [
             ("network_presets", &mut self.network_presets),
             ("criu", &mut self.criu),
+            ("runsc", &mut self.runsc),
         ] {
             if let Some(path) = path {
                 *path = std::path::absolute(&*path).map_err(|source| {
@@ -505,8 +557,11 @@ impl Settings {
                 })?;
             }
         }
-        if let Some(path) = self.criu.as_ref().filter(|path| !path.is_file()) {
-            return Err(wrong(format!("criu: there is no file {}", path.display())));
+        self.isolation_policy().map_err(wrong)?;
+        for (key, path) in [("criu", &self.criu), ("runsc", &self.runsc)] {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_file()) {
+                return Err(wrong(format!("{key}: there is no file {}", path.display())));
+            }
         }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
@@ -613,7 +668,12 @@ impl Settings {
             events_kept: Duration::from_secs(self.events_kept_days.saturating_mul(86_400)),
             audit_kept: Duration::from_secs(self.audit_kept_days.saturating_mul(86_400)),
             audit_journal: Some(self.control_dir().join("audit")),
+            build_dir: Some(self.control_dir()),
             tenant_private_ranges: self.open_ranges(),
+            pull_on_create: self.pull_on_create,
+            has_default_registry: !self.default_registry.is_empty(),
+            // Checked when the settings were read.
+            isolation: self.isolation_policy().unwrap_or_default(),
             ..ControlConfig::default()
         }
     }
@@ -658,6 +718,8 @@ impl Settings {
                 .chain(&self.tenant_private_ranges)
                 .filter_map(|text| text.parse().ok())
                 .collect(),
+            // The runner applies it again, whatever control says.
+            isolation: self.isolation_policy().unwrap_or_default(),
             sandboxes_max: usize::try_from(self.sandboxes_max).unwrap_or(usize::MAX),
             secret_key_file: self.secret_key_file.clone(),
             secret_key_command: self.secret_key_command.clone(),
@@ -666,9 +728,37 @@ impl Settings {
         }
     }
 
+    /// What the two settings say about tiers, or what is wrong with them.
+    fn isolation_policy(&self) -> Result<IsolationPolicy, String> {
+        let all = TierRule::of(&self.isolation).map_err(|error| format!("isolation {error}"))?;
+        let mut of = BTreeMap::new();
+        for text in &self.isolation_of {
+            let wrong = |error: String| format!("isolation_of: '{text}': {error}");
+            let (org, tiers) = text
+                .split_once('=')
+                .ok_or_else(|| wrong("must be like org_…=gvisor+container".into()))?;
+            let org: OrgId = org
+                .parse()
+                .map_err(|_| wrong(format!("'{org}' is no id of an organisation")))?;
+            let tiers: Vec<&str> = tiers.split('+').collect();
+            let rule = TierRule::of(&tiers).map_err(wrong)?;
+            if of.insert(org, rule).is_some() {
+                return Err(wrong("the organisation has a rule already".into()));
+            }
+        }
+        Ok(IsolationPolicy { all, of })
+    }
+
     /// The isolation tiers that hold this host's sandboxes. The engine knows none but these.
     pub fn tiers(&self) -> Vec<Box<dyn OpenTier>> {
-        vec![Box::new(self.container())]
+        vec![Box::new(self.container()), Box::new(self.gvisor())]
+    }
+
+    fn gvisor(&self) -> GvisorConfig {
+        GvisorConfig {
+            runsc: self.runsc.clone(),
+            ..GvisorConfig::default()
+        }
     }
 
     fn container(&self) -> ContainerConfig {
@@ -717,6 +807,11 @@ impl Settings {
     /// The control side's own directory, the only one it may write.
     pub fn control_dir(&self) -> PathBuf {
         self.data_dir.join("control")
+    }
+
+    /// Where a node keeps who it is.
+    pub fn relay_dir(&self) -> PathBuf {
+        self.data_dir.join("relay")
     }
 
     pub fn runner_socket(&self) -> PathBuf {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use super::logging::{self, LostLines, Process};
 use super::privileges::{self, Account};
 use super::role::{RoleConfig, claim, is_claimed};
 use super::settings::Settings;
-use super::{FATAL, ServeError, handover, ownership, ready, reload};
+use super::{FATAL, ServeError, handover, objects, ownership, ready, reload};
 use crate::connect::{ROOT_KEY_FILE, URL_FILE};
 
 /// Between a child's end and its next start: doubled each time, from and to these.
@@ -33,7 +34,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 /// What the control side gets beyond its own grace time, and the runner in all.
 const CONTROL_MARGIN: Duration = Duration::from_secs(5);
-const RUNNER_GRACE: Duration = Duration::from_secs(30);
+pub const RUNNER_GRACE: Duration = Duration::from_secs(30);
 /// How long a start waits for the ports of a control side that a killed supervisor left.
 const ORPHAN_WAIT: Duration = Duration::from_secs(10);
 const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
@@ -51,16 +52,35 @@ const KEPT_VARIABLES: [&str; 8] = [
 /// Held by the supervisor while it lives; holds its process id.
 pub const LOCK_FILE: &str = "server.lock";
 
-/// How the C library gives memory back in the control process. Lists of all sandboxes come and go there in
-/// many threads: with an arena for each thread, and with thresholds that grow with the largest list, what
-/// was once used is kept for ever.
+/// How the C library returns memory in the control process. Its many threads hold lists of all sandboxes for a
+/// moment. With an arena for each thread and thresholds that grow with the largest list, such memory is kept
+/// for ever.
 const CONTROL_MEMORY: &[(&str, &str)] = &[
     ("MALLOC_ARENA_MAX", "2"),
     ("MALLOC_MMAP_THRESHOLD_", "131072"),
     ("MALLOC_TRIM_THRESHOLD_", "1048576"),
 ];
 
+/// Control and a runner of its own.
 pub fn run(settings: Settings) -> Result<(), ServeError> {
+    run_with(settings, |settings, lines| {
+        Box::pin(supervise(settings, lines, true))
+    })
+}
+
+/// Control alone; its hosts are nodes that join.
+pub fn run_control(settings: Settings) -> Result<(), ServeError> {
+    run_with(settings, |settings, lines| {
+        Box::pin(supervise(settings, lines, false))
+    })
+}
+
+type Supervising = Pin<Box<dyn Future<Output = Result<(), ServeError>>>>;
+
+pub fn run_with(
+    settings: Settings,
+    supervise: fn(Settings, Arc<LostLines>) -> Supervising,
+) -> Result<(), ServeError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ServeError::start(
             "the server must be started by root",
@@ -81,12 +101,33 @@ pub fn run(settings: Settings) -> Result<(), ServeError> {
     ended
 }
 
-async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), ServeError> {
+async fn supervise(
+    settings: Settings,
+    lines: Arc<LostLines>,
+    has_runner: bool,
+) -> Result<(), ServeError> {
+    // Before anything is made that would have to be removed again.
+    super::control::check_certificate(&settings)?;
     make_directory(&settings.data_dir, 0o711)?;
     let lock = lock(&settings.data_dir)?;
     // On a full disk nothing below could be written.
-    cove_engine::make_room(&settings.engine().data_dir);
-    let account = privileges::account(&settings.cache_dir, &settings.data_dir)?;
+    if has_runner {
+        cove_engine::make_room(&settings.engine().data_dir);
+    }
+    if settings
+        .relay_dir()
+        .join(cove_node::Identity::FILE)
+        .exists()
+    {
+        return Err(ServeError::start(
+            format!(
+                "{} belongs to a node of a fleet",
+                settings.data_dir.display()
+            ),
+            "start it with `cove node run`, or choose another directory with --data-dir",
+        ));
+    }
+    let account = privileges::account(&settings.cache_dir, &settings.data_dir, "control")?;
     passable(&settings.data_dir, account)?;
     let control_dir = settings.control_dir();
     make_directory(&control_dir, 0o700)?;
@@ -95,10 +136,16 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
         let _nobody = claim(&settings.data_dir, "control")?;
         ownership::give(&control_dir, account)?;
     }
-    let host = cove_engine::host_id(&settings.engine_dir())
-        .map_err(|source| ServeError::io("cannot read the id of this host", source))?;
+    let host = match has_runner {
+        true => {
+            let host = cove_engine::host_id(&settings.engine_dir());
+            let failed = |source| ServeError::io("cannot read the id of this host", source);
+            Some(host.map_err(failed)?)
+        }
+        false => None,
+    };
     let token = root_key(&settings.data_dir)?;
-    let listener = listen(settings.listen, "--listen", &settings.data_dir).await?;
+    let listener = listen(settings.listen, "--listen", &settings.data_dir, "control").await?;
     let address = listener
         .local_addr()
         .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -106,13 +153,13 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
     let url_file = settings.data_dir.join(URL_FILE);
     write_file(&url_file, &url, 0o644)?;
     if !address.ip().is_loopback() && settings.tls_certificate.is_none() {
-        tracing::warn!(%address, "the API is open to the network without TLS: keys travel readable");
+        tracing::warn!(%address, "the API listens on a network address without TLS: API keys are sent unencrypted");
     }
 
     let mut sockets = vec![OwnedFd::from(listener)];
     let mut preview_url = None;
     if let Some(wanted) = settings.preview_address()? {
-        let listener = listen(wanted, "--preview-listen", &settings.data_dir).await?;
+        let listener = listen(wanted, "--preview-listen", &settings.data_dir, "control").await?;
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -122,7 +169,7 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
 
     let mut ssh = None;
     if let Some(wanted) = settings.ssh_address()? {
-        let listener = listen(wanted, "--ssh-listen", &settings.data_dir).await?;
+        let listener = listen(wanted, "--ssh-listen", &settings.data_dir, "control").await?;
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::io("cannot read the address", source))?;
@@ -165,7 +212,16 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
         Duration::from_secs(role.settings.shutdown_grace_s).saturating_add(CONTROL_MARGIN);
     // The control side goes first: what it has under way still needs the runner.
     let runner_stop = CancellationToken::new();
-    let mut runner = tokio::spawn(runner.keep(runner_stop.clone(), RUNNER_GRACE));
+    let runner_end = runner_stop.clone();
+    let mut runner = tokio::spawn(async move {
+        match has_runner {
+            true => runner.keep(runner_end, RUNNER_GRACE).await,
+            false => {
+                runner_end.cancelled().await;
+                Ok(())
+            }
+        }
+    });
     let mut control = tokio::spawn(control.keep(stop.clone(), control_grace));
     let failed = |source| ServeError::io("cannot wait for signals", source);
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
@@ -178,12 +234,12 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
             _ = int.recv() => break Ok(()),
             _ = hangup.recv() => match reload::read_again(&mut role) {
                 Ok(config) => {
-                    tracing::info!("the key and the certificate are read again");
+                    tracing::info!("reloaded the first key and the certificate");
                     reloads.send_replace(config);
                 }
                 Err(error) => {
                     let text = reload::told(&error);
-                    tracing::error!("nothing was reloaded, the server goes on as it was: {text}");
+                    tracing::error!("reload failed, the server keeps its settings: {text}");
                 }
             },
             ended = &mut runner => break ended.unwrap_or_else(|_| Err(lost("runner"))),
@@ -204,24 +260,26 @@ async fn supervise(settings: Settings, lines: Arc<LostLines>) -> Result<(), Serv
     outcome
 }
 
-fn lost(role: &str) -> ServeError {
+pub fn lost(role: &str) -> ServeError {
     ServeError::Start {
         message: format!("the {role} side was lost"),
         hint: None,
     }
 }
 
-struct Supervised {
+pub struct Supervised {
     role: &'static str,
     /// A new value ends the child in good order and starts another with it.
     config: watch::Receiver<String>,
     /// Handed over to the child through its standard input, as are the next.
     sockets: Vec<OwnedFd>,
+    /// What of the environment it gets besides what every side gets.
+    variables: &'static [&'static str],
     lost: Arc<LostLines>,
 }
 
 impl Supervised {
-    fn new(
+    pub fn new(
         role: &'static str,
         config: &RoleConfig,
         lost: Arc<LostLines>,
@@ -230,22 +288,28 @@ impl Supervised {
             role,
             config: watch::channel(config.encoded()?).1,
             sockets: Vec::new(),
+            variables: &[],
             lost,
         })
     }
 
     /// With a way to give it another configuration.
-    fn renewable(
+    pub fn renewable(
         role: &'static str,
         config: &RoleConfig,
         sockets: Vec<OwnedFd>,
         lost: Arc<LostLines>,
     ) -> Result<(Self, watch::Sender<String>), ServeError> {
+        let variables = match role {
+            "control" => objects::variables(&config.settings),
+            _ => &[],
+        };
         let (renew, config) = watch::channel(config.encoded()?);
         let supervised = Self {
             role,
             config,
             sockets,
+            variables,
             lost,
         };
         Ok((supervised, renew))
@@ -265,10 +329,15 @@ impl Supervised {
             "control" => CONTROL_MEMORY,
             _ => &[],
         };
+        let more = self
+            .variables
+            .iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?)));
         Command::new(program)
             .args(["serve", "--role", self.role])
             .env_clear()
             .envs(kept)
+            .envs(more)
             .envs(memory.iter().copied())
             // Signals of a terminal are for the supervisor, which passes them on in order.
             .process_group(0)
@@ -278,7 +347,11 @@ impl Supervised {
     }
 
     /// Runs the child until asked to stop, again whenever it ends by itself.
-    async fn keep(mut self, stop: CancellationToken, grace: Duration) -> Result<(), ServeError> {
+    pub async fn keep(
+        mut self,
+        stop: CancellationToken,
+        grace: Duration,
+    ) -> Result<(), ServeError> {
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             let started = Instant::now();
@@ -342,14 +415,15 @@ fn is_fatal(status: ExitStatus) -> bool {
 }
 
 /// A killed supervisor's control side may hold the port for a moment still.
-async fn listen(
+pub async fn listen(
     address: SocketAddr,
     flag: &str,
     data_dir: &Path,
+    role: &str,
 ) -> Result<TcpListener, ServeError> {
     let started = Instant::now();
     loop {
-        let orphaned = is_claimed(data_dir, "control");
+        let orphaned = is_claimed(data_dir, role);
         let error = match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
             Err(error) => error,
@@ -367,7 +441,7 @@ async fn listen(
     }
 }
 
-fn make_directory(path: &Path, mode: u32) -> Result<(), ServeError> {
+pub fn make_directory(path: &Path, mode: u32) -> Result<(), ServeError> {
     let failed = |source| ServeError::io(format!("cannot make {}", path.display()), source);
     DirBuilder::new()
         .recursive(true)
@@ -378,7 +452,7 @@ fn make_directory(path: &Path, mode: u32) -> Result<(), ServeError> {
 }
 
 /// The control side must get to its own directory; a private one above would shut it out.
-fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
+pub fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
     for directory in data_dir.ancestors().skip(1) {
         let found = fs::metadata(directory).map_err(|source| {
             ServeError::io(format!("cannot look at {}", directory.display()), source)
@@ -406,7 +480,7 @@ fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
 }
 
 /// One server per data directory; the kernel lets go of the lock however this process ends.
-fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
+pub fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
     let path = data_dir.join(LOCK_FILE);
     let failed = |source| ServeError::io(format!("cannot lock {}", path.display()), source);
     let file = fs::OpenOptions::new()
@@ -426,8 +500,8 @@ fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
     }
 }
 
-/// Whom to tell that there is something to read again; believed only while the lock is held.
-fn say_who(mut lock: &fs::File) -> Result<(), ServeError> {
+/// The process to signal when there is something to read again; valid only while the lock is held.
+pub fn say_who(mut lock: &fs::File) -> Result<(), ServeError> {
     let failed = |source| ServeError::io("cannot write to the lock", source);
     lock.set_len(0).map_err(failed)?;
     let pid = rustix::process::getpid().as_raw_nonzero();

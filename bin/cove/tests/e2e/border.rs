@@ -125,6 +125,67 @@ fn presets_with_private_addresses_are_the_home_organisations_unless_they_are_mar
 }
 
 #[test]
+fn the_runner_keeps_the_operators_tiers_whoever_asks() {
+    let careful = "org_cccccccccccccccccccc";
+    let rule = format!("{careful}=gvisor");
+    let cove = Cove::start_with(&["--isolation", "container", "--isolation-of", &rule]);
+    as_control(&cove, move |runner| async move {
+        let of = |org: Option<&str>, isolation: &str| CreateRequest {
+            owner: org.map(|org| SandboxOwner {
+                org: org.into(),
+                home: false,
+            }),
+            ..request(serde_json::json!({
+                "isolation": isolation,
+                "resources": {"cpu": 0.5, "memory_mb": 128, "disk_mb": 256},
+            }))
+        };
+        let other = "org_dddddddddddddddddddd";
+        for (org, allowed, refused) in [
+            (Some(careful), "gvisor", "container"),
+            (Some(other), "container", "gvisor"),
+            (Some("nonsense"), "container", "gvisor"),
+            (None, "container", "gvisor"),
+        ] {
+            let error = runner.create(of(org, refused)).await.unwrap_err();
+            assert!(error.to_string().contains("isolation_of"), "{error}");
+            assert_eq!(runner.list().await.unwrap(), []);
+            // What control makes of `auto` is its own affair; here it means nothing.
+            runner.create(of(org, "auto")).await.unwrap_err();
+            let made = runner.create(of(org, allowed)).await.unwrap();
+            assert_eq!(made.spec.isolation, allowed);
+            runner.delete(&made.id).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn auto_with_a_runsc_that_does_not_work_is_refused_and_makes_no_container() {
+    // One is there and runs, but starts no sandbox; the other cannot be executed.
+    for runsc in ["/bin/true", "/etc/passwd"] {
+        auto_is_refused_with(runsc);
+    }
+}
+
+fn auto_is_refused_with(runsc: &str) {
+    let cove = Cove::start_with(&["--runsc", runsc]);
+    let refused = cove.run(["create", "--image", "busybox", "--isolation", "auto"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{said}");
+    let listed = cove.run(["ls", "--json"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(!listed.contains("sbx_"), "{listed}");
+    let made = cove.run(["create", "--image", "busybox", "--isolation", "container"]);
+    assert!(made.status.success(), "{made:?}");
+    let doctor = cove.run(["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.contains("sandboxes cannot have isolation gvisor"),
+        "{doctor}"
+    );
+}
+
+#[test]
 fn the_runner_keeps_the_hosts_limits_whoever_asks() {
     let cove = Cove::start_with(&["--sandboxes-max", "2", "--warm", "0"]);
     let long = "x".repeat(5000);

@@ -158,7 +158,7 @@ async fn work(worker: u64, seed: u64, finder: Arc<Finder>, over: Arc<AtomicBool>
                 let create = CreateSandbox {
                     image: Some("busybox".into()),
                     labels: [("create".to_owned(), key.clone())].into(),
-                    network,
+                    network: network.map(Into::into),
                     resources: Some(ResourcesRequest {
                         memory_mb: Some(64),
                         disk_mb: Some(256),

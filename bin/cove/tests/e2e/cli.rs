@@ -51,7 +51,8 @@ fn a_first_session_reads_as_in_the_guide() {
     let shown = cove.json(["show", "mine"]);
     assert_eq!(shown["labels"]["team"], "a");
     assert_eq!(cove.ok(["ls", "--quiet", "--label", "team=b"]), "");
-    assert!(cove.ok(["ps", "mine"]).contains("exit 0"));
+    assert!(cove.ok(["ps", "-a", "mine"]).contains("exit 0"));
+    assert_eq!(cove.ok(["ps", "-q", "mine"]), "", "nothing runs now");
     assert!(cove.ok(["stats", "mine"]).contains("mine"));
     wait_for("the start is told as an event", || {
         cove.ok(["events"]).contains("running").then_some(())
@@ -163,7 +164,9 @@ fn background_commands_are_found_again() {
     cove.ok(["kill", "box", &id, "--signal", "KILL"]);
     assert_eq!(cove.ok(["logs", "--follow", "box", &id]), "begun\n");
     wait_for("its end is told", || {
-        cove.ok(["ps", "box"]).contains("signal 9").then_some(())
+        cove.ok(["ps", "-a", "box"])
+            .contains("signal 9")
+            .then_some(())
     });
 }
 

@@ -129,3 +129,74 @@ fn copies_can_begin_and_end_in_pipes() {
         assert!(told.contains(said), "{told}");
     }
 }
+
+#[test]
+fn several_sources_wildcards_contents_and_relative_paths() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    let place = |name: &str| cove.scratch().join(name).to_str().unwrap().to_owned();
+    for name in ["a.txt", "b.txt", "c.log"] {
+        std::fs::write(place(name), name).unwrap();
+    }
+    std::fs::create_dir_all(place("dir/sub")).unwrap();
+    std::fs::write(place("dir/sub/deep"), "deep").unwrap();
+    // Several at once need a directory that is there.
+    let refused = cove.run(["cp", &place("a.txt"), &place("b.txt"), "box:/tmp/nowhere"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("existing directory"), "{told}");
+    cove.ok(["exec", "box", "--", "mkdir", "/tmp/in"]);
+    cove.ok([
+        "cp",
+        &place("a.txt"),
+        &place("b.txt"),
+        &place("c.log"),
+        "box:/tmp/in",
+    ]);
+    // The content of a directory, not the directory.
+    cove.ok(["cp", &(place("dir") + "/."), "box:/tmp/in"]);
+    let there = cove.ok(["exec", "box", "-c", "cd /tmp/in && find . -type f | sort"]);
+    assert_eq!(there, "./a.txt\n./b.txt\n./c.log\n./sub/deep\n");
+    // Wildcards are the sandbox's.
+    std::fs::create_dir(place("out")).unwrap();
+    cove.ok(["cp", "box:/tmp/i?/*.txt", &place("out")]);
+    let names = || {
+        let entries = std::fs::read_dir(place("out")).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["a.txt", "b.txt"]);
+    let nothing = cove.run(["cp", "box:/tmp/in/*.none", &place("out")]);
+    assert_eq!(nothing.status.code(), Some(1));
+    cove.ok(["cp", "box:/tmp/in/sub/.", &place("out")]);
+    assert_eq!(names(), ["a.txt", "b.txt", "deep"]);
+    // A relative path begins where commands start.
+    cove.ok(["cp", &place("c.log"), "box:relative"]);
+    assert_eq!(cove.ok(["exec", "box", "--", "cat", "relative"]), "c.log");
+    assert_eq!(cove.ok(["cp", "box:relative", "-"]), "c.log");
+}
+
+#[test]
+fn an_archive_copy_keeps_the_times_of_single_files() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    let file = cove.scratch().join("dated");
+    let back = cove.scratch().join("back");
+    std::fs::write(&file, "old").unwrap();
+    let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    std::fs::File::options()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_modified(at)
+        .unwrap();
+    cove.ok(["cp", "-a", file.to_str().unwrap(), "box:/tmp/dated"]);
+    let inside = cove.ok(["exec", "box", "--", "stat", "-c", "%Y", "/tmp/dated"]);
+    assert_eq!(inside, "1000000000\n");
+    cove.ok(["cp", "-a", "box:/tmp/dated", back.to_str().unwrap()]);
+    assert_eq!(std::fs::metadata(&back).unwrap().modified().unwrap(), at);
+    assert_eq!(std::fs::read_to_string(&back).unwrap(), "old");
+}

@@ -45,7 +45,11 @@ fn documents() -> Vec<PathBuf> {
 
 #[test]
 fn every_marked_example_runs() {
-    let cove = Cove::start();
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.path(), open).unwrap();
+    let objects = format!("file://{}/bucket", place.path().display());
+    let cove = Cove::start_with(&["--objects", &objects]);
     // The examples use the default image; here that name means the small one.
     let image = cove.scratch().join("busybox");
     cove.ok(["image", "import", "debian", image.to_str().unwrap()]);
@@ -157,6 +161,24 @@ fn the_api_fuzzer_finds_nothing() {
     // Few requests each, so that a usual test run stays short; `scripts/fuzz-api` alone does more.
     let output = Command::new(script)
         .args([program(), "6"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn generators_of_clients_take_the_contract_as_it_is() {
+    let cove = Cove::start();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/test-openapi");
+    let output = Command::new(script)
+        .env("COVE_DATA_DIR", cove.data_dir())
+        .env_remove("COVE_URL")
+        .env_remove("COVE_API_KEY")
         .output()
         .unwrap();
     assert!(

@@ -131,6 +131,188 @@ fn versions_name_the_commit_and_the_server() {
     assert_eq!(both["server"], env!("CARGO_PKG_VERSION"));
 }
 
+#[test]
+fn keys_and_organisations_go_by_their_names() {
+    let cove = Cove::start();
+    cove.ok(["key", "create", "ci", "--scope", "read"]);
+    cove.ok(["key", "create", "twice"]);
+    cove.ok(["key", "create", "twice"]);
+    cove.ok(["key", "rm", "ci"]);
+    let unclear = cove.run(["key", "delete", "twice"]);
+    assert_eq!(unclear.status.code(), Some(1), "{unclear:?}");
+    assert!(
+        text(&unclear.stderr).contains("give the id of one"),
+        "{unclear:?}"
+    );
+    let keys = cove.json(["key", "list"]);
+    let revoked: Vec<_> = keys
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|key| !key["revoked_at"].is_null())
+        .map(|key| key["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(revoked, ["ci"]);
+    assert_eq!(cove.run(["key", "rm", "nothing"]).status.code(), Some(1));
+    cove.ok(["org", "create", "research"]);
+    let changed = cove.json(["org", "quota", "research", "--sandboxes", "3"]);
+    assert_eq!(changed["quota"]["sandboxes"], 3);
+}
+
+#[test]
+fn usage_is_by_day_and_by_name() {
+    let cove = Cove::start();
+    cove.sandbox("idle");
+    cove.sandbox("busy");
+    cove.ok([
+        "exec",
+        "busy",
+        "-c",
+        "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
+    ]);
+    let usage = super::harness::wait_for("its CPU time is charged", || {
+        let usage = cove.json(["usage", "--days", "2", "--top", "1"]);
+        (usage["items"][0]["name"] == "busy").then_some(usage)
+    });
+    assert_eq!(usage["items"].as_array().unwrap().len(), 1);
+    let days = usage["days"].as_array().unwrap();
+    assert_eq!(days.len(), 2);
+    let spent: f64 = days
+        .iter()
+        .map(|day| day["total"]["cpu_seconds"].as_f64().unwrap())
+        .sum();
+    assert!(spent > 0.0, "{usage}");
+    cove.ok(["rm", "busy"]);
+    let shown = cove.ok(["usage"]);
+    assert!(
+        shown.contains("(deleted)") && shown.contains("idle"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn figures_come_once_or_for_as_long_as_somebody_reads() {
+    use std::io::BufRead;
+    let cove = Cove::start();
+    cove.sandbox("box");
+    let once = cove.ok(["stats", "--no-stream"]);
+    assert!(
+        once.starts_with("SANDBOX") && once.contains("box"),
+        "{once}"
+    );
+    let mut child = cove
+        .command(["--json", "stats", "--follow"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let rounds: Vec<Value> = lines
+        .take(2)
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for round in rounds {
+        assert_eq!(round[0]["sandbox"], "box", "{round}");
+    }
+}
+
+#[test]
+fn a_shell_completes_the_names_of_sandboxes() {
+    let cove = Cove::start();
+    cove.sandbox("alpha");
+    cove.sandbox("beta");
+    let complete = |words: &[&str]| {
+        let mut command = cove.command(["--", "cove"].into_iter().chain(words.iter().copied()));
+        command
+            .env("COMPLETE", "fish")
+            .env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+        let output = command.output().unwrap();
+        assert_eq!(text(&output.stderr), "");
+        text(&output.stdout)
+    };
+    assert_eq!(complete(&["exec", "al"]), "alpha\n");
+    let both = complete(&["rm", ""]);
+    assert!(
+        both.contains("alpha\n") && both.contains("beta\n"),
+        "{both}"
+    );
+    assert!(complete(&["cp", "be"]).contains("beta:"));
+    // A server that does not answer is no reason to say anything.
+    let mut command = cove.command(["--", "cove", "exec", "al"]);
+    command
+        .env("COMPLETE", "fish")
+        .env("COVE_URL", "http://127.0.0.1:1");
+    let output = command.output().unwrap();
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        (String::new(), String::new())
+    );
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_json_where_json_is_asked_for() {
+    let wrong = std::process::Command::new(super::harness::program())
+        .args(["exec", "--json", "--no-such-flag"])
+        .output()
+        .unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    let told: Value = serde_json::from_slice(&wrong.stderr).unwrap();
+    assert_eq!(told["error"]["code"], "usage", "{told}");
+    assert!(
+        told["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("--no-such-flag"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_file_here_is_not_imported_by_a_server_elsewhere() {
+    let cove = Cove::start();
+    let elsewhere = cove.run([
+        "image",
+        "import",
+        "x",
+        "/etc/hostname",
+        "--url",
+        "http://127.0.0.1:1",
+    ]);
+    assert_eq!(elsewhere.status.code(), Some(1), "{elsewhere:?}");
+    assert!(
+        text(&elsewhere.stderr).contains("runs on another machine"),
+        "{elsewhere:?}"
+    );
+    let copied = std::fs::read_dir(cove.data_dir().join("import"));
+    assert_eq!(copied.map_or(0, Iterator::count), 0, "a copy was made");
+}
+
+#[test]
+fn a_killed_run_leaves_nothing() {
+    let cove = Cove::start();
+    let mut child = cove
+        .command(["run", "busybox", "--", "sleep", "100000"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    super::harness::wait_for("its command runs", || {
+        let all = cove.json(["ls"]);
+        let id = all[0]["id"].as_str()?;
+        let listed = cove.run(["ps", "-q", id]);
+        listed.stdout.starts_with(b"prc_").then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    super::harness::wait_for("the sandbox is deleted", || {
+        (cove.json(["ls"]) == serde_json::json!([])).then_some(())
+    });
+    // One that is to be kept has no such rule.
+    cove.ok(["run", "--keep", "busybox", "--", "true"]);
+    let kept = cove.json(["ls"]);
+    assert!(kept[0]["lifecycle"]["delete_after_s"].is_null(), "{kept}");
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

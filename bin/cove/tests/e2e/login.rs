@@ -68,6 +68,18 @@ fn a_user_logs_in_once_and_chooses_between_servers() {
     let (url, key) = (read("url"), read("root.key"));
     let (url, key) = (url.trim(), key.trim());
     cove.sandbox("box");
+    // A server has one name on this command line.
+    let user = User { home: dir.path() };
+    for more in [["--url", "http://127.0.0.1:1"], ["--context", "work"]] {
+        let told = user.fails(
+            &["login", url, "--ca-file", &certificate, more[0], more[1]],
+            key,
+        );
+        assert!(
+            told.contains("cove login takes no") && told.contains(more[0]),
+            "{told}"
+        );
+    }
     let home = cove.scratch().join("home");
     std::fs::create_dir(&home).unwrap();
     let user = User { home: &home };
@@ -141,5 +153,30 @@ fn a_given_certificate_counts_for_its_name_and_in_its_time_only() {
         });
         assert!(refused.contains(reason), "{refused}");
         assert!(!refused.contains("does not accept this key"), "{refused}");
+    }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_stops_the_server_before_it_makes_anything() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    write_certificate(dir.path(), "127.0.0.1", None);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(path("broken.pem"), "no certificate").unwrap();
+    let data = path("data");
+    for (certificate, told) in [
+        (path("missing.pem"), "missing.pem"),
+        (path("broken.pem"), "TLS certificate"),
+    ] {
+        let key = path("key.pem");
+        let flags = ["--tls-certificate", &certificate, "--tls-key", &key];
+        let output = Command::new(program())
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data])
+            .args(flags)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(told), "{said}");
+        assert!(!Path::new(&data).exists(), "a data directory was made");
     }
 }

@@ -10,7 +10,7 @@ fn standard_input_goes_through_whole() {
     let cove = Cove::start();
     cove.sandbox("box");
     let input: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
-    let output = cove.fed(["exec", "box", "--", "cat"], &input);
+    let output = cove.fed(["exec", "-i", "box", "--", "cat"], &input);
     assert!(
         output.status.success(),
         "{}",
@@ -22,14 +22,36 @@ fn standard_input_goes_through_whole() {
         output.stdout.len(),
         input.len()
     );
-    let counted = cove.fed(["exec", "box", "--", "wc", "-c"], b"12345");
+    let counted = cove.fed(["exec", "-i", "box", "--", "wc", "-c"], b"12345");
     assert_eq!(counted.stdout, b"5\n");
     // One that does not read its input is not held up by it.
     assert!(
-        cove.fed(["exec", "box", "--", "true"], &input)
+        cove.fed(["exec", "-i", "box", "--", "true"], &input)
             .status
             .success()
     );
+}
+
+#[test]
+fn standard_input_is_left_alone_unless_asked_for() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    // As in `while read line; do cove exec ...; done < list`: the list is not for the command.
+    let script = "while read line; do \"$0\" exec box -- sh -c \"cat; echo $line\"; done";
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", script, super::harness::program()])
+        .env("COVE_DATA_DIR", cove.data_dir())
+        .env_remove("COVE_URL")
+        .env_remove("COVE_API_KEY")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"one\ntwo\nthree\n").unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "one\ntwo\nthree\n");
 }
 
 #[test]
@@ -60,7 +82,7 @@ fn a_reader_that_leaves_ends_the_command_as_in_any_pipe() {
     assert_eq!(&some, b"y\ny\n");
     assert_eq!(child.wait().unwrap().code(), Some(141));
     wait_for("the command inside ended", || {
-        let all = cove.json(["ps", "box"]);
+        let all = cove.json(["ps", "--all", "box"]);
         all.as_array()
             .unwrap()
             .iter()

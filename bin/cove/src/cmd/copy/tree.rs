@@ -38,8 +38,20 @@ pub fn size(root: &Path) -> Result<u64, CliError> {
     Ok(total)
 }
 
-/// The tree as a tar stream. An error of the packing side ends the stream with it.
+/// The tree as a tar stream.
 pub fn pack(root: PathBuf) -> ChunkReader {
+    packed(move |builder| builder.append_dir_all(".", &root))
+}
+
+/// One file as a tar stream, under another name.
+pub fn pack_file(path: PathBuf, name: String) -> ChunkReader {
+    packed(move |builder| builder.append_path_with_name(&path, &name))
+}
+
+/// An error of the packing side ends the stream with it.
+pub fn packed(
+    fill: impl FnOnce(&mut tar::Builder<ChunkWriter>) -> io::Result<()> + Send + 'static,
+) -> ChunkReader {
     let (sender, receiver) = mpsc::channel(WAITING);
     let (failed, failure) = oneshot::channel();
     std::thread::spawn(move || {
@@ -48,8 +60,7 @@ pub fn pack(root: PathBuf) -> ChunkReader {
             buffer: Vec::with_capacity(CHUNK),
         });
         builder.follow_symlinks(false);
-        let packed = builder
-            .append_dir_all(".", &root)
+        let packed = fill(&mut builder)
             .and_then(|()| builder.into_inner())
             .and_then(|mut writer| writer.flush());
         if let Err(error) = packed {
@@ -63,7 +74,7 @@ pub fn pack(root: PathBuf) -> ChunkReader {
     }
 }
 
-struct ChunkWriter {
+pub struct ChunkWriter {
     sender: mpsc::Sender<Bytes>,
     buffer: Vec<u8>,
 }
@@ -149,7 +160,7 @@ pub fn unpack(target: PathBuf) -> (mpsc::Sender<Bytes>, oneshot::Receiver<Result
     (sender, told)
 }
 
-/// Files, directories and links, all below `target`. Whoever made the archive is not trusted:
+/// Files, directories and links, all below `target`. The archive is untrusted:
 /// devices and the like are left out, modes lose their special bits, owners are ours.
 fn unpack_all(target: &Path, archive: impl Read) -> Result<(), CliError> {
     let failed = |source| CliError::io(format!("cannot unpack into {}", target.display()), source);

@@ -20,14 +20,15 @@ const STOP_LOOK: Duration = Duration::from_millis(50);
 const WRITABLE: &str = "the storage pool can be written to";
 
 pub async fn run(global: &Global) -> Result<u8, CliError> {
+    let json = global.json;
     let mut settings = crate::serve::settings(global)?;
     settings.warm = 0;
     if crate::serve::running(&settings.data_dir)?.is_some() && needs_none(&settings.engine()) {
         // A server is not stopped for nothing.
-        output::line(WRITABLE)?;
+        output::message(WRITABLE, json)?;
         return Ok(0);
     }
-    let (_lock, stopped) = take_over(&settings.data_dir).await?;
+    let (_lock, stopped) = take_over(&settings.data_dir, json).await?;
     let config = settings.engine();
     let failed =
         |error: EngineError| CliError::usage(format!("cannot repair the pool: {}", chain(&error)));
@@ -45,10 +46,11 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
     }
     let writable = engine.check_pool();
     if writable.is_ok() {
-        output::line(match was_writable {
+        let told = match was_writable {
             true => WRITABLE,
             false => "the storage pool is mounted again and can be written to",
-        })?;
+        };
+        output::message(told, json)?;
     }
     let mut lost = false;
     for interrupted in engine.interrupted().map_err(told)? {
@@ -57,25 +59,25 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
             Err(error) => Err(error.clone()),
         };
         let (id, state) = (&interrupted.id, interrupted.state);
-        match started {
-            Ok(true) => output::line(&format!(
-                "{id}: was {state}; its memory is lost, its disk is kept, it runs again"
-            ))?,
-            Ok(false) => output::line(&format!(
-                "{id}: was {state}; deleted or started since, left as it is"
-            ))?,
+        let outcome = match started {
+            Ok(true) => {
+                format!("{id}: was {state}; its memory is lost, its disk is kept, it runs again")
+            }
+            Ok(false) => format!("{id}: was {state}; deleted or started since, left as it is"),
             Err(error) => {
                 lost = true;
-                output::line(&format!(
+                format!(
                     "{id}: was {state}; its memory is lost, its disk is kept, it could not be started: {error}"
-                ))?;
+                )
             }
-        }
+        };
+        output::message(&outcome, json)?;
     }
     engine.close().await;
     if stopped {
-        output::line(
+        output::message(
             "the server was stopped; systemd starts cove.service again, any other must be started by hand",
+            json,
         )?;
     }
     writable.map_err(|error| {
@@ -94,8 +96,8 @@ fn needs_none(config: &EngineConfig) -> bool {
         && !cove_engine::is_unfinished(&config.data_dir)
 }
 
-/// The lock of the data directory, from a server that runs over it if there is one. Tells whether there was.
-async fn take_over(data_dir: &Path) -> Result<(fs::File, bool), CliError> {
+/// The lock of the data directory, from a server that runs over it if there is one. Returns whether there was.
+async fn take_over(data_dir: &Path, json: bool) -> Result<(fs::File, bool), CliError> {
     let started = Instant::now();
     let mut asked = None;
     loop {
@@ -107,10 +109,8 @@ async fn take_over(data_dir: &Path) -> Result<(fs::File, bool), CliError> {
         if let Some(pid) = holder
             && asked != holder
         {
-            output::line(&format!(
-                "stopping the server, process {}",
-                pid.as_raw_nonzero()
-            ))?;
+            let told = format!("stopping the server, process {}", pid.as_raw_nonzero());
+            output::message(&told, json)?;
             // It may have ended since: then the lock is free.
             let _ = pidfd_open(pid, PidfdFlags::empty())
                 .and_then(|process| pidfd_send_signal(process, Signal::TERM));

@@ -76,13 +76,15 @@ fn later_sources_win_and_name_themselves_when_wrong() {
 #[test]
 fn registries_reach_those_who_act_on_them() {
     let mut settings = Settings::default();
-    assert_eq!(settings.engine().default_registry, None);
-    let text = "default_registry = \"docker.io\"\n\
+    let default = settings.engine().default_registry;
+    assert_eq!(default.as_deref(), Some("docker.io"));
+    let text = "default_registry = \"r.example\"\npull_on_create = false\n\
                 plain_registries = [\"a.example\", \"b.example:5000\"]";
     settings.read_toml(text, "file").unwrap();
     settings.check().unwrap();
     let engine = settings.engine();
-    assert_eq!(engine.default_registry.as_deref(), Some("docker.io"));
+    assert_eq!(engine.default_registry.as_deref(), Some("r.example"));
+    assert!(!settings.control().pull_on_create);
     assert_eq!(engine.plain_registries, ["a.example", "b.example:5000"]);
     settings
         .read_environment(|name| {
@@ -100,6 +102,10 @@ fn registries_reach_those_who_act_on_them() {
         ("network_range", "198.19.0.0/15"),
         ("network_resolvers", "resolver.example"),
         ("criu", "/there/is/none"),
+        ("runsc", "/there/is/none"),
+        ("isolation", "qemu"),
+        ("isolation_of", "gvisor"),
+        ("isolation_of", "org_x=gvisor"),
     ] {
         let mut settings = Settings::default();
         settings.set(key, value, "here").unwrap();
@@ -119,7 +125,8 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
     let text = "network_range = \"10.200.0.0/15\"\n\
                 network_presets = \"/srv/presets\"\n\
                 network_resolvers = [\"192.0.2.1\", \"[2001:db8::1]:5353\"]\n\
-                criu = \"/proc/self/exe\"";
+                criu = \"/proc/self/exe\"\n\
+                runsc = \"/proc/self/exe\"";
     settings.read_toml(text, "file").unwrap();
     settings.check().unwrap();
     let engine = settings.engine();
@@ -132,6 +139,17 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
         .collect();
     assert_eq!(asked, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
     assert_eq!(settings.container().criu, Some("/proc/self/exe".into()));
+    settings
+        .set("isolation", "auto,gvisor,container", "here")
+        .unwrap();
+    let org = cove_model::OrgId::random();
+    let rule = format!("{org}=gvisor");
+    settings.set("isolation_of", &rule, "here").unwrap();
+    settings.check().unwrap();
+    let policy = settings.control().isolation;
+    assert_eq!(policy.all.default, "auto");
+    assert_eq!(policy.rule(&org).allowed, ["gvisor"]);
+    assert_eq!(settings.gvisor().runsc, Some("/proc/self/exe".into()));
     settings.set("network_presets", "", "here").unwrap();
     assert_eq!(settings.engine().network_presets, None);
 }

@@ -23,7 +23,7 @@ macro_rules! parsed {
     )*};
 }
 
-parsed!(u64 => "must be a whole number", SocketAddr => "must be like 127.0.0.1:7070", String => "must be text");
+parsed!(u64 => "must be a whole number", SocketAddr => "must be like 127.0.0.1:7070", String => "must be text", bool => "must be true or false");
 
 impl Value for f64 {
     fn read(text: &str) -> Result<Self, String> {
