@@ -69,6 +69,11 @@ def test_results_tell_how_a_command_ended(box: Sandbox) -> None:
         box.run("sleep 60", timeout=0.2)
     assert box.run(["cat"], input=b"\xff\x00").stdout_bytes == b"\xff\x00"
     assert box.run("kill -9 $$").signal == 9
+    offline = box.run("echo 'Could not resolve host: example.com' >&2; exit 6")
+    assert offline.hint is not None and "network of this sandbox is off" in offline.hint
+    with pytest.raises(cove.CommandFailed, match="--allow preset:packages"):
+        offline.check()
+    assert failed.hint is None
     with pytest.raises(cove.InvalidRequestError) as told:
         box.run(["no-such-program"])
     assert told.value.code == "command_not_found"
@@ -253,3 +258,17 @@ def test_a_sandbox_that_was_not_made_says_so() -> None:
     assert "not made" in repr(box)
     with pytest.raises(cove.CoveError, match="not been made"):
         _ = box.id
+
+
+def test_the_link_of_a_shared_port_works_from_python(box: Sandbox) -> None:
+    import httpx
+
+    box.files.write("/srv/www/index.html", "shared")
+    box.start(["python3", "-m", "http.server", "8080", "--directory", "/srv/www"])
+    box.wait_for_port(8080)
+    share = box.share(8080)
+    with httpx.Client(trust_env=False) as visitor:
+        assert visitor.get(share.url).text == "shared"
+        assert visitor.get(share.path_url).status_code in (401, 403)
+        box.unshare(8080)
+        assert visitor.get(share.url).status_code in (401, 403)

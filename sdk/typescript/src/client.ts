@@ -2,6 +2,7 @@
 
 import { type ApiError, ConnectionError, CoveError, fromDetail } from "./errors.js";
 import { asyncDispose, sleep } from "./flow.js";
+import { Leases } from "./leases.js";
 import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
@@ -42,6 +43,8 @@ const shared = new Map<string, Client>();
 export class Client {
   readonly #settings: Settings;
   #transport: Transport | undefined;
+  /** @internal */
+  readonly _leases = new Leases((call) => this._json(call));
 
   constructor(options: ClientOptions = {}) {
     this.#settings = resolve(options);
@@ -61,8 +64,9 @@ export class Client {
     return this.#settings.url;
   }
 
-  /** Closes its connections. */
+  /** Closes its connections, and renews no leases any more. */
   async close(): Promise<void> {
+    this._leases.stop();
     const transport = this.#transport;
     this.#transport = undefined;
     await transport?.close();
@@ -132,14 +136,14 @@ export class Client {
     return this.#all<Key>({ method: "GET", path: "/v1/keys", ...options });
   }
 
-  /** Makes a key. Its `token` is shown only here; `expires` is in seconds. */
+  /** Makes a key. Its `token` is shown only here; `expires` is in seconds; `sandbox` binds it to one sandbox. */
   async createKey(
     name: string,
     scopes: readonly Scope[] = ["manage"],
-    options: Cancel & { expires?: number; org?: string } = {},
+    options: Cancel & { expires?: number; org?: string; sandbox?: string } = {},
   ): Promise<Key> {
-    const { expires, org, signal } = options;
-    const json = { name, scopes, org, expires_in_s: wholeSeconds("expires", expires) };
+    const { expires, org, sandbox, signal } = options;
+    const json = { name, scopes, org, sandbox, expires_in_s: wholeSeconds("expires", expires) };
     return this._get<Key>({ method: "POST", path: "/v1/keys", json, signal });
   }
 
@@ -171,14 +175,15 @@ export class Client {
 
   /**
    * Keeps a secret, or a new value of one, for requests to `hosts`. `use` says where in a request it belongs:
-   * `bearer`, `basic`, `header:NAME` or `query:NAME`.
+   * `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE`,
+   * or `exposed` without hosts for a value that sandboxes hold as it is.
    */
   async setSecret(
     name: string,
     value: string,
-    options: Cancel & { hosts: readonly string[]; use?: string },
+    options: Cancel & { hosts?: readonly string[]; use?: string },
   ): Promise<Secret> {
-    const json = { name, value, hosts: [...options.hosts], use: options.use ?? "bearer" };
+    const json = { name, value, hosts: [...(options.hosts ?? [])], use: options.use ?? "bearer" };
     return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
   }
 

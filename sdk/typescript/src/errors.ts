@@ -51,7 +51,8 @@ export class CommandFailed extends CoveError {
     else if (result.timedOut) how = "was killed because its timeout passed";
     else if (result.signal !== undefined) how += ` (signal ${result.signal})`;
     const tail = (result.stderr.trim() || result.stdout.trim()).slice(-TAIL_MAX);
-    super(`${command} ${how}${tail ? `:\n${tail}` : ""}`);
+    const hint = result.hint === undefined ? "" : `\n(${result.hint})`;
+    super(`${command} ${how}${tail ? `:\n${tail}` : ""}${hint}`);
     this.result = result;
   }
 }
@@ -78,6 +79,11 @@ export class CodeFailed extends CoveError {
 /** The code's `timeout` passed. Pass `check: false` to get the result instead. */
 export class CodeTimedOut extends CodeFailed {
   override name = "CodeTimedOut";
+}
+
+/** A build of a template failed or was cancelled. The message has the step and the end of its output. */
+export class BuildFailed extends CoveError {
+  override name = "BuildFailed";
 }
 
 /** Some forks could not be made. {@link errors} has the reasons; the forks that were made are deleted again. */

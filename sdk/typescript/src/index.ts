@@ -10,6 +10,7 @@ export {
   ApiError,
   type ApiErrorDetail,
   AuthenticationError,
+  BuildFailed,
   CodeFailed,
   CodeTimedOut,
   CommandFailed,
@@ -53,7 +54,6 @@ export { Process, type ScreenOptions, Stream, Terminal, type WaitOptions } from 
 export { type Check, CodeOutput, CodeResult, type Output, Result } from "./results.js";
 export {
   type EgressOptions,
-  type LifecycleOptions,
   type Network,
   type RunOptions,
   Sandbox,
@@ -63,7 +63,9 @@ export {
   type UpdateOptions,
 } from "./sandbox.js";
 export type { ClientOptions } from "./settings.js";
+export type { LeaseOptions } from "./leases.js";
 export { type ClientChoice, type ForkOptions, Forks, Snapshot } from "./snapshot.js";
+export { type BuildLine, type BuildOptions, Template, type TemplateOptions } from "./template.js";
 export type * from "./types.js";
 export { type Mounted, Volume, type VolumeOptions } from "./volume.js";
-export type { Cancel, Command, CommandOptions, Size } from "./wire.js";
+export type { Cancel, Command, CommandOptions, LifecycleOptions, Size } from "./wire.js";

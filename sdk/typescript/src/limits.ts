@@ -9,3 +9,7 @@ export const PAGE_MAX = 1000;
 export const EXEC_STDIN_MAX = 16777216;
 /** Milliseconds between SIGTERM and SIGKILL when a stop does not say. */
 export const STOP_GRACE_DEFAULT_MS = 10000;
+/** Seconds that a lease holds without being renewed. */
+export const LEASE_DEFAULT_S = 300;
+/** Leases that one request renews. */
+export const LEASES_RENEWED_MAX = 256;

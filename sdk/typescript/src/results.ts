@@ -42,6 +42,8 @@ export class Result {
   readonly memoryPeakBytes: number | undefined;
   /** What was run. */
   readonly command: string | undefined;
+  /** What to do about a failure, if the server knows; for example that the network is off. */
+  readonly hint: string | undefined;
 
   /** @internal */
   constructor(fields: Fields<Result>) {
@@ -57,6 +59,7 @@ export class Result {
     this.memoryLimitBytes = fields.memoryLimitBytes;
     this.memoryPeakBytes = fields.memoryPeakBytes;
     this.command = fields.command;
+    this.hint = fields.hint;
   }
 
   get stdout(): string {
@@ -269,6 +272,7 @@ export class Transcript {
       memoryLimitBytes: number("memory_limit_bytes"),
       memoryPeakBytes: number("memory_peak_bytes"),
       command,
+      hint: typeof end["hint"] === "string" ? end["hint"] : undefined,
     });
   }
 }

@@ -2,11 +2,12 @@
 
 import { Client } from "./client.js";
 import { Code } from "./code.js";
-import { NotFoundError, WaitTimeout } from "./errors.js";
+import { ConflictError, NotFoundError, WaitTimeout } from "./errors.js";
 import { Files, type Runner } from "./files.js";
 import { asyncDispose, each, sleep, undoing, values } from "./flow.js";
 import { Git } from "./git.js";
-import { PAGE_MAX, STOP_GRACE_DEFAULT_MS } from "./limits.js";
+import type { LeaseOptions } from "./leases.js";
+import { LEASE_DEFAULT_S, PAGE_MAX, STOP_GRACE_DEFAULT_MS } from "./limits.js";
 import { camel, snake } from "./names.js";
 import { Process, processInfo, Stream, Terminal } from "./process.js";
 import type { Check, Result } from "./results.js";
@@ -29,6 +30,7 @@ import type {
   State,
   Timeline,
 } from "./types.js";
+import { Template } from "./template.js";
 import { type Mounted, mounts } from "./volume.js";
 import {
   type Call,
@@ -37,7 +39,10 @@ import {
   commandBody,
   type CommandOptions,
   inputBody,
+  lifecycle,
+  type LifecycleOptions,
   megabytes,
+  given,
   networkBody,
   once,
   PATIENCE_S,
@@ -60,28 +65,16 @@ const MAP_AT_ONCE = 10;
 /** `"none"`, `"open"`, a list of what can be reached, or the policy itself. */
 export type Network = "none" | "open" | readonly string[] | NetworkPolicy;
 
-/** What happens to a sandbox by itself, each after so many seconds. */
-export interface LifecycleOptions {
-  /** Idle time after which its processes are frozen in memory. */
-  freezeAfter?: number | undefined;
-  /** Idle time after which its memory is put on disk. */
-  pauseAfter?: number | undefined;
-  /** Idle time after which its processes are ended. */
-  stopAfter?: number | undefined;
-  /** Idle time after which it is deleted. */
-  deleteAfter?: number | undefined;
-  /** Age at which it is deleted in any case. */
-  maxLifetime?: number | undefined;
-}
-
 /** What {@link Sandbox.create} takes. Everything has a default. */
-export interface SandboxOptions extends ClientChoice, LifecycleOptions {
+export interface SandboxOptions extends ClientChoice, LifecycleOptions, LeaseOptions {
   /** Default: `debian`. */
   image?: string | undefined;
   /** Begin from a snapshot's disk instead of an image. */
   snapshot?: string | Snapshot | undefined;
   /** With `snapshot`: with its processes running. */
   restoreMemory?: boolean | undefined;
+  /** Begin from a template, with its defaults: itself, `name`, `name:tag`, `name:version` or its id. */
+  template?: string | Template | undefined;
   name?: string | undefined;
   /** CPUs. Default: 1. */
   cpu?: number | undefined;
@@ -105,7 +98,7 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions {
   volumes?: Readonly<Record<string, Mounted>> | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
-  /** Whether `await using` leaves it alone. Find it again with {@link Sandbox.get}. */
+  /** Whether `await using` leaves it alone. It has no lease then. Find it again with {@link Sandbox.get}. */
   keep?: boolean | undefined;
 }
 
@@ -159,22 +152,8 @@ export interface EgressOptions extends Cancel {
   follow?: boolean | undefined;
 }
 
-function lifecycle(options: LifecycleOptions): Record<string, number | undefined> {
-  return {
-    freeze_after_s: wholeSeconds("freezeAfter", options.freezeAfter),
-    pause_after_s: wholeSeconds("pauseAfter", options.pauseAfter),
-    stop_after_s: wholeSeconds("stopAfter", options.stopAfter),
-    delete_after_s: wholeSeconds("deleteAfter", options.deleteAfter),
-    max_lifetime_s: wholeSeconds("maxLifetime", options.maxLifetime),
-  };
-}
-
-function given<T extends object>(values: T): Partial<T> {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as Partial<T>;
-}
-
-function createBody(options: SandboxOptions): unknown {
-  const { image, snapshot, restoreMemory, name, isolation, env, labels, user, workdir } = options;
+function createBody(options: SandboxOptions, lease: object | undefined): unknown {
+  const { image, snapshot, template, restoreMemory, name, isolation, env, labels, user, workdir } = options;
   const limits = {
     cpu: options.cpu,
     memory_mb: megabytes("memory", options.memory),
@@ -184,6 +163,7 @@ function createBody(options: SandboxOptions): unknown {
     image,
     snapshot: snapshot instanceof Snapshot ? snapshot.id : snapshot,
     memory: restoreMemory || undefined,
+    template: template instanceof Template ? template.id : template,
     name,
     isolation,
     identity: options.identity && snake(options.identity),
@@ -194,7 +174,7 @@ function createBody(options: SandboxOptions): unknown {
     user,
     workdir,
     network: networkBody(options.network),
-    lifecycle: unlessEmpty(lifecycle(options)),
+    lifecycle: unlessEmpty({ ...lifecycle(options), ...given({ lease }) }),
     volumes: mounts(options.volumes),
   };
 }
@@ -215,15 +195,18 @@ export class Sandbox implements AsyncDisposable {
   /** Its working trees. */
   readonly git: Git;
   readonly #client: Client;
-  readonly #keep: boolean;
+  #keep: boolean;
+  #leased: boolean;
   #info: SandboxInfo;
   #deleted = false;
 
   /** @internal */
-  constructor(client: Client, info: SandboxInfo, keep: boolean) {
+  constructor(client: Client, info: SandboxInfo, keep: boolean, lease: number | null = null) {
     this.#client = client;
     this.#info = info;
     this.#keep = keep;
+    this.#leased = lease !== null;
+    if (lease !== null) client._leases.hold(info.id, lease);
     const run: Runner = (command, options) => this.run(command, options);
     this.files = new Files(client, info.id, run);
     this.code = new Code(client, info.id);
@@ -235,12 +218,15 @@ export class Sandbox implements AsyncDisposable {
   static async create(options?: SandboxOptions): Promise<Sandbox>;
   static async create(first?: string | SandboxOptions, second: SandboxOptions = {}): Promise<Sandbox> {
     const options = typeof first === "string" ? { ...second, image: first } : (first ?? {});
-    const { client = Client.default(), keep = false, signal } = options;
+    const { client = Client.default(), keep = false, leaseDeleteAfter, signal } = options;
+    const lease = keep ? null : options.lease === undefined ? LEASE_DEFAULT_S : options.lease;
+    const asked = lease === null ? undefined : client._leases.request(lease, leaseDeleteAfter);
+    const json = createBody(options, asked);
     // The same key for every try, so that there is never more than one.
-    const call = once({ method: "POST", path: "/v1/sandboxes", json: createBody(options), patience: CREATE_PATIENCE_S });
+    const call = once({ method: "POST", path: "/v1/sandboxes", json, patience: CREATE_PATIENCE_S });
     return undoing(
       signal,
-      async () => new Sandbox(client, await client._get<SandboxInfo>(call), keep),
+      async () => new Sandbox(client, await client._get<SandboxInfo>(call), keep, lease),
       (box) => box.delete(),
     );
   }
@@ -275,6 +261,37 @@ export class Sandbox implements AsyncDisposable {
     return new Sandbox(client, info, true);
   }
 
+  /**
+   * One that exists, by id or name, as your own: takes its lease over, or begins one. `await using` deletes it. Whoever
+   * had the lease can go on using the sandbox, but does not renew or delete it any more.
+   */
+  static async connect(sandbox: string, options: ClientChoice & LeaseOptions = {}): Promise<Sandbox> {
+    const { client = Client.default(), leaseDeleteAfter, signal } = options;
+    const lease = options.lease ?? LEASE_DEFAULT_S;
+    const json = client._leases.request(lease, leaseDeleteAfter);
+    const info = await client._get<SandboxInfo>({ method: "PUT", path: sandboxPath(sandbox, "/lease"), json, signal });
+    return new Sandbox(client, info, false, lease);
+  }
+
+  /** Ends the lease: the sandbox stays until it is deleted, and `await using` leaves it alone. */
+  async detach(options: Cancel = {}): Promise<this> {
+    await this.#asHolder("/lease", options);
+    this.#leased = false;
+    this.#keep = true;
+    return this.refresh(options);
+  }
+
+  /** A deletion that this client can make only while it has the lease. Without the lease it does nothing. */
+  async #asHolder(rest: string, options: Cancel = {}): Promise<void> {
+    const { holder } = this.#client._leases;
+    this.#client._leases.drop(this.id);
+    try {
+      await this.#client._done(this.#call("DELETE", rest, { query: { holder }, ...options }));
+    } catch (error) {
+      if (!(error instanceof ConflictError) || (await this.refresh()).info.lease?.holder === holder) throw error;
+    }
+  }
+
   /** Those that exist, all of them or those that match. */
   static async *list(
     options: ClientChoice & { labels?: Readonly<Record<string, string>>; state?: State; name?: string } = {},
@@ -288,10 +305,12 @@ export class Sandbox implements AsyncDisposable {
   async [asyncDispose](): Promise<void> {
     if (this.#keep || this.#deleted) return;
     try {
-      await this.delete();
+      if (this.#leased) await this.#asHolder("");
+      else await this.delete();
     } catch (error) {
       if (!(error instanceof NotFoundError)) throw error;
     }
+    this.#deleted = true;
   }
 
   /** The sandbox as the server last told; {@link refresh} asks again. */
@@ -413,7 +432,11 @@ export class Sandbox implements AsyncDisposable {
    */
   async share(port: number, options: Cancel & { expires?: number; public?: boolean } = {}): Promise<Share> {
     const json = { expires_s: wholeSeconds("expires", options.expires), public: options.public || undefined };
-    return this.#client._get<Share>(this.#call("POST", `/ports/${port}/share`, { json, signal: options.signal }));
+    const call = this.#call("POST", `/ports/${port}/share`, { json, signal: options.signal });
+    const share = await this.#client._get<Share>(call);
+    const { hostname, search } = new URL(share.url);
+    const url = hostname.endsWith(".localhost") ? share.pathUrl + search : share.url;
+    return { ...share, url, browserUrl: share.url };
   }
 
   /** Revokes every link to a port, and that it is public. */
@@ -520,10 +543,15 @@ export class Sandbox implements AsyncDisposable {
     return this.#told(this.#call("POST", how, { patience: SNAPSHOT_PATIENCE_S, ...options }));
   }
 
-  /** Keeps its present state: the disk, with `memory` its processes too. It goes on meanwhile. */
-  async snapshot(options: Cancel & { name?: string; memory?: boolean } = {}): Promise<Snapshot> {
-    const { name, memory, signal } = options;
-    const json = { name, memory: memory || undefined };
+  /**
+   * Keeps its present state: the disk, with `memory` its processes too. It goes on meanwhile. With `durable` the call
+   * returns once object storage has it; the server needs one.
+   */
+  async snapshot(
+    options: Cancel & { name?: string; memory?: boolean; durable?: boolean } = {},
+  ): Promise<Snapshot> {
+    const { name, memory, durable, signal } = options;
+    const json = { name, memory: memory || undefined, durable: durable || undefined };
     const call = once(this.#call("POST", "/snapshots", { json, patience: SNAPSHOT_PATIENCE_S }));
     return undoing(
       signal,
@@ -621,6 +649,7 @@ export class Sandbox implements AsyncDisposable {
   /** Deletes it and all that is in it. */
   async delete(options: Cancel = {}): Promise<void> {
     await this.#client._done(this.#call("DELETE", "", options));
+    this.#client._leases.drop(this.id);
     this.#deleted = true;
   }
 }

@@ -6,6 +6,7 @@ import { Client } from "./client.js";
 import { type ApiError, ForkFailed, fromDetail } from "./errors.js";
 import { streamed } from "./files.js";
 import { asyncDispose, each, undoing, values } from "./flow.js";
+import { LEASE_DEFAULT_S } from "./limits.js";
 import { camel } from "./names.js";
 import { Sandbox } from "./sandbox.js";
 import { replacing } from "./trees.js";
@@ -97,7 +98,7 @@ export class Snapshot {
   }
 }
 
-/** Copies of a sandbox. `await using` deletes them all. */
+/** Copies of a sandbox, with a lease each. `await using` deletes them all. */
 export class Forks implements Iterable<Sandbox>, AsyncDisposable {
   readonly #boxes: readonly Sandbox[];
 
@@ -109,7 +110,8 @@ export class Forks implements Iterable<Sandbox>, AsyncDisposable {
   /** @internal */
   static async _make(client: Client, path: string, count: number, options: ForkOptions): Promise<Forks> {
     const { memory = false, name, labels, signal } = options;
-    const call = once({ method: "POST", path, json: { count, memory, name, labels }, patience: SNAPSHOT_PATIENCE_S });
+    const json = { count, memory, name, labels, lease: client._leases.request(LEASE_DEFAULT_S) };
+    const call = once({ method: "POST", path, json, patience: SNAPSHOT_PATIENCE_S });
     const answers = await undoing(
       signal,
       async () => (await client._json(call)) as { sandbox?: unknown; error?: unknown }[],
@@ -148,5 +150,5 @@ export class Forks implements Iterable<Sandbox>, AsyncDisposable {
 }
 
 function fork(client: Client, info: unknown): Sandbox[] {
-  return info ? [new Sandbox(client, camel<SandboxInfo>(info), false)] : [];
+  return info ? [new Sandbox(client, camel<SandboxInfo>(info), false, LEASE_DEFAULT_S)] : [];
 }

@@ -27,7 +27,14 @@ export interface Port extends Camel<Schemas["Port"]> {
   public: boolean;
 }
 /** Where a shared port is visited. */
-export interface Share extends Camel<Schemas["PortShare"]> {}
+/**
+ * `url` is for programs and browsers, and has the token of the link unless the port is public. On the server's own
+ * machine it needs no names under `localhost`, which Node does not resolve.
+ */
+export interface Share extends Camel<Schemas["PortShare"]> {
+  /** For browsers: a host of its own, so that pages of several ports share nothing. */
+  browserUrl: string;
+}
 /** One decision of a sandbox's network policy. A connection comes again when it has ended, with its bytes. */
 export interface Egress extends Camel<Schemas["EgressEntry"]> {}
 /** What a sandbox uses. */
@@ -44,6 +51,8 @@ export interface CodeContextInfo extends Camel<Schemas["CodeContext"]> {}
 export interface CodeError extends Camel<Schemas["CodeError"]> {}
 /** One state of a sandbox, with memory or without. It never changes. */
 export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
+/** One version of a template. Nothing of it changes but its tags. */
+export interface TemplateInfo extends Camel<Schemas["Template"]> {}
 /** A volume as it was when the server last told. */
 export interface VolumeInfo extends Camel<Schemas["Volume"]> {}
 /** The tree a sandbox is part of. */

@@ -222,6 +222,11 @@ export function networkBody(network: string | readonly string[] | object | undef
   return Array.isArray(network) ? { mode: "allowlist", allow: network } : snake(network);
 }
 
+/** The fields that are not undefined. */
+export function given<T extends object>(values: T): Partial<T> {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as Partial<T>;
+}
+
 /** The object, or undefined when all its fields are. */
 export function unlessEmpty<T extends object>(value: T): T | undefined {
   return Object.values(value).some((item) => item !== undefined) ? value : undefined;
@@ -229,4 +234,29 @@ export function unlessEmpty<T extends object>(value: T): T | undefined {
 
 export function octal(mode: number | undefined): string | undefined {
   return mode === undefined ? undefined : mode.toString(8).padStart(4, "0");
+}
+
+/** What happens to a sandbox by itself, each after so many seconds. */
+export interface LifecycleOptions {
+  /** Idle time after which its processes are frozen in memory. */
+  freezeAfter?: number | undefined;
+  /** Idle time after which its memory is put on disk. */
+  pauseAfter?: number | undefined;
+  /** Idle time after which its processes are ended. */
+  stopAfter?: number | undefined;
+  /** Idle time after which it is deleted. */
+  deleteAfter?: number | undefined;
+  /** Age at which it is deleted in any case. */
+  maxLifetime?: number | undefined;
+}
+
+/** @internal The same as the server has it. */
+export function lifecycle(options: LifecycleOptions): Record<string, number | undefined> {
+  return {
+    freeze_after_s: wholeSeconds("freezeAfter", options.freezeAfter),
+    pause_after_s: wholeSeconds("pauseAfter", options.pauseAfter),
+    stop_after_s: wholeSeconds("stopAfter", options.stopAfter),
+    delete_after_s: wholeSeconds("deleteAfter", options.deleteAfter),
+    max_lifetime_s: wholeSeconds("maxLifetime", options.maxLifetime),
+  };
 }

@@ -102,6 +102,10 @@ describe("sandboxes", { concurrency: 4 }, () => {
     assert.equal(result.stdout, "begun\nover\n");
     assert.equal(result.exitCode, 5);
     await assert.rejects(process.wait({ check: true }), CommandFailed);
+    const offline = await box.run("echo 'Could not resolve host: example.com' >&2; exit 6");
+    assert.match(offline.hint ?? "", /network of this sandbox is off/);
+    assert.throws(() => offline.check(), /--allow preset:packages/);
+    assert.equal(result.hint, undefined);
     let again = "";
     for await (const out of process) again += out.text;
     assert.equal(again, "begun\nover\n");

@@ -51,7 +51,7 @@ test("what the contract calls a time is one here, and what it calls a map keeps 
         times++;
       }
       if (typeof property.additionalProperties === "object" || property.additionalProperties === true) {
-        assert.ok(["env", "labels", "data"].includes(name), where);
+        assert.ok(["args", "data", "env", "labels", "options"].includes(name), where);
         maps++;
       }
       assert.equal(Object.keys(snake(camel({ [name]: 1 })) as object)[0], name, where);

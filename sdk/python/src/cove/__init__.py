@@ -21,11 +21,13 @@ from ._sync.git import Git
 from ._sync.process import Process, Stream, Terminal
 from ._sync.sandbox import Sandbox
 from ._sync.snapshot import Forks, Snapshot
+from ._sync.template import Template
 from ._sync.volume import Volume
 from .errors import (
     AlreadyExistsError,
     ApiError,
     AuthenticationError,
+    BuildFailed,
     CodeFailed,
     CodeTimedOut,
     CommandFailed,
@@ -85,6 +87,7 @@ from .types import (
     SnapshotInfo,
     SshAccess,
     SshKey,
+    TemplateInfo,
     Timeline,
     VolumeInfo,
 )
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from ._async.process import AsyncProcess, AsyncStream, AsyncTerminal
     from ._async.sandbox import AsyncSandbox
     from ._async.snapshot import AsyncForks, AsyncSnapshot
+    from ._async.template import AsyncTemplate
     from ._async.volume import AsyncVolume
 
 __version__ = "0.1.0"
@@ -113,6 +117,7 @@ _LATER = {
     "AsyncSandbox": "sandbox",
     "AsyncSnapshot": "snapshot",
     "AsyncStream": "process",
+    "AsyncTemplate": "template",
     "AsyncTerminal": "process",
     "AsyncVolume": "volume",
 }
@@ -139,9 +144,11 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSnapshot",
     "AsyncStream",
+    "AsyncTemplate",
     "AsyncTerminal",
     "AsyncVolume",
     "AuthenticationError",
+    "BuildFailed",
     "Client",
     "Code",
     "CodeContext",
@@ -205,6 +212,8 @@ __all__ = [
     "SshAccess",
     "SshKey",
     "Stream",
+    "Template",
+    "TemplateInfo",
     "Terminal",
     "TimedOutError",
     "Timeline",

@@ -11,3 +11,7 @@ PAGE_MAX = 1000
 EXEC_STDIN_MAX = 16777216
 #: Milliseconds between SIGTERM and SIGKILL when a stop does not say.
 STOP_GRACE_DEFAULT_MS = 10000
+#: Seconds that a lease holds without being renewed.
+LEASE_DEFAULT_S = 300
+#: Leases that one request renews.
+LEASES_RENEWED_MAX = 256

@@ -41,6 +41,20 @@ def pack(directory: LocalPath) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
+def pack_context(directory: Optional[LocalPath]) -> Iterator[IO[bytes]]:
+    """The context of a build; without a directory, an empty one."""
+    if directory is not None:
+        with pack(directory) as file:
+            yield file
+        return
+    with spool() as file:
+        with tarfile.open(fileobj=file, mode="w"):
+            pass
+        file.seek(0)
+        yield file
+
+
+@contextmanager
 def replacing(path: LocalPath) -> Iterator[IO[bytes]]:
     """A new file that takes its place only when it is whole."""
     path = os.fspath(path)

@@ -275,6 +275,7 @@ class Transcript:
             memory_limit_bytes=end.get("memory_limit_bytes"),
             memory_peak_bytes=end.get("memory_peak_bytes"),
             command=command,
+            hint=end.get("hint"),
         )
 
 
@@ -355,6 +356,7 @@ def create_body(
     image: Optional[str],
     snapshot: Optional[str],
     memory_too: bool,
+    template: Optional[str],
     name: Optional[str],
     cpu: Optional[float],
     memory: Union[int, str, None],
@@ -366,7 +368,7 @@ def create_body(
     network: Union[str, Sequence[str], Mapping[str, Any], None],
     isolation: Optional[str],
     identity: Optional[Mapping[str, Any]],
-    secrets: Optional[Sequence[Mapping[str, str]]],
+    secrets: Optional[Sequence[Mapping[str, Any]]],
     lifecycle: Mapping[str, Optional[float]],
     resources: Optional[Mapping[str, Any]],
     volumes: Optional[list[dict[str, Any]]],
@@ -378,6 +380,7 @@ def create_body(
         image=image,
         snapshot=snapshot,
         memory=memory_too or None,
+        template=template,
         name=name,
         isolation=isolation,
         identity=None if identity is None else dict(identity),

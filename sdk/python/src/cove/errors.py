@@ -78,7 +78,8 @@ class CommandFailed(CoveError):
             if result.signal is not None:
                 how += f" (signal {result.signal})"
         tail = (result.stderr.strip() or result.stdout.strip())[-_TAIL_MAX:]
-        super().__init__(f"{what} {how}" + (f":\n{tail}" if tail else ""))
+        hint = f"\n({result.hint})" if result.hint else ""
+        super().__init__(f"{what} {how}" + (f":\n{tail}" if tail else "") + hint)
 
 
 class CommandTimedOut(CommandFailed, builtins.TimeoutError):
@@ -104,6 +105,10 @@ class CodeFailed(CoveError):
 
 class CodeTimedOut(CodeFailed, builtins.TimeoutError):
     """The code's ``timeout`` passed. Pass ``check=False`` to get the result instead."""
+
+
+class BuildFailed(CoveError):
+    """A build of a template failed or was cancelled. The message has the step and the end of its output."""
 
 
 class ForkFailed(CoveError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, Optional, TypeVar, Union
+from urllib.parse import urlsplit
 
 from .errors import CodeFailed, CodeTimedOut, CommandFailed, CommandTimedOut, ProtocolError
 
@@ -110,14 +111,18 @@ class SandboxInfo:
     env: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
     lifecycle: Mapping[str, Any] = field(default_factory=dict)
+    #: Its lease: ``holder``, ``renew_within_s``, ``delete_after_s`` and whether it ``lapsed``.
+    lease: Optional[Mapping[str, Any]] = None
     labels: Mapping[str, str] = field(default_factory=dict)
     user: Optional[str] = None
     workdir: Optional[str] = None
     no_new_privs: bool = False
     #: What it may know and do about itself: ``grants``, ``task``, ``on_behalf_of``.
     identity: Optional[Mapping[str, Any]] = None
-    #: Secrets that it may use by placeholders: ``name``, ``env``, ``file``.
-    secrets: Sequence[Mapping[str, str]] = ()
+    #: Secrets that it may use by placeholders: ``name``, ``env``, ``file``; with ``exposed`` the value is inside.
+    secrets: Sequence[Mapping[str, Any]] = ()
+    #: What its creator should know; only after a create.
+    warnings: Sequence[str] = ()
     #: Mounted volumes, each with ``volume``, ``path`` and ``read_only``.
     volumes: list[Mapping[str, Any]] = field(default_factory=list)
     started_at: Optional[datetime] = None
@@ -165,6 +170,8 @@ class Result:
     memory_peak_bytes: Optional[int] = None
     #: What was run.
     command: Optional[str] = None
+    #: What to do about a failure, if the server knows; for example that the network is off.
+    hint: Optional[str] = None
 
     @property
     def stdout(self) -> str:
@@ -334,14 +341,26 @@ class Port:
 class Share:
     """Where a shared port is visited."""
 
-    #: For browsers: a host of its own. Signed unless the port is public.
+    #: For programs and browsers; has the token of the link unless the port is public. On the server's own machine it
+    #: needs no names under ``localhost``, which Python does not resolve.
     url: str
-    #: For programs that do not resolve such names.
     path_url: str
     public: bool
+    #: For browsers: a host of its own, so that pages of several ports share nothing.
+    browser_url: str
     #: Of the link by itself: programs may send it as ``X-Cove-Token``.
     token: Optional[str] = None
     expires_at: Optional[datetime] = None
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Share:
+        if isinstance(data, Mapping) and isinstance(data.get("url"), str):
+            url = data["url"]
+            if (urlsplit(url).hostname or "").endswith(".localhost"):
+                query = urlsplit(url).query
+                url = str(data.get("path_url")) + (f"?{query}" if query else "")
+            data = {**data, "browser_url": data["url"], "url": url}
+        return decode(cls, data)
 
 
 @dataclass(frozen=True)
@@ -481,6 +500,7 @@ class Key:
     expires_at: Optional[datetime] = None
     last_used_at: Optional[datetime] = None
     revoked_at: Optional[datetime] = None
+    sandbox: Optional[str] = None
     token: Optional[str] = field(default=None, repr=False)
 
 
@@ -647,6 +667,40 @@ class SnapshotInfo:
     deleted_at: Optional[datetime] = None
     #: Volumes that its sandbox had, whose content is not in it.
     volumes_not_included: list[Mapping[str, Any]] = field(default_factory=list)
+    #: Whether object storage has it: ``none``, ``uploading`` or ``stored``.
+    object_storage: str = "none"
+    #: The host has it; if not, the next use fetches it from object storage.
+    on_host: bool = True
+
+
+@dataclass(frozen=True)
+class TemplateInfo:
+    """One version of a template, and what sandboxes from it are like by default."""
+
+    id: str
+    name: str
+    #: Counts from 1 for each name.
+    version: int
+    #: What sandboxes begin from.
+    snapshot: str
+    created_at: datetime
+    tags: list[str] = field(default_factory=list)
+    #: Whether sandboxes go on with the snapshot's processes.
+    memory: bool = False
+    #: Whether its snapshot is gone although nobody deleted it: no sandbox can begin from it.
+    lost: bool = False
+    isolation: str = "container"
+    resources: Resources = field(default_factory=Resources)
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    lifecycle: Mapping[str, Any] = field(default_factory=dict)
+    user: Optional[str] = None
+    workdir: Optional[str] = None
+    no_new_privs: bool = False
+    #: What all sandboxes from it mount.
+    volumes: list[Mapping[str, Any]] = field(default_factory=list)
+    #: What the Dockerfile says of the image, such as ``cmd`` and ``labels``; absent if it was not built from one.
+    image: Optional[Mapping[str, Any]] = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Any, Optional, TypeVar, Union
 
 from .. import errors
-from .._limits import PAGE_MAX, STOP_GRACE_DEFAULT_MS
+from .._leases import is_lost
+from .._limits import LEASE_DEFAULT_S, PAGE_MAX, STOP_GRACE_DEFAULT_MS
 from .._wire import (
     Call,
     command_body,
@@ -47,6 +48,7 @@ from .files import AsyncFiles
 from .git import AsyncGit
 from .process import AsyncProcess, AsyncStream, AsyncTerminal
 from .snapshot import PATIENCE, AsyncForks, AsyncSnapshot
+from .template import AsyncTemplate
 from .volume import Mounted, mounts
 
 T = TypeVar("T")
@@ -76,14 +78,23 @@ class AsyncSandbox:
 
     ``secrets`` lets it use secrets of the organisation by placeholders, whose hosts ``network`` must list:
     ``[{"name": "openai", "env": "OPENAI_API_KEY"}]``, or with ``file`` in place of ``env``.
+    A secret whose use is ``exposed`` is inside as it is, and only with ``"exposed": True``.
 
     ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
     processes running.
 
+    ``template`` begins from a template, with its defaults: itself, ``"name"``, ``"name:tag"``, ``"name:version"`` or
+    its id.
+
     ``volumes`` says what is mounted where: ``{"/data": volume}``, or
     ``{"/data": {"volume": volume, "read_only": True}}``.
 
-    With ``keep=True`` the block's end leaves the sandbox alone; find it again with
+    While this client lives, it renews the lease of the sandbox. Without a renewal for ``lease`` seconds (default:
+    300) the server pauses the sandbox, or stops it where it cannot be paused; ``lease_delete_after`` seconds later
+    (default: a day) it deletes it. So nothing is left of a program that was killed. Garbage collection deletes
+    nothing. :meth:`detach` ends the lease, :meth:`connect` takes it over, and ``lease=None`` makes a sandbox without.
+
+    With ``keep=True`` the block's end leaves the sandbox alone, and it has no lease; find it again with
     :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
     """
 
@@ -100,6 +111,7 @@ class AsyncSandbox:
         *,
         snapshot: Union[str, AsyncSnapshot, None] = None,
         restore_memory: bool = False,
+        template: Union[str, AsyncTemplate, None] = None,
         name: Optional[str] = None,
         cpu: Optional[float] = None,
         memory: Union[int, str, None] = None,
@@ -111,7 +123,7 @@ class AsyncSandbox:
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
         identity: Optional[Mapping[str, Any]] = None,
-        secrets: Optional[Sequence[Mapping[str, str]]] = None,
+        secrets: Optional[Sequence[Mapping[str, Any]]] = None,
         freeze_after: Optional[float] = None,
         pause_after: Optional[float] = None,
         stop_after: Optional[float] = None,
@@ -120,12 +132,15 @@ class AsyncSandbox:
         resources: Optional[Mapping[str, Any]] = None,
         volumes: Optional[Mapping[str, Mounted]] = None,
         keep: bool = False,
+        lease: Optional[float] = LEASE_DEFAULT_S,
+        lease_delete_after: Optional[float] = None,
         client: Optional[AsyncClient] = None,
     ) -> None:
         body = create_body(
             image=image,
             snapshot=snapshot.id if isinstance(snapshot, AsyncSnapshot) else snapshot,
             memory_too=restore_memory,
+            template=template.id if isinstance(template, AsyncTemplate) else template,
             name=name,
             cpu=cpu,
             memory=memory,
@@ -148,26 +163,40 @@ class AsyncSandbox:
             resources=resources,
             volumes=mounts(volumes),
         )
-        self._prepare(client, body, keep)
+        self._prepare(client, body, keep, None if keep else lease, lease_delete_after)
         # sync: self._reach()
 
-    def _prepare(self, client: Optional[AsyncClient], body: Optional[dict[str, Any]], keep: bool) -> None:
+    def _prepare(
+        self,
+        client: Optional[AsyncClient],
+        body: Optional[dict[str, Any]],
+        keep: bool,
+        lease: Optional[float] = None,
+        lease_delete_after: Optional[float] = None,
+    ) -> None:
         self._given_client = client
         self._body = body
         # The same key for every attempt to make it, so that there is never more than one.
         self._creation = None if body is None else Call("POST", "/v1/sandboxes", json=body).once()
         self._info: Optional[SandboxInfo] = None
         self._keep = keep
+        self._lease = lease
+        self._lease_delete_after = lease_delete_after
         self._deleted = False
         self.files = AsyncFiles(self)
         self.code = AsyncCode(self)
         self.git = AsyncGit(self)
 
     @classmethod
-    def _of(cls, client: Optional[AsyncClient], info: SandboxInfo, *, keep: bool = True) -> AsyncSandbox:
+    def _of(
+        cls, client: Optional[AsyncClient], info: SandboxInfo, *, lease: Optional[float] = None
+    ) -> AsyncSandbox:
+        """One that exists; with ``lease`` this client has the lease of it, and a block deletes it."""
         box = cls.__new__(cls)
-        box._prepare(client, None, keep)
+        box._prepare(client, None, lease is None, lease)
         box._info = info
+        if lease is not None:
+            box._client._leases.hold(info.id, lease)
         return box
 
     @property
@@ -182,7 +211,12 @@ class AsyncSandbox:
             if self._creation is None:
                 raise errors.CoveError("the sandbox is not known")
             self._creation.patience = CREATE_PATIENCE
+            if self._lease is not None and self._body is not None:
+                asked = self._client._leases.request(self._lease, self._lease_delete_after)
+                self._body.setdefault("lifecycle", {})["lease"] = asked
             self._info = SandboxInfo.from_wire(await self._client._json(self._creation))
+            if self._lease is not None:
+                self._client._leases.hold(self._info.id, self._lease)
         return self._info.id
 
     # async only: begin
@@ -199,9 +233,22 @@ class AsyncSandbox:
     async def __aexit__(self, *_: object) -> None:
         if not self._keep and not self._deleted and self._info is not None:
             try:
-                await self.delete()
+                await self._delete_held()
             except errors.NotFoundError:
                 pass
+
+    async def _delete_held(self) -> None:
+        """Deletes it, unless somebody else has taken its lease over."""
+        if self._lease is None:
+            return await self.delete()
+        leases, path = self._client._leases, sandbox_path(self.id)
+        leases.drop(self.id)
+        try:
+            await self._client._done(Call("DELETE", path, params={"holder": leases.holder}))
+        except errors.ConflictError as error:
+            if not is_lost(error, await self._client._json(Call("GET", path)), leases.holder):
+                raise
+        self._deleted = True
 
     def __repr__(self) -> str:
         if self._info is None:
@@ -221,6 +268,49 @@ class AsyncSandbox:
         client = client or AsyncClient.default()
         info = SandboxInfo.from_wire(await client._json(Call("GET", sandbox_path(sandbox))))
         return cls._of(client, info)
+
+    @classmethod
+    async def connect(
+        cls,
+        sandbox: str,
+        *,
+        lease: float = LEASE_DEFAULT_S,
+        lease_delete_after: Optional[float] = None,
+        client: Optional[AsyncClient] = None,
+    ) -> AsyncSandbox:
+        """One that exists, by id or name, as your own: takes its lease over, or begins one.
+
+        The end of a ``with`` block deletes it. Whoever had the lease keeps using the sandbox, but does not renew or
+        delete it any more.
+
+        >>> box = await AsyncSandbox(name="handed-over")
+        >>> async with await AsyncSandbox.connect("handed-over") as mine:
+        ...     mine.id == box.id
+        True
+        """
+        client = client or AsyncClient.default()
+        body = client._leases.request(lease, lease_delete_after)
+        answer = await client._json(Call("PUT", sandbox_path(sandbox, "/lease"), json=body))
+        return cls._of(client, SandboxInfo.from_wire(answer), lease=lease)
+
+    async def detach(self) -> AsyncSandbox:
+        """Ends the lease: the sandbox stays until it is deleted, and a ``with`` block leaves it alone.
+
+        >>> async with AsyncSandbox() as box:
+        ...     (await box.detach()).info.lease is None
+        True
+        >>> await box.delete()
+        """
+        leases, path = self._client._leases, sandbox_path(await self._reach(), "/lease")
+        leases.drop(self.id)
+        try:
+            await self._client._done(Call("DELETE", path, params={"holder": leases.holder}))
+        except errors.ConflictError as error:
+            told = await self._client._json(Call("GET", sandbox_path(self.id)))
+            if not is_lost(error, told, leases.holder):
+                raise
+        self._lease, self._keep = None, True
+        return await self.refresh()
 
     @classmethod
     async def list(
@@ -424,7 +514,7 @@ class AsyncSandbox:
         """
         body = present(expires_s=whole_seconds("expires", expires), public=public or None)
         path = sandbox_path(await self._reach(), f"/ports/{port}/share")
-        return decode(Share, await self._client._json(Call("POST", path, json=body)))
+        return Share.from_wire(await self._client._json(Call("POST", path, json=body)))
 
     async def unshare(self, port: int) -> None:
         """Takes back every link to a port, and that it is public."""
@@ -606,9 +696,14 @@ class AsyncSandbox:
         how = "/start" if (await self.refresh()).state == "stopped" else "/resume"
         return await self._told(Call("POST", sandbox_path(self.id, how), patience=PATIENCE))
 
-    async def snapshot(self, name: Optional[str] = None, *, memory: bool = False) -> AsyncSnapshot:
-        """Keeps its present state: the disk, with ``memory`` its processes too. It goes on meanwhile."""
-        body = present(name=name, memory=memory or None)
+    async def snapshot(
+        self, name: Optional[str] = None, *, memory: bool = False, durable: bool = False
+    ) -> AsyncSnapshot:
+        """Keeps its present state: the disk, with ``memory`` its processes too. It goes on meanwhile.
+
+        With ``durable`` the call returns once object storage has it; the server needs one.
+        """
+        body = present(name=name, memory=memory or None, durable=durable or None)
         path = sandbox_path(await self._reach(), "/snapshots")
         call = Call("POST", path, json=body, patience=PATIENCE).once()
         return AsyncSnapshot(self._client, decode(SnapshotInfo, await self._client._json(call)))
@@ -723,6 +818,7 @@ class AsyncSandbox:
     async def delete(self) -> None:
         """Deletes it and all that is in it."""
         await self._client._done(Call("DELETE", sandbox_path(await self._reach())))
+        self._client._leases.drop(self.id)
         self._deleted = True
 
 

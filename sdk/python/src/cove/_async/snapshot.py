@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
+from .._limits import LEASE_DEFAULT_S
 from .._wire import Call, present, query, segment
 from ..types import SandboxInfo, SnapshotInfo, decode
 from . import _io
@@ -121,7 +122,7 @@ class AsyncSnapshot:
 
 
 class AsyncForks:
-    """Copies of a sandbox. The end of a block deletes them all.
+    """Copies of a sandbox. The end of a block deletes them all. Each has a lease, as :class:`AsyncSandbox` has.
 
     >>> async with AsyncSandbox() as box:
     ...     await box.files.write("/srv/seed", "1")
@@ -148,12 +149,13 @@ class AsyncForks:
         from .sandbox import AsyncSandbox
 
         body: dict[str, Any] = present(name=name, labels=dict(labels) if labels else None)
-        body.update(count=count, memory=memory)
+        body.update(count=count, memory=memory, lease=client._leases.request(LEASE_DEFAULT_S, None))
         answers = await client._json(Call("POST", path, json=body, patience=PATIENCE).once())
         made, refused = [], []
         for answer in answers:
             if "sandbox" in answer:
-                made.append(AsyncSandbox._of(client, SandboxInfo.from_wire(answer["sandbox"]), keep=False))
+                info = SandboxInfo.from_wire(answer["sandbox"])
+                made.append(AsyncSandbox._of(client, info, lease=LEASE_DEFAULT_S))
             else:
                 refused.append(errors.from_detail(answer.get("error")))
         forks = cls(made)

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional
 
 from .. import errors
+from .._leases import Leases
 from .._settings import Settings, resolve
 from .._wire import (
     ATTEMPTS_MAX,
@@ -51,6 +52,7 @@ class Client:
     ) -> None:
         self._settings = resolve(url, api_key, ca_file)
         self._http: Optional[httpx.Client] = None
+        self._leases = Leases(self._settings)
 
     @classmethod
     def default(cls) -> Client:
@@ -72,7 +74,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes its connections."""
+        """Closes its connections, and renews no leases any more."""
+        self._leases.stop()
         http, self._http = self._http, None
         if http is not None:
             http.close()
@@ -142,8 +145,11 @@ class Client:
         *,
         expires: Optional[float] = None,
         org: Optional[str] = None,
+        sandbox: Optional[str] = None,
     ) -> Key:
         """Makes a key. Its ``token`` is shown only here; ``expires`` is in seconds.
+
+        ``sandbox`` binds it to one sandbox, by id or name: nothing else exists for the key.
 
         >>> with Client() as client:
         ...     key = client.create_key("reader", ["read"], expires=3600)
@@ -151,7 +157,7 @@ class Client:
         ...     client.revoke_key(key.id)
         ['read'] True
         """
-        body = present(name=name, expires_in_s=whole_seconds("expires", expires), org=org)
+        body = present(name=name, expires_in_s=whole_seconds("expires", expires), org=org, sandbox=sandbox)
         body["scopes"] = list(scopes)
         return decode(Key, self._json(Call("POST", "/v1/keys", json=body)))
 
@@ -178,10 +184,12 @@ class Client:
         """Secrets of the organisation. No call shows a value."""
         return [decode(Secret, item) for item in self._pages(Call("GET", "/v1/secrets"))]
 
-    def set_secret(self, name: str, value: str, *, hosts: Sequence[str], use: str = "bearer") -> Secret:
+    def set_secret(self, name: str, value: str, *, hosts: Sequence[str] = (), use: str = "bearer") -> Secret:
         """Keeps a secret, or a new value of one, for requests to ``hosts``.
 
-        ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME`` or ``query:NAME``.
+        ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME``,
+        ``query:NAME``, ``form:NAME``, ``totp:PLACE:NAME``, ``sigv4:REGION/SERVICE``,
+        or ``exposed`` without hosts for a value that sandboxes hold as it is.
 
         >>> with Client() as client:
         ...     secret = client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .. import errors
+from .._limits import LEASE_DEFAULT_S
 from .._wire import Call, present, query, segment
 from ..types import SandboxInfo, SnapshotInfo, decode
 from . import _io
@@ -122,7 +123,7 @@ class Snapshot:
 
 
 class Forks:
-    """Copies of a sandbox. The end of a block deletes them all.
+    """Copies of a sandbox. The end of a block deletes them all. Each has a lease, as :class:`Sandbox` has.
 
     >>> with Sandbox() as box:
     ...     box.files.write("/srv/seed", "1")
@@ -149,12 +150,13 @@ class Forks:
         from .sandbox import Sandbox
 
         body: dict[str, Any] = present(name=name, labels=dict(labels) if labels else None)
-        body.update(count=count, memory=memory)
+        body.update(count=count, memory=memory, lease=client._leases.request(LEASE_DEFAULT_S, None))
         answers = client._json(Call("POST", path, json=body, patience=PATIENCE).once())
         made, refused = [], []
         for answer in answers:
             if "sandbox" in answer:
-                made.append(Sandbox._of(client, SandboxInfo.from_wire(answer["sandbox"]), keep=False))
+                info = SandboxInfo.from_wire(answer["sandbox"])
+                made.append(Sandbox._of(client, info, lease=LEASE_DEFAULT_S))
             else:
                 refused.append(errors.from_detail(answer.get("error")))
         forks = cls(made)
