@@ -44,7 +44,7 @@ fresh: ## run the README's commands in a bare Debian 12 tree with empty caches
 	@scripts/fresh
 
 bench: ## measure, and compare with runc and Docker where they are installed
-	@scripts/setup bench
+	@scripts/setup test
 	@cargo run --release --locked -p cove-bench --
 
 clean: ## remove what was built

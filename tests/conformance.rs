@@ -27,6 +27,7 @@ mod transfer;
 #[path = "conformance/world.rs"]
 mod world;
 
+use cove_tests::tiers;
 use world::{Case, World};
 
 fn main() -> ExitCode {
@@ -40,6 +41,14 @@ fn main() -> ExitCode {
         everyday::cases(),
     ]
     .concat();
+    let tier = tiers::under_test();
+    let (left_out, cases): (Vec<Case>, Vec<Case>) = cases
+        .into_iter()
+        .partition(|case| tiers::left_out(&tier, &case.name).is_some());
+    for case in left_out {
+        let reason = tiers::left_out(&tier, &case.name).unwrap_or_default();
+        eprintln!("left out for isolation {tier}: {}: {reason}", case.name);
+    }
     if arguments.list {
         let listed = cases
             .into_iter()

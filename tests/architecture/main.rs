@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dependencies;
+mod isolation;
 mod needs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +17,11 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("protocol", &["model", "wire"]),
     // Programs that run among untrusted programs carry as little as they can.
-    ("guest", &["protocol", "model", "wire"]),
+    ("mux", &[]),
+    ("guest", &["mux", "protocol", "model", "wire"]),
     ("confine", &[]),
     ("spawner", &["confine", "wire"]),
+    ("supervisor", &["confine", "mux", "spawner", "wire"]),
     ("unpack", &["confine"]),
     ("parser", &["confine", "model"]),
     ("embedded", &[]),
@@ -49,9 +52,61 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "fetcher", "model", "parser", "pool", "confine", "unpack", "wire",
         ],
     ),
+    // What tiers share that hold their machines in namespaces.
+    (
+        "seats",
+        &[
+            "embedded",
+            "isolation",
+            "model",
+            "network",
+            "parser",
+            "pool",
+            "protocol",
+            "runner-api",
+            "confine",
+            "spawner",
+            "wire",
+        ],
+    ),
+    (
+        "isolation-gvisor",
+        &[
+            "embedded",
+            "isolation",
+            "model",
+            "network",
+            "parser",
+            "pool",
+            "protocol",
+            "runner-api",
+            "confine",
+            "seats",
+            "spawner",
+            "wire",
+        ],
+    ),
+    (
+        "isolation-vm",
+        &[
+            "embedded",
+            "isolation",
+            "model",
+            "network",
+            "parser",
+            "pool",
+            "protocol",
+            "runner-api",
+            "confine",
+            "seats",
+            "spawner",
+            "wire",
+        ],
+    ),
     (
         "isolation-container",
         &[
+            "seats",
             "criu",
             "embedded",
             "isolation",
@@ -68,6 +123,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         ],
     ),
     ("runner-api", &["model", "wire"]),
+    ("node", &["model", "runner-api", "wire"]),
     // One host's sandboxes, whatever holds them: tiers are joined to it by the programs on top.
     (
         "engine",
@@ -91,6 +147,8 @@ const MAY_REACH: &[(&str, &[&str])] = &[
         ],
     ),
     ("store", &["model"]),
+    // Pure: what it knows of hosts is what it is given.
+    ("scheduler", &["model"]),
     ("api", &["model"]),
     ("client", &["api", "model"]),
     // Tools are requests through the client, whether the server is in the same program or not.
@@ -98,8 +156,12 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     // What code contexts say and hear; pure, so that the control plane alone starts processes.
     ("identity", &[]),
     // Who can open what; control seals with it, the runner wraps keys, and neither opens a secret.
+    // Object storage is control's: its TLS and its decoders never enter a root process.
+    ("objects", &["model"]),
     ("vault", &["model"]),
     ("terminator", &["confine", "model", "vault", "wire"]),
+    // Pure: what a Dockerfile says. The command line reads lists of ignored files with it.
+    ("template", &[]),
     ("code", &["model", "protocol", "wire"]),
     // Nothing here reaches the engine: what joins them is the trait in `runner-api`.
     (
@@ -108,9 +170,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "code",
             "identity",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],
@@ -123,9 +189,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "control",
             "identity",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],
@@ -138,9 +208,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "identity",
             "dialect",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],
@@ -153,9 +227,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "identity",
             "dialect",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],
@@ -167,9 +245,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "control",
             "identity",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],
@@ -187,9 +269,13 @@ const MAY_REACH: &[(&str, &[&str])] = &[
             "dialect-e2b",
             "mcp",
             "model",
+            "node",
+            "objects",
             "protocol",
             "runner-api",
+            "scheduler",
             "store",
+            "template",
             "vault",
             "wire",
         ],

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HEAD: usize = 18;
 
 async fn export(world: &World, id: &SnapshotId) -> Vec<u8> {
-    let mut stream = world.client().export_snapshot(id).await.unwrap();
+    let mut stream = world.client().export_snapshot(id, false).await.unwrap();
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes))
         .await

@@ -8,6 +8,7 @@ mod churn;
 mod exporting;
 mod fetching;
 mod full_host;
+mod gvisor;
 mod images;
 mod inheriting;
 mod memory;

@@ -143,11 +143,12 @@ async fn unchanged(world: &World) {
     // Without the snapshot there is nothing that it would be the same as.
     world.client().delete_snapshot(&second.id).await.unwrap();
     let third = try_snapshot(world, &id, true).await.unwrap();
+    // A stop keeps the output of commands.
     world.client().stop(&id, 0).await.unwrap();
+    let kept = try_snapshot(world, &id, true).await.unwrap();
+    assert_eq!(kept.parent, Some(third.id));
     let again = try_snapshot(world, &id, true).await;
-    if again.is_ok() {
-        panic!("a stop writes nothing: {third:?} {again:?}");
-    }
+    assert!(matches!(again, Err(RunnerError::Unchanged)), "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

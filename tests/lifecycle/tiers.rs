@@ -4,23 +4,36 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use cove_engine::{Engine, OpenTier};
 use cove_isolation::{
-    Adopted, Afterwards, AtRest, Boot, Capabilities, Captured, Isolation, IsolationError, Machine,
-    MachineRecord, MemoryEvent, Needs, Placed, Restore, Root, TierHost, Usage,
+    Adopted, Afterwards, AtRest, Boot, BootTurn, Capabilities, Captured, Isolation, IsolationError,
+    Machine, MachineRecord, MemoryEvent, Needs, Placed, Restore, Root, TierHost, Usage,
 };
 use cove_isolation_container::{ContainerConfig, ContainerTier};
-use cove_model::{NetworkPolicy, Resources, SandboxId, SandboxSpec, State};
-use cove_runner_api::{CreateRequest, Finding, GuestStream, RunnerApi, RunnerError};
+use cove_model::{NetworkPolicy, Resources, SandboxId, SandboxSpec, SnapshotId, State};
+use cove_runner_api::{
+    CreateRequest, Finding, GuestStream, RollbackRequest, RunnerApi, RunnerError, SnapshotRequest,
+};
 use cove_tests::engine_host::{World, eventually, small_spec, succeed};
 
 use crate::PROGRAM;
 
 const RELAYED: &str = "relayed";
 
-struct RelayedConfig;
+/// How boots of the second tier go.
+#[derive(Default)]
+struct Boots {
+    /// Nobody gets a turn any more; whoever has one keeps it.
+    full: AtomicBool,
+    /// The next one fails.
+    fail: AtomicBool,
+}
+
+#[derive(Default)]
+struct RelayedConfig(Arc<Boots>);
 
 impl OpenTier for RelayedConfig {
     fn open(&self, host: &TierHost) -> Result<Arc<dyn Isolation>, IsolationError> {
@@ -28,11 +41,21 @@ impl OpenTier for RelayedConfig {
             warm: 0,
             ..ContainerConfig::default()
         };
-        Ok(Arc::new(Relayed(ContainerTier::open(config, host)?)))
+        let tier = ContainerTier::open(config, host)?;
+        Ok(Arc::new(Relayed(tier, Arc::clone(&self.0))))
     }
 }
 
-struct Relayed(ContainerTier);
+struct Relayed(ContainerTier, Arc<Boots>);
+
+impl Relayed {
+    fn take_turn(&self) -> Result<BootTurn, IsolationError> {
+        match self.1.full.load(Ordering::Acquire) {
+            true => Err(IsolationError::Exhausted("boot turn")),
+            false => Ok(BootTurn::new(())),
+        }
+    }
+}
 
 /// The record as the tier below wrote it.
 fn below(record: &MachineRecord) -> MachineRecord {
@@ -65,7 +88,20 @@ impl Isolation for Relayed {
         Vec::new()
     }
 
+    async fn turn(&self, _: Option<&str>) -> Result<Option<BootTurn>, IsolationError> {
+        self.take_turn().map(Some)
+    }
+
     async fn boot(&self, boot: Boot) -> Result<Box<dyn Machine>, IsolationError> {
+        if boot.turn.is_none() {
+            self.take_turn()?;
+        }
+        if self.1.fail.swap(false, Ordering::AcqRel) {
+            // From now on an undo that needs a turn of its own gets none.
+            self.1.full.store(true, Ordering::Release);
+            let reason = io::Error::other("it was told to fail");
+            return Err(IsolationError::failed("boot")(reason));
+        }
         Ok(Box::new(Behind(self.0.boot(boot).await?)))
     }
 
@@ -178,8 +214,12 @@ impl Machine for Behind {
 }
 
 async fn open(world: &World) -> Engine {
+    open_with(world, RelayedConfig::default()).await
+}
+
+async fn open_with(world: &World, relayed: RelayedConfig) -> Engine {
     let mut tiers = world.setup.tiers();
-    tiers.push(Box::new(RelayedConfig));
+    tiers.push(Box::new(relayed));
     let engine = Engine::open(world.setup.engine_config(), tiers).await;
     engine.expect("an engine with two tiers opens")
 }
@@ -222,13 +262,13 @@ async fn sandboxes_of_two_tiers_live_in_one_engine_and_are_adopted_by_their_own(
     let engine = open(&world).await;
     let host = engine.host().await.unwrap();
     let names: Vec<_> = host.tiers.iter().map(|tier| tier.name.as_str()).collect();
-    assert_eq!(names, ["container", RELAYED]);
+    assert_eq!(names, ["container", "gvisor", RELAYED]);
     let refused = create(&engine, "vm").await.unwrap_err();
     let RunnerError::Unsupported { message } = refused else {
         panic!("{refused:?}");
     };
     assert!(
-        message.contains("'vm'") && message.contains("container, relayed"),
+        message.contains("'vm'") && message.contains("container, gvisor, relayed"),
         "{message}"
     );
     let direct = create(&engine, "container").await.unwrap();
@@ -279,6 +319,71 @@ async fn a_sandbox_whose_tier_is_gone_is_ended_and_keeps_its_disk() {
     RunnerApi::start(&engine, &relayed).await.unwrap();
     assert_eq!(said(&engine, &relayed, "cat /root/mark").await, "here");
     RunnerApi::delete(&engine, &relayed).await.unwrap();
+    close(engine, &world).await;
+    world.launch();
+    world.finish();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_boot_queue_fails_no_sandbox() {
+    let mut world = World::start(PROGRAM).await;
+    world.let_go();
+    let boots = Arc::<Boots>::default();
+    let engine = open_with(&world, RelayedConfig(Arc::clone(&boots))).await;
+    let id = create(&engine, RELAYED).await.unwrap();
+    said(&engine, &id, "echo first > /root/mark; sync").await;
+    let request = SnapshotRequest {
+        id: SnapshotId::random(),
+        sandbox: id.clone(),
+        memory: false,
+        unless_unchanged: false,
+    };
+    let to = RunnerApi::snapshot(&engine, request).await.unwrap().id;
+    // In memory alone: only the machine that runs now has it.
+    said(
+        &engine,
+        &id,
+        "echo second > /root/mark; echo same > /dev/shm/mark",
+    )
+    .await;
+    let rollback = || RollbackRequest {
+        sandbox: id.clone(),
+        to: to.clone(),
+        keep: SnapshotId::random(),
+        memory: false,
+    };
+
+    // No turn: nothing happens to the machine that runs.
+    boots.full.store(true, Ordering::Release);
+    let refused = RunnerApi::rollback(&engine, rollback()).await.unwrap_err();
+    assert!(
+        matches!(refused, RunnerError::NoCapacity { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(engine.get(&id).await.unwrap().state, State::Running);
+    let marks = said(&engine, &id, "cat /root/mark /dev/shm/mark").await;
+    assert_eq!(marks, "second\nsame");
+
+    // The boot fails and meanwhile the queue fills up: the undo boots with the turn that the rollback has.
+    boots.full.store(false, Ordering::Release);
+    boots.fail.store(true, Ordering::Release);
+    RunnerApi::rollback(&engine, rollback()).await.unwrap_err();
+    assert!(boots.full.load(Ordering::Acquire), "it was not tried");
+    assert_eq!(engine.get(&id).await.unwrap().state, State::Running);
+    assert_eq!(said(&engine, &id, "cat /root/mark").await, "second");
+
+    // A stopped one that gets no turn stays stopped.
+    RunnerApi::stop(&engine, &id, 0).await.unwrap();
+    let refused = RunnerApi::start(&engine, &id).await.unwrap_err();
+    assert!(
+        matches!(refused, RunnerError::NoCapacity { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(engine.get(&id).await.unwrap().state, State::Stopped);
+    boots.full.store(false, Ordering::Release);
+    RunnerApi::start(&engine, &id).await.unwrap();
+    assert_eq!(said(&engine, &id, "cat /root/mark").await, "second");
+    RunnerApi::delete(&engine, &id).await.unwrap();
     close(engine, &world).await;
     world.launch();
     world.finish();

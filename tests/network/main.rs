@@ -9,7 +9,9 @@
 mod attacks;
 mod bare;
 mod changes;
+mod clients;
 mod forks;
+mod gvisor;
 mod identity;
 mod left;
 mod names;
@@ -18,5 +20,6 @@ mod packets;
 mod policy;
 mod reach;
 mod secrets;
+mod signing;
 mod stage;
 mod world;

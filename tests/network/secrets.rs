@@ -10,19 +10,20 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret, SecretBinding, SecretGrant};
 use cove_model::{OrgId, SandboxId, SandboxSpec, SecretId};
+use cove_protocol::client::Guest;
 use cove_runner_api::{
     CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SandboxOwner, SandboxView,
     SnapshotRequest,
 };
-use cove_tests::engine_host::{eventually, small_spec};
+use cove_tests::engine_host::{eventually, guest, output, small_spec};
 use serde_json::{Value, json};
 
 use crate::names::{DNS, RESOLVER, Resolver};
 use crate::stage::*;
 use crate::world::*;
 
-const PORT: u16 = 8443;
-const BOUND: &str = "good.example";
+pub const PORT: u16 = 8443;
+pub const BOUND: &str = "good.example";
 const UNBOUND: &str = "www.good.example";
 const BEARER: &str = "sk-canary-bearer/0123456789";
 const BASIC: &str = "canary-basic+0123456789";
@@ -30,8 +31,8 @@ const HEADER: &str = "canary-header=0123456789";
 const QUERY: &str = "canary query&0123456789";
 
 /// The stage, a server in its internet, and an organisation with secrets.
-struct Scene {
-    stage: Stage,
+pub struct Scene {
+    pub stage: Stage,
     _resolver: Resolver,
     server: Child,
     org: OrgId,
@@ -45,12 +46,19 @@ impl Drop for Scene {
     }
 }
 
-fn script(name: &str) -> String {
+pub fn script(name: &str) -> String {
     format!("{}/network/secrets/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 impl Scene {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
+        let scene = Self::with("python3", "server.py").await;
+        scene.set(&scene.secrets()).await;
+        scene
+    }
+
+    /// With this server, and no secrets yet.
+    pub async fn with(python: &str, server: &str) -> Self {
         let names = vec![BOUND.to_owned(), UNBOUND.to_owned()];
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
         let stage = Stage::with(|setup| {
@@ -63,7 +71,7 @@ impl Scene {
         let resolver = Resolver::serve(&stage.world.internet);
         let mut server = Command::new("nsenter")
             .arg(format!("--net={}", stage.world.internet.path()))
-            .args(["python3", &script("server.py"), &PUBLIC.to_string()])
+            .args([python, &script(server), &PUBLIC.to_string()])
             .args([
                 PORT.to_string(),
                 path(dir, "roots.pem"),
@@ -82,24 +90,27 @@ impl Scene {
         let keys = made.expect("keys");
         let authority = dir.join("authority.pem");
         std::fs::write(authority, &keys.authority).expect("written");
-        let scene = Self {
+        Self {
             stage,
             _resolver: resolver,
             server,
             org,
             keys,
-        };
-        scene.set(&scene.secrets()).await;
-        scene
+        }
     }
 
-    fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.stage.engine.setup.dir
     }
 
-    fn secret(&self, name: &str, value: &str, usage: &str) -> SealedSecret {
+    pub fn secret(&self, name: &str, value: &str, usage: &str) -> SealedSecret {
+        self.secret_bound(name, value, usage, &[&format!("{BOUND}:{PORT}")])
+    }
+
+    fn secret_bound(&self, name: &str, value: &str, usage: &str, hosts: &[&str]) -> SealedSecret {
+        let hosts = hosts.iter().map(|host| host.parse().expect("a host"));
         let binding = SecretBinding {
-            hosts: vec![format!("{BOUND}:{PORT}").parse().expect("a host")],
+            hosts: hosts.collect(),
             usage: usage.parse().expect("a use"),
         };
         let about = cove_vault::About {
@@ -127,7 +138,7 @@ impl Scene {
         ]
     }
 
-    async fn set(&self, secrets: &[SealedSecret]) {
+    pub async fn set(&self, secrets: &[SealedSecret]) {
         let secrets = OrgSecrets {
             keys: self.keys.clone(),
             secrets: secrets.to_vec(),
@@ -137,10 +148,20 @@ impl Scene {
     }
 
     fn request(&self, allow: &[&str], from: Option<FromSnapshot>) -> CreateRequest {
+        self.request_for(&["bearer", "basic", "header", "query"], allow, from)
+    }
+
+    pub fn request_for(
+        &self,
+        secrets: &[&str],
+        allow: &[&str],
+        from: Option<FromSnapshot>,
+    ) -> CreateRequest {
         let grant = |name: &str| SecretGrant {
             name: name.into(),
             env: Some(name.to_uppercase()),
             file: None,
+            exposed: false,
         };
         CreateRequest {
             id: SandboxId::random(),
@@ -150,7 +171,7 @@ impl Scene {
             }),
             spec: SandboxSpec {
                 network: listed(allow),
-                secrets: ["bearer", "basic", "header", "query"].map(grant).to_vec(),
+                secrets: secrets.iter().map(|name| grant(name)).collect(),
                 ..small_spec()
             },
             from,
@@ -158,10 +179,13 @@ impl Scene {
     }
 
     /// A sandbox with all secrets, and a process in its network.
-    async fn sandbox(&self, from: Option<FromSnapshot>) -> (SandboxView, i32) {
-        let before = self.inside();
+    pub async fn sandbox(&self, from: Option<FromSnapshot>) -> (SandboxView, i32) {
         let both = [BOUND, UNBOUND].map(|name| format!("{name}:{PORT}"));
-        let request = self.request(&[&both[0], &both[1]], from);
+        self.start(self.request(&[&both[0], &both[1]], from)).await
+    }
+
+    pub async fn start(&self, request: CreateRequest) -> (SandboxView, i32) {
+        let before = self.inside();
         let made = self.stage.engine.client().create(request).await;
         let made = made.expect("a sandbox");
         let new: Vec<i32> = self.inside().difference(&before).copied().collect();
@@ -222,19 +246,19 @@ impl Scene {
     }
 
     /// What the server was asked last.
-    fn seen(&self) -> Value {
+    pub fn seen(&self) -> Value {
         let text = std::fs::read_to_string(self.dir().join("server.log")).unwrap_or_default();
         let last = text.lines().last().unwrap_or("null").to_owned();
         serde_json::from_str(&last).expect("a line of JSON")
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         let text = std::fs::read_to_string(self.dir().join("server.log")).unwrap_or_default();
         text.lines().count()
     }
 }
 
-fn path(dir: &Path, name: &str) -> String {
+pub fn path(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
 }
 
@@ -362,7 +386,12 @@ async fn a_placeholder_becomes_the_value_in_its_place_alone_and_answers_are_scru
     assert_eq!(answer["status"], 302, "{answer}");
     assert!(!answer.to_string().contains("canary"), "{answer}");
     let answer = talk.ask("GET /gzip", &[("Authorization", &bearer)], "");
-    assert_eq!(answer["status"], 502, "{answer}");
+    assert_eq!(answer["status"], 200, "{answer}");
+    let text = answer.to_string();
+    assert!(
+        !text.contains("canary") && text.contains(&of("bearer")),
+        "{text}"
+    );
 
     // Where nothing is bound the connection is the server's own, and a placeholder worthless text.
     let mut talk = scene.connect(pid, UNBOUND);
@@ -520,4 +549,99 @@ async fn a_binding_opens_nothing_and_an_unknown_secret_is_refused() {
     );
     let left = client.list().await.expect("a list");
     assert_eq!(left, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_exposed_values_are_told_and_only_of_sandboxes_that_hold_them() {
+    let scene = Scene::new().await;
+    let client = scene.stage.engine.client();
+    let mut plain = scene.secret_bound("plain", "canary-plain-0123", "exposed", &[]);
+    let mut secrets = scene.secrets();
+    secrets.push(plain.clone());
+    scene.set(&secrets).await;
+    let allow = format!("{BOUND}:{PORT}");
+    let mut request = scene.request_for(&["bearer", "plain"], &[&allow], None);
+    let refused = client
+        .create(request.clone())
+        .await
+        .expect_err("not asked for");
+    assert!(refused.to_string().contains("exposed: true"), "{refused}");
+    request.spec.secrets[1].exposed = true;
+    let (made, _) = scene.start(request.clone()).await;
+    let told = client.exposed_secrets(&made.id).await.expect("values");
+    assert_eq!(told.len(), 1, "never of another use");
+    assert_eq!(told["plain"], "canary-plain-0123");
+    // A row that says of another secret that it is exposed does not open: the use is sealed with the value.
+    let mut forged = scene.secret("bearer", BEARER, "bearer");
+    forged.binding = plain.binding.clone();
+    forged.name = "bearer".into();
+    request.spec.secrets[0].exposed = true;
+    request.id = SandboxId::random();
+    scene.set(&[forged, plain.clone()]).await;
+    let (other, _) = scene.start(request).await;
+    let told = client.exposed_secrets(&other.id).await.expect("values");
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["plain"]);
+    // One that was removed, or is not for exposure any more, is not told.
+    plain = scene.secret("plain", "canary-plain-0123", "bearer");
+    scene.set(&[plain]).await;
+    let told = client.exposed_secrets(&made.id).await.expect("values");
+    assert!(told.is_empty(), "no value is told");
+    let (without, _) = scene
+        .start(CreateRequest {
+            id: SandboxId::random(),
+            spec: SandboxSpec {
+                secrets: Vec::new(),
+                ..scene.request(&[&allow], None).spec
+            },
+            ..scene.request(&[&allow], None)
+        })
+        .await;
+    assert!(
+        client
+            .exposed_secrets(&without.id)
+            .await
+            .expect("values")
+            .is_empty()
+    );
+}
+
+/// What a client thinks of the certificate that answers `inside` for a name, when it trusts `ca` alone.
+async fn handshake(scene: &Scene, inside: &Guest, name: &str, ca: &str) -> String {
+    let mut child = Command::new("python3")
+        .args([&script("handshake.py"), name, &path(scene.dir(), ca)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is installed");
+    let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says");
+    let sending = format!("echo {} | base64 -d; sleep 3", line.trim());
+    let asking = format!("({sending}) | nc -w 8 {PUBLIC} {PORT} | base64 | tr -d '\\n'");
+    let answer = output(inside, &asking).await;
+    let mut input = child.stdin.take().expect("it is piped");
+    writeln!(input, "{}", answer.trim()).expect("it reads");
+    line.clear();
+    said.read_line(&mut line).expect("it says");
+    child.wait().expect("it ends");
+    line.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_of_secrets_are_terminated_for_gvisor_sandboxes_too() {
+    let scene = Scene::new().await;
+    let both = [BOUND, UNBOUND].map(|name| format!("{name}:{PORT}"));
+    let mut request = scene.request(&[&both[0], &both[1]], None);
+    request.spec.isolation = "gvisor".into();
+    let client = scene.stage.engine.client();
+    let made = client.create(request).await.expect("a sandbox");
+    assert_eq!(made.placeholders.len(), 4);
+    let inside = guest(&client, &made.id);
+    // The bound host is answered by the organisation's own authority, the other one by itself.
+    for (name, ca) in [(BOUND, "authority.pem"), (UNBOUND, "roots.pem")] {
+        let good = handshake(&scene, &inside, name, ca).await;
+        assert_eq!(good, "verified", "{name}");
+    }
+    let other = handshake(&scene, &inside, BOUND, "roots.pem").await;
+    assert!(other.starts_with("failed"), "{other}");
 }

@@ -453,9 +453,11 @@ pub fn guest(client: &Client, id: &SandboxId) -> Guest {
     }))
 }
 
+/// Of the tier that the suite runs over (`COVE_TIER`).
 pub fn small_spec() -> SandboxSpec {
     SandboxSpec {
         image: IMAGE.into(),
+        isolation: crate::tiers::under_test(),
         resources: Resources {
             memory_mb: 128,
             disk_mb: 256,

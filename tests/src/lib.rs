@@ -8,6 +8,7 @@
 pub mod engine_host;
 pub mod needs;
 pub mod strace;
+pub mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use cove_engine::{Engine, EngineConfig, OpenTier};
 use cove_isolation_container::ContainerConfig;
+use cove_isolation_gvisor::GvisorConfig;
 use cove_model::{ProcessId, SandboxId, SandboxSpec};
 use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::message::{Exit, Start};
@@ -53,10 +55,13 @@ pub fn engine_config(data_dir: impl Into<PathBuf>) -> EngineConfig {
 
 /// The tiers of a test's engine; `warm` sandboxes are prepared ahead.
 pub fn tiers(warm: usize) -> Vec<Box<dyn OpenTier>> {
-    vec![Box::new(ContainerConfig {
-        warm,
-        ..ContainerConfig::default()
-    })]
+    vec![
+        Box::new(ContainerConfig {
+            warm,
+            ..ContainerConfig::default()
+        }),
+        Box::new(GvisorConfig::default()),
+    ]
 }
 
 /// An engine with a data directory that goes when this does.

@@ -1,5 +1,5 @@
 """An HTTPS server that tells what it was asked, in ways that give values away: server.py ADDRESS PORT CERT KEY LOG."""
-import base64, gzip, http.server, json, ssl, sys, time
+import base64, gzip, http.server, json, os, ssl, sys, time
 
 address, port, cert, key, log = sys.argv[1:]
 
@@ -14,6 +14,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
 
+    def file(self, path):
+        """A file of a private repository, for whoever has the password."""
+        right = "Basic " + base64.b64encode(b"git:canary-basic+0123456789").decode()
+        if self.headers.get("authorization") != right:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        found = os.path.isfile(path)
+        data = open(path, "rb").read() if found else b""
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
     def answer(self):
         length = int(self.headers.get("content-length", 0))
         body = self.rfile.read(length).decode()
@@ -23,6 +39,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         told["base64"] = base64.b64encode(json.dumps(told["headers"]).encode()).decode()
         text = json.dumps(told).encode()
         path = self.path.split("?")[0]
+        if path.startswith("/repo.git/"):
+            return self.file(os.path.join(os.path.dirname(log), path[1:]))
         if path == "/redirect":
             self.send_response(302)
             self.send_header("Location", "https://www.good.example:8443/" + (self.headers.get("authorization") or ""))
