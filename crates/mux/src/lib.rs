@@ -119,14 +119,14 @@ impl Mux {
         if self.streams() >= STREAMS_MAX {
             return Err(io::Error::other("too many streams are open"));
         }
+        // Room first, so that no greeting comes between noting the stream and announcing it.
+        let Ok(room) = self.shared.out.reserve().await else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
         let id = self.shared.next.get();
         self.shared.next.set(id.wrapping_add(1).max(1));
         let stream = self.shared.add(id);
-        let opened = Frame::empty(Kind::Open, id);
-        if self.shared.out.send(opened).await.is_err() {
-            self.shared.streams.borrow_mut().remove(&id);
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
+        room.send(Frame::empty(Kind::Open, id));
         carry::run(&self.shared, id, stream, socket).await;
         Ok(())
     }
@@ -182,10 +182,13 @@ impl Shared {
 async fn host_epoch(shared: &Rc<Shared>, port: &mut Port, ready: &impl Fn()) -> io::Result<()> {
     let mut number = [0; frame::GREETING];
     rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
-    let greeting = Frame::new(Kind::Greet, 0, Bytes::copy_from_slice(&number));
-    if shared.out.send(greeting).await.is_err() {
+    let Ok(room) = shared.out.reserve().await else {
         return Err(io::ErrorKind::BrokenPipe.into());
-    }
+    };
+    // The guest ends all streams when it reads this. Those opened since the last frame out of order would otherwise
+    // wait for an answer that never comes.
+    shared.cut_all();
+    room.send(Frame::new(Kind::Greet, 0, Bytes::copy_from_slice(&number)));
     port.find(|bytes| frame::answer(bytes, &number)).await?;
     ready();
     while let Some(frame) = port.next().await? {

@@ -9,9 +9,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::frame::{CONTENT_MAX, First, Frame, GREETING, HEADER, first};
+use crate::frame::{CONTENT_MAX, First, Frame, GREETING, HEADER, Kind, first};
 
-/// What is read at once.
+/// The longest frame, and what is read at once.
 const PIECE: usize = HEADER + CONTENT_MAX;
 
 pub struct Port {
@@ -71,7 +71,11 @@ impl Port {
 /// Writes frames until the port fails or nobody has more.
 pub async fn write_all(port: Rc<AsyncFd<OwnedFd>>, mut frames: mpsc::Receiver<Frame>) {
     while let Some(frame) = frames.recv().await {
-        let mut bytes = BytesMut::with_capacity(HEADER + frame.content.len());
+        let mut bytes = BytesMut::with_capacity(PIECE);
+        // The other side may still wait for the rest of a frame. Zeros complete the longest one and begin none.
+        if frame.kind == Kind::Greet {
+            bytes.resize(PIECE, 0);
+        }
         bytes.extend_from_slice(&frame.header());
         bytes.extend_from_slice(&frame.content);
         while !bytes.is_empty() {

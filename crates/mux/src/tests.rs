@@ -155,3 +155,57 @@ async fn what_a_guest_left_in_the_port_before_is_not_taken_for_frames() {
         })
         .await;
 }
+
+#[tokio::test]
+async fn a_stream_opened_while_the_sides_look_for_each_other_answers_or_ends() {
+    LocalSet::new()
+        .run_until(async {
+            let (one, other) = pair();
+            let bare = std::fs::File::from(other.try_clone().unwrap());
+            let (mux, found) = host(one);
+            spawn_local(Mux::guest(watch(other), echo).1);
+            timeout(LONG, found.notified()).await.unwrap();
+            use std::io::Write;
+            (&bare)
+                .write_all(&Frame::empty(Kind::Open, 9).header())
+                .unwrap();
+            // Some of these fall into the pause before the next greeting, others come after it.
+            let mut opened = Vec::new();
+            while timeout(AGAIN / 20, found.notified()).await.is_err() {
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                let of = mux.clone();
+                spawn_local(async move { of.open(theirs).await });
+                opened.push(ours);
+            }
+            for mut stream in opened {
+                let _ = stream.write_all(b"x").await;
+                let _ = stream.shutdown().await;
+                let mut got = Vec::new();
+                let read = timeout(LONG, stream.read_to_end(&mut got)).await;
+                assert!(read.is_ok(), "it neither ends nor answers");
+            }
+            assert_eq!(call(&mux, b"after".to_vec()).await, b"after");
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_guest_that_waits_for_the_rest_of_a_frame_is_found() {
+    LocalSet::new()
+        .run_until(async {
+            let (one, other) = pair();
+            use std::io::Write;
+            // What a host that is gone had begun to write.
+            let begun = Frame::new(Kind::Data, 1, vec![7; frame::CONTENT_MAX].into());
+            let number = [3; frame::GREETING];
+            let greeting = Frame::new(Kind::Greet, 0, number.to_vec().into());
+            let mut bare = std::fs::File::from(one.try_clone().unwrap());
+            bare.write_all(&[&greeting.header()[..], &number, &begun.header(), &[7; 100]].concat())
+                .unwrap();
+            spawn_local(Mux::guest(watch(other), echo).1);
+            let (mux, found) = host(one);
+            timeout(LONG, found.notified()).await.unwrap();
+            assert_eq!(call(&mux, b"hello".to_vec()).await, b"hello");
+        })
+        .await;
+}
