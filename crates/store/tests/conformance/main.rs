@@ -146,12 +146,20 @@ async fn an_sqlite_file_of_a_newer_program_is_refused() {
 async fn a_postgres_database_of_a_newer_program_is_refused_and_migrations_do_not_race() {
     let cluster = Cluster::start();
     let address = cluster.database("versions").await;
-    let (one, two, three) = tokio::join!(
-        cove_store::open(&address),
-        cove_store::open(&address),
-        cove_store::open(&address)
-    );
-    let stores: [Arc<dyn Store>; 3] = [one.unwrap(), two.unwrap(), three.unwrap()];
+    // On a busy machine one may give up while another migrates; a server tries again, too.
+    let open = || async {
+        loop {
+            match cove_store::open(&address).await {
+                Err(StoreError::Unavailable(_)) => {}
+                opened => break opened.unwrap(),
+            }
+        }
+    };
+    let opened = async { tokio::join!(open(), open(), open()) };
+    let (one, two, three) = tokio::time::timeout(std::time::Duration::from_secs(120), opened)
+        .await
+        .unwrap();
+    let stores: [Arc<dyn Store>; 3] = [one, two, three];
     stores[0].put_setting("a", "b").await.unwrap();
     assert_eq!(stores[2].setting("a").await.unwrap().as_deref(), Some("b"));
     cluster
