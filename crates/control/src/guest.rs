@@ -425,7 +425,8 @@ impl LargeInput {
     /// ended: it would take what it has for the whole.
     async fn write(self, guest: Guest, process: String) {
         let writing = async {
-            let mut stdin = guest.stdin(process.clone()).await?;
+            // It may read late. Its end ends the wait, too.
+            let mut stdin = guest.patient().stdin(process.clone()).await?;
             stdin.write(self.data.clone()).await?;
             stdin.close().await
         };

@@ -149,6 +149,11 @@ impl Guest {
         }
     }
 
+    /// The same guest for calls that wait for a process inside, which may take as long as it likes.
+    pub fn patient(&self) -> Self {
+        self.within(Duration::MAX)
+    }
+
     async fn open(&self, request: Request) -> Result<Call, GuestError> {
         let observer = self.observer_of(&request);
         if let Some(observer) = &observer {

@@ -95,6 +95,7 @@ impl Connection {
         stranger: Portion<IpAddr>,
         cut: CancellationToken,
         entered: CancellationToken,
+        store: Store,
     ) -> Self {
         Self {
             shared,
@@ -102,7 +103,7 @@ impl Connection {
             stranger: Some(stranger),
             login: None,
             places: Vec::new(),
-            store: Store::new(),
+            store,
             channels: Channels::default(),
             opened: 0,
             cut,
@@ -396,6 +397,10 @@ impl Handler for Connection {
             open.cancel.cancel();
         }
         Ok(())
+    }
+
+    fn adjust_window(&mut self, _: ChannelId, _: u32) -> u32 {
+        self.store.window()
     }
 
     async fn channel_eof(&mut self, id: ChannelId, _: &mut Ssh) -> Result<(), Self::Error> {

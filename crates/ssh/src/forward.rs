@@ -54,6 +54,7 @@ impl Forward {
         };
         reply.accept().await;
         let (mut from_port, mut to_port) = split(stream);
+        let store = self.inbox.store();
         let inbox = &mut self.inbox;
         let inwards = async {
             while let Some(piece) = inbox.recv().await {
@@ -73,7 +74,7 @@ impl Forward {
                     Ok(0) | Err(_) => break,
                     Ok(count) => {
                         let data = bytes::Bytes::copy_from_slice(&buffer[..count]);
-                        if write.data_bytes(data).await.is_err() {
+                        if store.sending(write.data_bytes(data)).await.is_err() {
                             break;
                         }
                     }

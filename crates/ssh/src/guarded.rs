@@ -1,4 +1,5 @@
-//! A client's socket that can be cut off at any moment, and that gives a client up which takes nothing.
+//! A client's socket that can be cut off at any moment, that is not read while too much waits, and that gives a client up
+//! which takes nothing.
 
 use std::future::Future;
 use std::io;
@@ -10,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use crate::inbox::{HELD_UP_MAX, Store};
+
 /// How long a client may leave bytes unread in its socket. Somebody who pages through output holds up the
 /// windows of channels before that.
 const WRITE_STALL: Duration = Duration::from_secs(60);
@@ -20,15 +23,20 @@ pub struct Guarded<S> {
     token: CancellationToken,
     /// Runs while a write waits.
     stall: Option<Pin<Box<Sleep>>>,
+    store: Store,
+    /// Runs while a read waits for room in the store.
+    held_up: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Guarded<S> {
-    pub fn new(stream: S, token: CancellationToken) -> Self {
+    pub fn new(stream: S, token: CancellationToken, store: Store) -> Self {
         Self {
             stream,
             cut: Box::pin(token.clone().cancelled_owned()),
             token,
             stall: None,
+            store,
+            held_up: None,
         }
     }
 
@@ -65,6 +73,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         if this.token.is_cancelled() || this.cut.as_mut().poll(cx).is_ready() {
             return cut_off();
         }
+        if this.store.poll_open(cx).is_pending() {
+            let held_up = this
+                .held_up
+                .get_or_insert_with(|| Box::pin(sleep(HELD_UP_MAX)));
+            return held_up
+                .as_mut()
+                .poll(cx)
+                .map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        this.held_up = None;
         Pin::new(&mut this.stream).poll_read(cx, buf)
     }
 }
@@ -102,7 +120,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (ours, _theirs) = duplex(16);
-        let mut guarded = Guarded::new(ours, CancellationToken::new());
+        let mut guarded = Guarded::new(ours, CancellationToken::new(), Store::default());
         let error = guarded.write_all(&[0; 64]).await.err();
         assert_eq!(
             error.map(|error| error.kind()),
@@ -114,7 +132,7 @@ mod tests {
     async fn a_cut_ends_a_read_that_waits() {
         let (ours, _theirs) = duplex(16);
         let token = CancellationToken::new();
-        let mut guarded = Guarded::new(ours, token.clone());
+        let mut guarded = Guarded::new(ours, token.clone(), Store::default());
         let reading = tokio::spawn(async move { guarded.read_u8().await });
         token.cancel();
         let error = reading.await.expect("it does not panic").err();

@@ -66,8 +66,6 @@ const REJECTION_TIME: Duration = Duration::from_millis(250);
 /// A client that is silent is asked whether it is there, and gone after so many questions.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVES_MAX: usize = 4;
-/// What a client may send ahead on one channel.
-const WINDOW: u32 = 2 * 1024 * 1024;
 const PACKET: u32 = 32 * 1024;
 /// Messages on their way to one client before whoever makes them waits.
 const OUTGOING_MAX: usize = 16;
@@ -151,7 +149,7 @@ fn config(host_key: &HostKey) -> server::Config {
         auth_rejection_time: REJECTION_TIME,
         auth_rejection_time_initial: Some(Duration::ZERO),
         keys: vec![host_key.0.clone()],
-        window_size: WINDOW,
+        window_size: inbox::WINDOW,
         maximum_packet_size: PACKET,
         event_buffer_size: OUTGOING_MAX,
         max_auth_attempts: ATTEMPTS_MAX,
@@ -231,9 +229,10 @@ async fn client(
         return;
     };
     stream.set_nodelay(true).ok();
-    let stream = Guarded::new(stream, cut.clone());
+    let store = Store::default();
+    let stream = Guarded::new(stream, cut.clone(), store.clone());
     let entered = CancellationToken::new();
-    let connection = Connection::new(shared, peer, stranger, cut.clone(), entered.clone());
+    let connection = Connection::new(shared, peer, stranger, cut.clone(), entered.clone(), store);
     let begun = timeout(
         HELLO_DEADLINE,
         server::run_stream(config, stream, connection),

@@ -88,13 +88,17 @@ impl Session {
     async fn carry(&mut self, guest: Guest, started: Started, terminal: bool) {
         let Started { id, mut following } = started;
         let write = &self.write;
+        let store = self.inbox.store();
         let output = async {
             loop {
                 match following.next().await {
                     Ok(Some(FollowEvent::Output { channel, data, .. })) => {
                         let sent = match channel {
-                            Channel::Stdout => write.data_bytes(data).await,
-                            Channel::Stderr => write.extended_data_bytes(STDERR, data).await,
+                            Channel::Stdout => store.sending(write.data_bytes(data)).await,
+                            Channel::Stderr => {
+                                let sending = write.extended_data_bytes(STDERR, data);
+                                store.sending(sending).await
+                            }
                         };
                         if sent.is_err() {
                             return Ok(None);
@@ -174,6 +178,8 @@ enum Never {}
 
 /// Gives the command what the client sends, and its end. Never ends by itself: the command does.
 async fn feed(guest: &Guest, id: &str, inbox: &mut Outlet) {
+    // A command may read its input late. The client's going ends the wait, too.
+    let guest = guest.patient();
     let fed = async {
         let mut stdin = None;
         while let Some(piece) = inbox.recv().await {

@@ -157,7 +157,7 @@ fn commands_have_their_streams_their_end_and_their_user() {
         (&b"out\n"[..], &b"err\n"[..])
     );
     // More than all windows and buffers between hold: input must not keep output from flowing.
-    let sent = noise(24 << 20);
+    let sent = noise(96 << 20);
     let output = door.fed("cat", sent.clone());
     assert!(output.status.success() && output.stdout == sent, "echoed");
     // A command that ends without reading takes the rest of its input with it.

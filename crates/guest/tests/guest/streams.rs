@@ -1,6 +1,8 @@
 //! Output under load, and standard input.
 
-use cove_protocol::client::FollowEvent;
+use std::time::Duration;
+
+use cove_protocol::client::{FollowEvent, GuestError};
 use cove_protocol::message::{Channel, ErrorCode, OutputFrom, Start};
 
 use crate::harness::*;
@@ -235,6 +237,31 @@ async fn stdin_is_written_by_several_calls_and_closed_by_one() {
     assert_eq!(read_exit(&mut follow).await.code, 0);
     let mut late = guest.stdin(&id).await.unwrap();
     assert_eq!(code(late.flush().await), ErrorCode::Gone);
+}
+
+#[tokio::test]
+async fn input_waits_for_a_process_that_reads_late() {
+    let guest = TestGuest::start().await;
+    let hasty = guest.within(Duration::from_millis(200));
+    let input = vec![b'x'; 8 << 20];
+    let start = |command: &str| Start {
+        stdin_open: true,
+        ..shell(command)
+    };
+    let never = start("exec sleep 1000");
+    guest.start(never.clone()).await.unwrap();
+    let mut stdin = hasty.stdin(&never.id).await.unwrap();
+    let given_up = within("giving up", stdin.write(input.clone().into())).await;
+    assert!(
+        matches!(given_up, Err(GuestError::TimedOut(_))),
+        "{given_up:?}"
+    );
+    let late = start("sleep 1; wc -c");
+    let mut follow = guest.start_following(late.clone()).await.unwrap();
+    let mut stdin = hasty.patient().stdin(&late.id).await.unwrap();
+    stdin.write(input.into()).await.unwrap();
+    within("close", stdin.close()).await.unwrap();
+    assert!(read_until(&mut follow, "\n").await.contains("8388608"));
 }
 
 #[tokio::test]
