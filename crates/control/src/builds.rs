@@ -92,11 +92,19 @@ struct Live {
     cancel: CancellationToken,
     /// Taken by whoever sends the context.
     begin: Mutex<Option<oneshot::Sender<context::Context>>>,
+    /// Goes with the file that the context is in: more than this one are there while it is open.
+    place: Arc<()>,
 }
 
 impl Live {
     fn state(&self) -> BuildState {
         self.record.lock().state
+    }
+
+    /// Whether it takes a place among the builds under way. One that is over does so until its context's file is
+    /// closed, so that uploads which go on slowly cannot fill the disk.
+    fn is_under_way(&self) -> bool {
+        !self.state().is_over() || Arc::strong_count(&self.place) > 1
     }
 }
 
@@ -107,7 +115,7 @@ impl Builds {
     /// Refuses one more of an organisation that has its share.
     fn enter(&self, live: &Arc<Live>) -> Result<(), ControlError> {
         let mut builds = self.0.lock();
-        let running = builds.values().filter(|live| !live.state().is_over());
+        let running = builds.values().filter(|live| live.is_under_way());
         let (own, all) = running.fold((0, 0), |(own, all), other| {
             (own + usize::from(other.org == live.org), all + 1)
         });
@@ -139,7 +147,7 @@ impl Builds {
         let mut builds = self.0.lock();
         let mut over: Vec<_> = builds
             .values()
-            .filter(|live| live.state().is_over())
+            .filter(|live| !live.is_under_way())
             .map(|live| {
                 (
                     live.record.lock().created_at,
@@ -288,6 +296,7 @@ impl Control {
             log: BuildLog::default(),
             cancel: self.0.tasks.closing.child_token(),
             begin: Mutex::new(Some(begin)),
+            place: Arc::default(),
         });
         self.0.builds.enter(&live)?;
         if let Err(error) = self

@@ -5,7 +5,7 @@
 //! renewals that it missed; the first look of the ticker at a lease therefore counts as one. That a lease ran out is in
 //! the row, so that the time until the deletion goes on over restarts. Both are on the steady axis.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_recursion::async_recursion as boxed;
 use cove_limits::LEASES_RENEWED_MAX;
@@ -239,6 +239,8 @@ impl Control {
         }
         let ids: Result<Vec<SandboxId>, _> = sandboxes.iter().map(|id| id.parse()).collect();
         let ids = ids.map_err(|_| ControlError::invalid("sandboxes: give ids, not names"))?;
+        // Each may take a turn that others have; naming one often waits no longer.
+        let ids: BTreeSet<SandboxId> = ids.into_iter().collect();
         let mut lost = Vec::new();
         for id in ids {
             let now = self.steady();

@@ -39,6 +39,8 @@ pub struct Content {
 pub struct Context {
     pub file: Arc<File>,
     pub bytes: u64,
+    /// Its build's place among those under way.
+    _place: Arc<()>,
 }
 
 /// A context on its way in.
@@ -46,6 +48,7 @@ pub struct ContextUpload {
     file: File,
     bytes: u64,
     live: Arc<Live>,
+    place: Arc<()>,
     begin: Option<oneshot::Sender<Context>>,
 }
 
@@ -77,6 +80,7 @@ impl ContextUpload {
         Ok(Self {
             file: file.map_err(unwritable)?,
             bytes: 0,
+            place: Arc::clone(&live.place),
             live,
             begin: Some(begin),
         })
@@ -92,7 +96,7 @@ impl ContextUpload {
             )
             .hint("leave files out in .dockerignore"));
         }
-        if self.live.cancel.is_cancelled() {
+        if self.is_over() {
             return Err(super::cancelled());
         }
         let file = self.file.try_clone().map_err(unwritable)?;
@@ -105,11 +109,25 @@ impl ContextUpload {
         }
     }
 
+    fn is_over(&self) -> bool {
+        let begin = self.begin.as_ref();
+        self.live.cancel.is_cancelled() || begin.is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Returns, with what the sender should hear, once the build waits for its context no longer.
+    pub async fn given_up(&mut self) -> ControlError {
+        if let Some(begin) = &mut self.begin {
+            begin.closed().await;
+        }
+        super::cancelled()
+    }
+
     /// The build goes on with it.
     pub fn finish(mut self) -> Result<(), ControlError> {
         let context = Context {
             file: Arc::new(self.file.try_clone().map_err(unwritable)?),
             bytes: self.bytes,
+            _place: self.place,
         };
         let Some(begin) = self.begin.take() else {
             return Ok(());

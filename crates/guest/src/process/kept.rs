@@ -33,6 +33,8 @@ const MAGIC: &[u8] = b"cove output 1\n";
 const FILE_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of one stream, so that one loud command does not push out all others.
 const STREAM_MAX: usize = 1024 * 1024;
+/// Bytes of what is said of one command besides its output. More than one ever has.
+const PROCESS_MAX: usize = 16 * 1024;
 /// How long a command that was just killed may take to publish its end.
 const PUBLISH_WAIT: Duration = Duration::from_secs(1);
 const PUBLISH_LOOK: Duration = Duration::from_millis(5);
@@ -40,8 +42,10 @@ const PUBLISH_LOOK: Duration = Duration::from_millis(5);
 /// One finished command.
 #[derive(Clone, PartialEq, Message)]
 struct Kept {
-    #[prost(message, optional, tag = "1")]
-    process: Option<message::Process>,
+    /// A `message::Process`, decoded only when it is small: each empty argument takes two bytes here and twelve
+    /// times as much in memory.
+    #[prost(bytes = "bytes", tag = "1")]
+    process: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     stdout: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
@@ -85,12 +89,14 @@ fn contents(state: &State) -> Vec<u8> {
         let [stdout, stderr] = [0, 1].map(|channel| tail(&streams.rings[channel]));
         drop(streams);
         let kept = Kept {
-            process: Some(message::Process {
+            process: message::Process {
                 // Says nothing after the stop.
                 pid: 0,
                 viewers: 0,
                 ..list::describe(&process)
-            }),
+            }
+            .encode_to_vec()
+            .into(),
             stdout,
             stderr,
         };
@@ -179,7 +185,10 @@ fn load(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
-    let told = kept.process?;
+    if kept.process.len() > PROCESS_MAX {
+        return None;
+    }
+    let told = message::Process::decode(kept.process).ok()?;
     let mut exit = told.exit?;
     let is_short = |text: &str, limit| text.len() <= limit;
     let output = [kept.stdout, kept.stderr];

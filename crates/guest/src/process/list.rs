@@ -14,6 +14,8 @@ use crate::state::State;
 const PER_FRAME: usize = 64;
 /// Bytes shown of a command line.
 const ARGUMENTS_MAX: usize = 4096;
+/// As many as the host shows.
+const ARGUMENTS_SHOWN: usize = 256;
 
 pub fn describe(process: &Process) -> message::Process {
     let streams = process.streams.borrow();
@@ -43,7 +45,7 @@ pub fn describe(process: &Process) -> message::Process {
 pub fn cut(argv: &[String]) -> Vec<String> {
     let mut left = ARGUMENTS_MAX;
     let mut shown = Vec::new();
-    for argument in argv {
+    for argument in argv.iter().take(ARGUMENTS_SHOWN) {
         let end = argument.floor_char_boundary(argument.len().min(left));
         shown.push(argument[..end].to_owned());
         left -= end;

@@ -189,6 +189,38 @@ async fn a_file_that_somebody_inside_wrote_harms_nothing() {
     );
 }
 
+#[tokio::test]
+async fn a_file_full_of_empty_arguments_takes_little_memory() {
+    let disk = temporary_directory();
+    // Field 3 of a process, its arguments, and then field 1 of what is kept, the process.
+    let arguments = [0x1a, 0].repeat(4_000_000);
+    let process = |arguments: &[u8]| {
+        let mut kept = vec![0x0a];
+        prost::encode_length_delimiter(arguments.len(), &mut kept).unwrap();
+        kept.extend(arguments);
+        let mut record = Vec::new();
+        prost::encode_length_delimiter(kept.len(), &mut record).unwrap();
+        record.extend(kept);
+        record
+    };
+    let whole = process(&arguments);
+    let many = process(&arguments[..16_000]).repeat(500);
+    for records in [whole, many] {
+        let file = [b"cove output 1\n".to_vec(), records].concat();
+        assert!(file.len() < 8 * 1024 * 1024, "{}", file.len());
+        std::fs::write(disk.path().join("output"), file).unwrap();
+        let guest = keeping(disk.path()).await;
+        assert!(guest.processes().await.unwrap().is_empty());
+        let status = std::fs::read_to_string(format!("/proc/{}/status", guest.pid())).unwrap();
+        let peak = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM"))
+            .unwrap();
+        let kib: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(kib < 64 * 1024, "{peak}");
+    }
+}
+
 fn make_pipe(path: &std::path::Path) {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the path is a string with a NUL at its end.

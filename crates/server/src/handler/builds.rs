@@ -106,8 +106,15 @@ pub async fn context(
 ) -> Answer {
     let _slot = transfer(&app, &caller)?;
     let mut upload = app.control.build_context(&caller.principal, &build).await?;
-    while let Some(piece) = pieces.next().await? {
-        upload.write(piece).await?;
+    loop {
+        let piece = tokio::select! {
+            piece = pieces.next() => piece?,
+            given_up = upload.given_up() => return Err(given_up.into()),
+        };
+        match piece {
+            Some(piece) => upload.write(piece).await?,
+            None => break,
+        }
     }
     upload.finish()?;
     nothing()

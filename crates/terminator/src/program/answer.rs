@@ -12,13 +12,15 @@ use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 
 use super::carry::Answer;
-use super::decode::{Decoder, STEP};
+use super::decode::{self, Decoder};
 use super::heads::{only_chunked, only_identity};
 use super::refusal::Refusal;
 use super::scrub::{Scrubber, Stream};
+use super::table::{Connection, Held};
 
 /// Without values of secrets in its headers, its body and its trailers.
 pub fn scrubbed(
+    connection: &Connection,
     answer: Response<Incoming>,
     scrubber: Option<Arc<Scrubber>>,
     head: bool,
@@ -46,7 +48,14 @@ pub fn scrubbed(
     }
     only_chunked(&parts.headers)?;
     only_identity(&parts.headers)?;
-    let decoder = Decoder::of(&mut parts.headers)?;
+    // A guest may leave many answers unread, each with a decoder that holds what it has not sent.
+    let decoder = match Decoder::of(&mut parts.headers)? {
+        Some(decoder) => {
+            let held = connection.hold(decode::MEMORY).ok_or(Refusal::Busy)?;
+            Some((decoder, held))
+        }
+        None => None,
+    };
     // A placeholder is as long as it is.
     parts.headers.remove(CONTENT_LENGTH);
     let body = Scrubbed {
@@ -73,7 +82,7 @@ fn scrub_headers(headers: &mut HeaderMap, scrubber: &Scrubber) {
 /// A body without values of secrets.
 struct Scrubbed {
     body: Incoming,
-    decoder: Option<Decoder>,
+    decoder: Option<(Decoder, Held)>,
     /// Not decompressed yet.
     compressed: Bytes,
     scrubber: Arc<Scrubber>,
@@ -87,7 +96,7 @@ impl Scrubbed {
     /// What was held back, when nothing more comes.
     fn rest(&mut self) -> io::Result<Bytes> {
         let plain = match self.decoder.take() {
-            Some(decoder) => decoder.finish()?,
+            Some((decoder, _held)) => decoder.finish()?,
             None => Bytes::new(),
         };
         let piece = self.stream.push(&self.scrubber, plain);
@@ -115,13 +124,12 @@ impl Body for Scrubbed {
                 return Poll::Ready(None);
             }
             let this = &mut *self;
-            if let Some(decoder) = this
+            if let Some((decoder, _)) = this
                 .decoder
                 .as_mut()
                 .filter(|_| !this.compressed.is_empty())
             {
-                let step = this.compressed.len().min(STEP);
-                let plain = decoder.push(&this.compressed.split_to(step));
+                let plain = decoder.push(&mut this.compressed);
                 let plain = plain.inspect_err(|_| this.ended = true)?;
                 let piece = this.stream.push(&this.scrubber, plain);
                 match piece.is_empty() {

@@ -25,11 +25,14 @@ pub const HASHED_MAX: usize = 8 << 20;
 const HELD_TIME: Duration = Duration::from_secs(60);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 
+/// What is sent at once of a body that is held, so that it counts as held until its last piece is taken.
+const PIECE: usize = 64 * 1024;
+
 /// A body as the server gets it.
 pub enum Outgoing {
     Streamed(Incoming),
     Whole {
-        body: Option<Bytes>,
+        body: Bytes,
         _held: Held,
     },
     Chunks {
@@ -48,7 +51,12 @@ impl Body for Outgoing {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut *self {
             Self::Streamed(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
-            Self::Whole { body, .. } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            Self::Whole { body, .. } if body.is_empty() => Poll::Ready(None),
+            Self::Whole { body, .. } => {
+                let piece = body.split_to(body.len().min(PIECE));
+                // A slice would keep all of the body in memory.
+                Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
+            }
             Self::Chunks { body, .. } => Pin::new(body).poll_frame(cx),
         }
     }
@@ -56,7 +64,7 @@ impl Body for Outgoing {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Streamed(body) => body.is_end_stream(),
-            Self::Whole { body, .. } => body.as_ref().is_none_or(Bytes::is_empty),
+            Self::Whole { body, .. } => body.is_empty(),
             Self::Chunks { .. } => false,
         }
     }
@@ -64,9 +72,7 @@ impl Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Streamed(body) => body.size_hint(),
-            Self::Whole { body, .. } => {
-                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
-            }
+            Self::Whole { body, .. } => SizeHint::with_exact(body.len() as u64),
             Self::Chunks { body, .. } => body.size_hint(),
         }
     }

@@ -337,8 +337,7 @@ impl Exchange {
         let mut used = swap(&mut parts, &usable, now)?;
         // Where no value is ever sent, an answer can repeat none.
         let secrets = &usable.secrets;
-        let searched =
-            secrets.is_empty() || secrets.iter().any(|it| it.binding.usage.sends_value());
+        let searched = secrets.is_empty() || secrets.iter().any(Usable::is_sent);
         restrain(&mut parts.headers, upgrading, searched);
         if parts.version != Version::HTTP_2 {
             // In the form that servers expect; the host is in its header.
@@ -368,7 +367,7 @@ impl Exchange {
             let server = hyper::upgrade::on(&mut answer);
             self.tunnels.lock().await.spawn(tunnel(client, server));
         }
-        scrubbed(answer, scrubber, head)
+        scrubbed(&self.connection, answer, scrubber, head)
     }
 
     /// The body as it is sent. Holds all of one that has a form's field to be swapped, or that must be hashed.
@@ -410,7 +409,7 @@ impl Exchange {
                 signing.sign(parts, &payload, Some(&whole), now)?;
             }
             return Ok(Outgoing::Whole {
-                body: Some(whole),
+                body: whole,
                 _held: held,
             });
         }

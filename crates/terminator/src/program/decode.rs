@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
@@ -10,8 +10,8 @@ use hyper::header::CONTENT_ENCODING;
 use super::heads::tokens;
 use super::refusal::Refusal;
 
-/// Compressed bytes that are taken at once: what they become is at most about a thousand times as much.
-pub const STEP: usize = 1024;
+/// What a decoder and one step of its output take in memory, at most.
+pub const MEMORY: usize = 256 * 1024;
 
 /// What an answer is decompressed with.
 pub enum Decoder {
@@ -44,14 +44,15 @@ impl Decoder {
         Ok(Some(decoder))
     }
 
-    /// What these bytes become, at most [`STEP`] of them.
-    pub fn push(&mut self, piece: &[u8]) -> io::Result<Bytes> {
+    /// One step: takes some of these bytes away and returns what they become, less than [`MEMORY`] however well they
+    /// are compressed. Once all of them are taken, nothing is held back.
+    pub fn push(&mut self, piece: &mut Bytes) -> io::Result<Bytes> {
         let Some(first) = piece.first() else {
             return Ok(Bytes::new());
         };
         let out = match self {
             Self::Gzip(gzip) => {
-                gzip.write_all(piece)?;
+                step(gzip, piece)?;
                 gzip.get_mut()
             }
             Self::Deflate(deflate) => {
@@ -62,11 +63,11 @@ impl Decoder {
                 });
                 match deflate {
                     Deflate::Wrapped(zlib) => {
-                        zlib.write_all(piece)?;
+                        step(zlib, piece)?;
                         zlib.get_mut()
                     }
                     Deflate::Raw(raw) => {
-                        raw.write_all(piece)?;
+                        step(raw, piece)?;
                         raw.get_mut()
                     }
                 }
@@ -87,6 +88,22 @@ impl Decoder {
     }
 }
 
+/// `write_all` would go on until every byte is taken, whatever becomes of them.
+fn step(decoder: &mut impl Write, piece: &mut Bytes) -> io::Result<()> {
+    let taken = decoder.write(piece)?;
+    if taken == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "bytes after the end of a compressed answer",
+        ));
+    }
+    piece.advance(taken);
+    match piece.is_empty() {
+        true => decoder.flush(),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +117,10 @@ mod tests {
         assert!(headers.is_empty());
         let mut out = Vec::new();
         for piece in bytes.chunks(at) {
-            out.extend(decoder.push(piece)?);
+            let mut piece = Bytes::copy_from_slice(piece);
+            while !piece.is_empty() {
+                out.extend(decoder.push(&mut piece)?);
+            }
         }
         out.extend(decoder.finish()?);
         Ok(out)
@@ -123,7 +143,7 @@ mod tests {
             ("deflate", &zlib),
             ("deflate", &raw),
         ] {
-            for at in [1, 3, STEP] {
+            for at in [1, 3, 1 << 20] {
                 assert_eq!(
                     decoded(encoding, bytes, at).unwrap(),
                     text,
@@ -150,10 +170,30 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_ENCODING, "gzip".parse().unwrap());
         let mut decoder = Decoder::of(&mut headers).unwrap().unwrap();
-        let most = bomb
-            .chunks(STEP)
-            .map(|piece| decoder.push(piece).unwrap().len())
-            .max();
-        assert!(most.unwrap() < 2 << 20, "{most:?}");
+        let (mut all, mut bomb) = (0, Bytes::from(bomb));
+        while !bomb.is_empty() {
+            let step = decoder.push(&mut bomb).unwrap().len();
+            assert!(step < MEMORY / 2, "{step}");
+            all += step;
+        }
+        assert_eq!(all + decoder.finish().unwrap().len(), 4 << 20);
+    }
+
+    #[test]
+    fn an_event_of_a_stream_comes_out_as_soon_as_it_went_in() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_ENCODING, "gzip".parse().unwrap());
+        let mut decoder = Decoder::of(&mut headers).unwrap().unwrap();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        for event in ["data: one\n\n", "data: two\n\n"] {
+            gzip.write_all(event.as_bytes()).unwrap();
+            gzip.flush().unwrap();
+            let mut piece = Bytes::from(std::mem::take(gzip.get_mut()));
+            let mut out = Vec::new();
+            while !piece.is_empty() {
+                out.extend(decoder.push(&mut piece).unwrap());
+            }
+            assert_eq!(out, event.as_bytes());
+        }
     }
 }

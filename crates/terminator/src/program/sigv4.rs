@@ -110,7 +110,11 @@ pub fn wanted<'a>(
         Some((date, expires)) => Some(left_of(&date, &expires, now)?),
     };
     let headers: Vec<String> = said.headers.split(';').map(str::to_owned).collect();
-    if headers.len() > SIGNED_HEADERS_MAX || !headers.iter().any(|name| name == HOST.as_str()) {
+    let has_capitals = |name: &String| name.bytes().any(|byte| byte.is_ascii_uppercase());
+    if headers.len() > SIGNED_HEADERS_MAX
+        || !headers.iter().any(|name| name == HOST.as_str())
+        || headers.iter().any(has_capitals)
+    {
         return Err(Refusal::Signature);
     }
     let keys = AwsKeys::parse(&secret.value).map_err(|_| Refusal::Unwritable)?;

@@ -42,6 +42,14 @@ pub struct Usable {
 }
 
 impl Usable {
+    /// Whether a server gets something that it could repeat. Of keys that sign it gets a session's token.
+    pub fn is_sent(&self) -> bool {
+        let usage = &self.binding.usage;
+        usage.sends_value()
+            || matches!(usage, SecretUse::SigV4 { .. })
+                && AwsKeys::parse(&self.value).is_ok_and(|keys| keys.token.is_some())
+    }
+
     /// What an answer is searched for. A key that signs is never sent; a session's token is.
     fn sought(&self) -> Vec<&str> {
         match (&self.binding.usage, AwsKeys::parse(&self.value)) {
