@@ -130,3 +130,13 @@ pub struct PatchNode {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
 }
+
+/// Query of `DELETE /v1/nodes/{node}`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeleteNode {
+    /// The node does not answer and never will: its sandboxes, volumes, and snapshots that are not durable are given
+    /// up. Durable snapshots go to another host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
+}

@@ -5,7 +5,9 @@ use cove_api::event::{Event, EventsQuery};
 use cove_api::host::{Health, Metrics, Port, Runner};
 use cove_api::image::{AddImage, Image, ImageJob};
 use cove_api::lifecycle::{LeaseRequest, RenewLeases, RenewedLeases};
-use cove_api::node::{CreateJoinToken, JoinNode, JoinToken, JoinedNode, Node, PatchNode};
+use cove_api::node::{
+    CreateJoinToken, DeleteNode, JoinNode, JoinToken, JoinedNode, Node, PatchNode,
+};
 use cove_api::quarantine::{AdoptQuarantined, Quarantined};
 use cove_api::route::{NDJSON, SSE};
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, Sandbox, StopSandbox};
@@ -234,8 +236,9 @@ impl Client {
     }
 
     #[boxed]
-    pub async fn delete_node(&self, node: &str) -> Result<(), ClientError> {
+    pub async fn delete_node(&self, node: &str, lost: bool) -> Result<(), ClientError> {
         let path = format!("/v1/nodes/{}", segment(node));
+        let path = with_query(&path, &DeleteNode { lost })?;
         self.nothing(Method::DELETE, &path, Outgoing::empty()).await
     }
 

@@ -421,7 +421,7 @@ impl Control {
     }
 
     /// Tells of the end of those that are gone and whose own event was lost.
-    async fn tell_the_end(&self, gone: &[SandboxRecord]) -> Result<(), ControlError> {
+    pub(crate) async fn tell_the_end(&self, gone: &[SandboxRecord]) -> Result<(), ControlError> {
         for record in gone {
             let told = self.store().latest_events(&record.id, TOLD_LOOK).await?;
             let last = told.iter().find_map(|event| match &event.kind {

@@ -61,6 +61,17 @@ impl Hosts {
         self
     }
 
+    /// The same, of a node that does not answer.
+    #[cfg(feature = "testing")]
+    pub async fn with_node_away(self, id: HostId, runner: Arc<dyn RunnerApi>) -> Self {
+        let node = NodeLink::unlinked(&id);
+        while node.link.away().is_none() {
+            let _ = node.link.report().await;
+        }
+        self.set_nodes(vec![Host::new(id, runner, Some(node))]);
+        self
+    }
+
     /// No host but nodes that join.
     pub fn none() -> Self {
         Self::new([])

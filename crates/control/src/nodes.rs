@@ -27,6 +27,8 @@ use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 use crate::principal::Principal;
 
+mod lost;
+
 /// What the wrapped bytes belong to.
 const AUTHORITY: &[u8] = b"cove fleet authority 1";
 const TOKEN: &[u8] = b"cove join token 1";
@@ -623,18 +625,20 @@ impl Control {
     }
 
     /// Operators only. Its connections are cut; it can only come back with a new token. Refused while it has
-    /// sandboxes, snapshots or volumes.
+    /// sandboxes, snapshots or volumes, unless it is `lost`: then they are lost with it, but for durable snapshots.
     #[boxed]
     pub async fn remove_node(
         &self,
         principal: &Principal,
         which: &str,
+        lost: bool,
     ) -> Result<(), ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
         let which = which.to_owned();
         self.to_the_end(async move {
-            let outcome = control.try_remove_node(&principal, &which).await;
-            let operation = Operation::new("node.remove", which);
+            let outcome = control.try_remove_node(&principal, &which, lost).await;
+            let mut operation = Operation::new("node.remove", which);
+            operation.detail = lost.then(|| "lost".to_owned());
             control.conclude(&principal, operation, outcome).await
         })
         .await
@@ -644,12 +648,16 @@ impl Control {
         &self,
         principal: &Principal,
         which: &str,
+        lost: bool,
     ) -> Result<(), ControlError> {
         let node = self.get_node(principal, which).await?;
+        if lost {
+            self.give_up_node(&node).await?;
+        }
         if let Some((what, count)) = self.store().remove_node(&node.host, self.now()).await? {
             let message = format!("node {} still has {count} {what}", node.name);
             return Err(ControlError::new(ErrorCode::InUse, message)
-                .hint("cordon it, and delete what is on it first"));
+                .hint("cordon it, and delete what is on it first; `--lost` gives up a node that is gone for good"));
         }
         self.sync_nodes().await
     }

@@ -23,6 +23,7 @@ use crate::snapshots::Taken;
 use retries::Retries;
 
 mod collect;
+mod elsewhere;
 mod fetch;
 mod retries;
 mod upload;
@@ -345,6 +346,7 @@ impl Control {
     /// The host does not have it any more; object storage does.
     pub(crate) async fn note_off_host(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
         let change = SnapshotChange {
+            only_on: Some(row.host.clone()),
             on_host: Some(false),
             held_disk_mb: Some(0),
             ..SnapshotChange::default()

@@ -67,12 +67,40 @@ impl Control {
         principal: &Principal,
         spec: &SandboxSpec,
     ) -> Result<Vec<HostId>, ControlError> {
-        let hosts = self.hosts();
-        if let Some(own) = hosts.first()
-            && hosts.iter().all(|host| host.node.is_none())
-        {
-            return Ok(vec![own.id.clone()]);
+        let image = match self.only_host() {
+            Some(own) => return Ok(vec![own]),
+            None => self.resolve_image(&principal.org, &spec.image).await?,
+        };
+        self.plan(principal, spec, image)
+    }
+
+    /// The hosts to ask for a sandbox that needs no image of theirs, in order.
+    pub(crate) async fn place_anywhere(
+        &self,
+        principal: &Principal,
+        spec: &SandboxSpec,
+    ) -> Result<Vec<HostId>, ControlError> {
+        match self.only_host() {
+            Some(own) => Ok(vec![own]),
+            None => self.plan(principal, spec, None),
         }
+    }
+
+    /// The server's own, where there are no nodes.
+    fn only_host(&self) -> Option<HostId> {
+        let hosts = self.hosts();
+        let own = hosts.first()?;
+        let alone = hosts.iter().all(|host| host.node.is_none());
+        alone.then(|| own.id.clone())
+    }
+
+    fn plan(
+        &self,
+        principal: &Principal,
+        spec: &SandboxSpec,
+        image: Option<String>,
+    ) -> Result<Vec<HostId>, ControlError> {
+        let hosts = self.hosts();
         if hosts.is_empty() {
             return Err(ControlError::new(
                 ErrorCode::NoCapacity,
@@ -81,7 +109,6 @@ impl Control {
             .hint("make a join token with `cove node token`, and run `cove node join` on a host")
             .retry_after(CAPACITY_RETRY_S));
         }
-        let image = self.resolve_image(&principal.org, &spec.image).await?;
         let mut demand = Demand {
             room: room(spec),
             image: image.clone(),

@@ -56,5 +56,8 @@ pub enum NodeCommand {
     Rm {
         #[arg(required = true)]
         nodes: Vec<String>,
+        /// They are gone for good: give up what only they had
+        #[arg(long)]
+        lost: bool,
     },
 }

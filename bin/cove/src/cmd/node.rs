@@ -38,9 +38,9 @@ pub async fn run(global: &Global, command: NodeCommand) -> Result<(), CliError> 
         NodeCommand::Show { node } => show(&client, &node, json).await,
         NodeCommand::Cordon { nodes } => cordon(&client, &nodes, true, json).await,
         NodeCommand::Uncordon { nodes } => cordon(&client, &nodes, false, json).await,
-        NodeCommand::Rm { nodes } => {
+        NodeCommand::Rm { nodes, lost } => {
             for node in nodes {
-                client.delete_node(&node).await?;
+                client.delete_node(&node, lost).await?;
                 output::done("removed", &node, json)?;
             }
             Ok(())

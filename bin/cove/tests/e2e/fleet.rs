@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{DEADLINE, program, wait_for};
+use crate::harness::{program, wait_for};
 
 /// Tests run beside each other: each fleet has names and addresses of its own.
 fn number() -> u32 {
@@ -180,6 +180,7 @@ impl Fleet {
     }
 
     fn launch_control(&mut self) {
+        let objects = format!("file://{}", self.data("bucket").display());
         // Reached from both namespaces by the address at the test's end of each.
         let child = Command::new(program())
             .args([
@@ -189,7 +190,7 @@ impl Fleet {
                 "--preview-listen",
                 "off",
             ])
-            .args(["--ssh-listen", "off", "--data-dir"])
+            .args(["--ssh-listen", "off", "--objects", &objects, "--data-dir"])
             .arg(self.data("control"))
             .stdin(Stdio::null())
             .stderr(self.log("control"))
@@ -464,22 +465,33 @@ fn a_fleet_of_two_nodes_from_nothing() {
     let doctor = fleet.json(&["doctor"]);
     assert!(doctor.to_string().contains("node n2"), "{doctor}");
 
-    // It is removed only when it is empty, and then cut off.
+    // It is removed only when it is empty, or when it is lost. What object storage has goes on elsewhere.
+    fleet.cove(&["snapshot", "two", "--name", "durable", "--durable"]);
     assert!(fleet.refused(&["node", "rm", "n2"]).contains("still has"));
-    let began = Instant::now();
-    fleet.cove(&["rm", "two", "fork", "--force"]);
-    for snapshot in fleet.json(&["snapshots"]).as_array().unwrap() {
-        fleet.cove(&["snapshot", "rm", snapshot["id"].as_str().unwrap()]);
-    }
-    wait_for("the node is empty", || {
-        fleet
-            .cove_unchecked(&["node", "rm", "n2"])
-            .status
-            .success()
-            .then_some(())
-    });
-    assert!(began.elapsed() < DEADLINE);
+    let lost = ["node", "rm", "n2", "--lost"];
+    assert!(fleet.refused(&lost).contains("answers"));
+    fleet.namespaces[1].cut(true);
+    fleet.wait_for_state("n2", "away");
+    let refused = fleet.refused(&["create", "--snapshot", "before"]);
+    assert!(refused.contains("node n2 does not answer"), "{refused}");
+    fleet.cove(&["create", "--snapshot", "durable", "--name", "elsewhere"]);
+    assert_eq!(fleet.exec("elsewhere", &["cat", "/tmp/file"]), "kept");
+    fleet.cove(&lost);
     assert!(fleet.refused(&["node", "show", "n2"]).contains("n2"));
+    for gone in ["two", "fork"] {
+        assert!(fleet.refused(&["show", gone]).contains(gone));
+    }
+    let left = fleet.json(&["snapshots"]);
+    let names: Vec<_> = left
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].clone())
+        .collect();
+    assert_eq!(names, ["durable"]);
+    fleet.cove(&["create", "--snapshot", "durable", "--name", "two"]);
+    assert_eq!(fleet.exec("two", &["cat", "/tmp/file"]), "kept");
     assert_eq!(fleet.exec("one", &["echo", "still"]), "still");
+    fleet.namespaces[1].cut(false);
     fleet.end("n2");
 }

@@ -929,7 +929,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/nodes/{node}",
         Admin,
         "Remove a node that has no sandboxes, snapshots or volumes",
-    ),
+    )
+    .query::<node::DeleteNode>(),
     get(
         Op::ListQuarantine,
         "/v1/quarantine",

@@ -68,6 +68,7 @@ impl Control {
             }
             // The row first: a copy that stays on the host for a crash is deleted by the next reconcile.
             let change = SnapshotChange {
+                only_on: Some(row.host.clone()),
                 on_host: Some(false),
                 ..SnapshotChange::default()
             };

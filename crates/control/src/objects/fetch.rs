@@ -114,6 +114,7 @@ impl Control {
             .hint("hosts take memory that they signed, or a key in trusted_keys"));
         }
         let change = SnapshotChange {
+            only_on: Some(row.host.clone()),
             on_host: Some(true),
             facts: Some(facts(&imported.snapshot)),
             held_disk_mb: Some(held_mb(&imported.snapshot)),

@@ -48,7 +48,10 @@ impl Control {
                 None => None,
             };
             let origin = match origin {
-                Some(origin) => Some(self.bring_back(origin).await?),
+                Some(origin) => Some(
+                    self.bring_back_for(principal, origin, &request.spec)
+                        .await?,
+                ),
                 None => None,
             };
             let mut hosts = match &origin {

@@ -185,8 +185,8 @@ impl Control {
         let from = self.find_snapshot(principal, which).await?;
         super::require_memory(&from, request.memory)?;
         let _held = self.0.guards.hold(&from.id).await?;
-        let from = self.bring_back(from).await?;
         let spec = self.defaults_from(&from);
+        let from = self.bring_back_for(principal, from, &spec).await?;
         Ok(self.make_children(principal, &from, &spec, &request).await)
     }
 

@@ -38,14 +38,14 @@ impl Control {
         require_settled(&record, "roll back")?;
         let to = self.find_snapshot(principal, to).await?;
         require_memory(&to, memory)?;
-        if to.host != record.host {
+        if to.host != record.host && !self.is_stored(&to) {
             return Err(
                 ControlError::conflict("the snapshot is on another host than the sandbox")
-                    .hint("make a sandbox from the snapshot, or export and import it"),
+                    .hint("make a sandbox from the snapshot; durable snapshots work on every host"),
             );
         }
         let _target = self.0.guards.hold(&to.id).await?;
-        let to = self.bring_back(to).await?;
+        let to = self.bring_back_to(to, &record.host).await?;
         let done = self.rollback_now(&record, &to, memory).await?;
         self.prune(&record.id, SnapshotKind::Rollback, ROLLBACKS_KEPT)
             .await;

@@ -45,15 +45,18 @@ impl Control {
         let mut unknown = Vec::new();
         for id in found.keys() {
             let row = self.store().any_snapshot(id).await?;
-            let is_here = row.is_some_and(|row| row.host == host.id);
-            if !is_here && !self.0.guards.is_held(id).await? {
+            // A durable one may have moved to another host, which is not forgotten when it is deleted.
+            let is_known =
+                row.is_some_and(|row| row.host == host.id || row.object_copy == ObjectCopy::Stored);
+            if !is_known && !self.0.guards.is_held(id).await? {
                 unknown.push(id.clone());
             }
         }
         Ok(unknown)
     }
 
-    /// Those the host has and somebody deleted: their row is a tombstone.
+    /// Those the host has and nobody needs there: their row is a tombstone, or names another host that has its own
+    /// copy.
     async fn deleted_snapshots(
         &self,
         host: &Host,
@@ -62,7 +65,13 @@ impl Control {
         let mut deleted = Vec::new();
         for id in found.keys() {
             let row = self.store().any_snapshot(id).await?;
-            let is_deleted = |row: SnapshotRecord| row.host == host.id && row.deleted_at.is_some();
+            let is_deleted = |row: SnapshotRecord| {
+                let durable = row.object_copy == ObjectCopy::Stored;
+                match row.host == host.id {
+                    true => row.deleted_at.is_some(),
+                    false => durable && (row.deleted_at.is_some() || row.on_host),
+                }
+            };
             if row.is_some_and(is_deleted) && !self.0.guards.is_held(id).await? {
                 deleted.push(id.clone());
             }
@@ -79,7 +88,7 @@ impl Control {
     ) -> Result<(), ControlError> {
         let mut failed = None;
         for id in self.deleted_snapshots(host, on_host).await? {
-            tracing::warn!(snapshot = %id, "deleting a snapshot that was deleted before");
+            tracing::warn!(snapshot = %id, host = %host.id, "deleting a snapshot that was deleted or moved before");
             match host.runner().await?.delete_snapshot(&id).await {
                 Ok(()) => {}
                 Err(error @ RunnerError::InUse { .. }) => {
@@ -155,6 +164,7 @@ impl Control {
                     return Ok(());
                 }
                 let change = SnapshotChange {
+                    only_on: Some(row.host.clone()),
                     facts: Some(facts),
                     held_disk_mb: Some(held),
                     ..SnapshotChange::default()

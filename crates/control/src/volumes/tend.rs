@@ -143,7 +143,7 @@ impl Control {
         }
     }
 
-    pub(super) async fn meter_volume_end(&self, row: &VolumeRecord) {
+    pub(crate) async fn meter_volume_end(&self, row: &VolumeRecord) {
         let sample = self.volume_sample(row, None);
         if let Err(error) = self.store().apply_volume_samples(&[sample]).await {
             tracing::warn!(%error, volume = %row.id, "cannot record usage");

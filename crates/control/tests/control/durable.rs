@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{Plane, quick};
 
-fn place(folder: &Path) -> ObjectsConfig {
+pub fn place(folder: &Path) -> ObjectsConfig {
     let bucket = folder.join("bucket");
     std::fs::create_dir_all(&bucket).unwrap();
     let mut config = BucketConfig::new(format!("file://{}", bucket.display()));

@@ -58,10 +58,14 @@ impl Two {
             let api: Arc<dyn RunnerApi> = runner.clone();
             (runner.id().clone(), api)
         });
+        self.over(Hosts::new(hosts)).await
+    }
+
+    async fn over(&self, hosts: Hosts) -> On {
         let control = Control::new(
             self.config.clone(),
             self.store.clone(),
-            Hosts::new(hosts),
+            hosts,
             self.clock.clone(),
         );
         control.prepare().await.unwrap();
@@ -499,4 +503,116 @@ async fn a_database_of_another_host_is_refused() {
     assert!(refused.hint.unwrap().contains("engine/host"));
     let row = plane.control.get_sandbox(&plane.root, "agent").await;
     assert_eq!(row.unwrap().state, State::Running);
+}
+
+fn from(snapshot: &cove_store::SnapshotRecord) -> CreateSandbox {
+    CreateSandbox {
+        from: Some(FromSnapshot {
+            snapshot: snapshot.id.clone(),
+            memory: false,
+        }),
+        ..CreateSandbox::default()
+    }
+}
+
+fn durable(name: &str) -> TakeSnapshot {
+    TakeSnapshot {
+        name: Some(name.into()),
+        durable: true,
+        ..TakeSnapshot::default()
+    }
+}
+
+#[tokio::test]
+async fn a_durable_snapshot_is_fetched_by_another_host_when_its_own_is_away() {
+    let mut two = Two::new().await;
+    two.config.objects = Some(crate::durable::place(two._folder.path()));
+    let api: Arc<dyn RunnerApi> = two.b.clone();
+    let alone = two.over(Hosts::only(two.b.id().clone(), api.clone())).await;
+    alone.sandbox(named("box")).await;
+    let taken = alone
+        .control
+        .take_snapshot(&alone.root, "box", durable("kept"));
+    let taken = taken.await.unwrap().snapshot;
+    let plain = TakeSnapshot::default();
+    let plain = alone.control.take_snapshot(&alone.root, "box", plain);
+    let plain = plain.await.unwrap().snapshot;
+    drop(alone);
+    // As if the node had taken it.
+    two.b.lose_snapshot(&taken.id);
+    let to_node = cove_store::SnapshotChange {
+        host: Some(two.a.id().clone()),
+        ..cove_store::SnapshotChange::default()
+    };
+    two.store
+        .change_snapshot(&taken.id, &to_node)
+        .await
+        .unwrap();
+    let stays = two.store.change_snapshot(&plain.id, &to_node).await;
+    assert!(matches!(stays, Err(cove_store::StoreError::Stale)));
+
+    let node: Arc<dyn RunnerApi> = two.a.clone();
+    let hosts = Hosts::only(two.b.id().clone(), api);
+    let hosts = hosts.with_node_away(two.a.id().clone(), node).await;
+    let both = two.over(hosts).await;
+    let work = both.go();
+    let made = wait(|| async {
+        let made = both.control.create_sandbox(&both.root, from(&taken)).await;
+        match made {
+            // Until the host has said what it has.
+            Err(error) if error.code == ErrorCode::NoCapacity => None,
+            made => Some(made.unwrap()),
+        }
+    });
+    assert_eq!(&made.await.sandbox.host, two.b.id());
+    let row = two.store.any_snapshot(&taken.id).await.unwrap().unwrap();
+    assert_eq!((&row.host, row.on_host), (two.b.id(), true));
+    assert_eq!(two.a.count(Call::Create, None), 0);
+    let forks = ForkRequest {
+        count: 2,
+        ..ForkRequest::default()
+    };
+    let forks = both.control.fork_snapshot(&both.root, "kept", forks);
+    for fork in forks.await.unwrap() {
+        assert_eq!(&fork.unwrap().host, two.b.id());
+    }
+    work.halt().await;
+}
+
+#[tokio::test]
+async fn a_copy_is_given_up_only_when_another_host_has_its_own() {
+    let mut two = Two::new().await;
+    two.config.objects = Some(crate::durable::place(two._folder.path()));
+    let on_a = two.on_a().await;
+    on_a.sandbox(named("box")).await;
+    let taken = on_a
+        .control
+        .take_snapshot(&on_a.root, "box", durable("kept"));
+    let taken = taken.await.unwrap().snapshot;
+    let change = cove_store::SnapshotChange {
+        host: Some(two.b.id().clone()),
+        ..cove_store::SnapshotChange::default()
+    };
+    two.store.change_snapshot(&taken.id, &change).await.unwrap();
+    let work = on_a.go();
+    two.rounds().await;
+    let has = |runner: &MemoryRunner| runner.snapshot_ids().contains(&taken.id);
+    assert!(has(&two.a) && !has(&two.b));
+    let made = on_a.control.create_sandbox(&on_a.root, from(&taken)).await;
+    assert_eq!(&made.unwrap().sandbox.host, two.b.id());
+    wait(|| async { (has(&two.b) && !has(&two.a)).then_some(()) }).await;
+    let kept = on_a.control.list_quarantine(&on_a.root).await.unwrap();
+    assert!(kept.is_empty(), "{kept:?}");
+    // A rollback needs it on the sandbox's own host.
+    let back = on_a
+        .control
+        .rollback_sandbox(&on_a.root, "box", "kept", false);
+    assert_eq!(&back.await.unwrap().sandbox.host, two.a.id());
+    wait(|| async { (has(&two.a) && !has(&two.b)).then_some(()) }).await;
+    // Deleted, it goes from both.
+    two.store.change_snapshot(&taken.id, &change).await.unwrap();
+    let deleted = on_a.control.delete_snapshot(&on_a.root, taken.id.as_str());
+    deleted.await.unwrap();
+    wait(|| async { (!has(&two.a) && !has(&two.b)).then_some(()) }).await;
+    work.halt().await;
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use cove_api::node::{
-    CreateJoinToken, JoinNode, JoinToken, JoinedNode, Node, NodeCapacity, NodeState, PatchNode,
+    CreateJoinToken, DeleteNode, JoinNode, JoinToken, JoinedNode, Node, NodeCapacity, NodeState,
+    PatchNode,
 };
 use cove_api::{NoQuery, Timestamp};
 use cove_control::ControlError;
@@ -126,10 +127,13 @@ pub async fn patch(
 pub async fn delete(
     State(app): State<App>,
     caller: Caller,
-    Query(NoQuery {}): Query<NoQuery>,
+    Query(query): Query<DeleteNode>,
     Names(node): Names<String>,
 ) -> Answer {
-    app.control.remove_node(&caller.principal, &node).await?;
+    let control = &app.control;
+    control
+        .remove_node(&caller.principal, &node, query.lost)
+        .await?;
     nothing()
 }
 

@@ -181,6 +181,15 @@ impl Op for Change {
         let old = record(rows.first().ok_or(StoreError::NotFound {
             what: "the snapshot",
         })?)?;
+        let elsewhere = self
+            .change
+            .only_on
+            .as_ref()
+            .is_some_and(|host| *host != old.host);
+        let in_storage = old.object_copy == ObjectCopy::Stored && old.state == SnapshotState::Ready;
+        if elsewhere || (self.change.host.is_some() && !in_storage) {
+            return Err(StoreError::Stale);
+        }
         let ends = self.change.state == Some(SnapshotState::Deleting);
         if ends && let Some((template, others)) = keeper(tx, &self.id).await? {
             return Err(StoreError::Kept { template, others });
@@ -201,14 +210,22 @@ impl Op for Change {
             &row_values(&new)?,
         )
         .await?;
+        if let Some(host) = &self.change.host {
+            still_there(tx, host).await?;
+        }
         Ok(new)
     }
 }
 
 fn applied(old: &SnapshotRecord, change: &SnapshotChange) -> SnapshotRecord {
-    let change = change.clone();
+    let mut change = change.clone();
+    if change.host.is_some() {
+        change.on_host = Some(false);
+        change.held_disk_mb = Some(0);
+    }
     let gone = change.deleted_at.is_some();
     SnapshotRecord {
+        host: change.host.unwrap_or_else(|| old.host.clone()),
         state: change.state.unwrap_or(old.state),
         parent: change.parent.unwrap_or_else(|| old.parent.clone()),
         memory: change.memory.unwrap_or(old.memory),

@@ -82,6 +82,12 @@ pub struct SnapshotFacts {
 /// A change of a snapshot's row; what is absent stays.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotChange {
+    /// Applied only while the row names this host; refused with [`StoreError::Stale`](crate::StoreError::Stale)
+    /// otherwise.
+    pub only_on: Option<HostId>,
+    /// This host fetches it from object storage when it is used next. Refused with
+    /// [`StoreError::Stale`](crate::StoreError::Stale) for one that object storage does not have.
+    pub host: Option<HostId>,
     pub state: Option<SnapshotState>,
     pub parent: Option<Option<SnapshotId>>,
     pub memory: Option<bool>,

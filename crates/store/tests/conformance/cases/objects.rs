@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cove_model::{ObjectCopy, OrgId};
+use cove_model::{HostId, ObjectCopy, OrgId};
 use cove_store::{
     ChunkClaimed, ChunkStored, ChunkWanted, ObjectOutcome, SnapshotChange, SnapshotRecord,
     SnapshotState, Store, StoreError, UploadKey,
@@ -133,6 +133,31 @@ pub async fn a_chunk_that_somebody_uses_is_never_condemned(store: Arc<dyn Store>
         [&second.id]
     );
     assert!(store.evictable_snapshots(1, 10).await.unwrap().is_empty());
+
+    // Another host may fetch it. What is nowhere else stays where it is.
+    let next = HostId::random();
+    let elsewhere = |only_on: &HostId| SnapshotChange {
+        only_on: Some(only_on.clone()),
+        host: Some(next.clone()),
+        ..SnapshotChange::default()
+    };
+    let held = SnapshotChange {
+        held_disk_mb: Some(5),
+        ..SnapshotChange::default()
+    };
+    store.change_snapshot(&second.id, &held).await.unwrap();
+    let change = elsewhere(&second.host);
+    let changed = store.change_snapshot(&second.id, &change).await.unwrap();
+    assert_eq!(
+        (&changed.host, changed.on_host, changed.held_disk_mb),
+        (&next, false, 0)
+    );
+    let stale = store.change_snapshot(&second.id, &change).await;
+    assert!(matches!(stale, Err(StoreError::Stale)));
+    let third = ready(&store, &ours).await;
+    let change = elsewhere(&third.host);
+    let nowhere_else = store.change_snapshot(&third.id, &change).await;
+    assert!(matches!(nowhere_else, Err(StoreError::Stale)));
     let totals = store.object_totals().await.unwrap();
     assert_eq!((totals.stored, totals.uploading, totals.bytes), (1, 0, 17));
 }
