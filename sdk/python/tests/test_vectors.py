@@ -225,7 +225,7 @@ def test_what_no_dockerfile_can_say_is_refused(tmp_path: Path) -> None:
     for source in (tmp_path / "pipe", "/"):
         with pytest.raises(ValueError, match="neither a file nor a directory"):
             Image.debian().copy(source, "/srv/")
-    (tmp_path / ".cove-copy").mkdir()
+    (tmp_path / ".cove-copy").symlink_to("nowhere")
     (tmp_path / "Dockerfile").write_text("FROM debian")
     image = Image.from_dockerfile(tmp_path / "Dockerfile").copy(tmp_path / "Dockerfile", "/srv/")
     with pytest.raises(ValueError, match="the context has .cove-copy"):

@@ -1,6 +1,6 @@
 /** Images as a chain of steps: each is one instruction of a Dockerfile, and every argument is data in it. */
 
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, lstatSync, readFileSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 
 import { CoveError } from "./errors.js";
@@ -140,7 +140,7 @@ export class Image {
   get _parts(): Parts {
     const { context, ignore, sources } = this.#parts;
     if (context === undefined || sources.length === 0) return this.#parts;
-    if (existsSync(join(context, COPIES))) {
+    if (lstatSync(join(context, COPIES), { throwIfNoEntry: false })) {
       throw new CoveError(`the context has ${COPIES}, which is the name for what copy takes`);
     }
     // What copy takes is wanted, whatever the patterns say of the context.

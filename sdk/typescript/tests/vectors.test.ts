@@ -288,7 +288,8 @@ test("what no Dockerfile can say is refused", () =>
     assert.throws(() => Image.debian().run(["echo", "\ud800"]), /Unicode/);
     assert.throws(() => Image.debian().copy(join(directory, "missing"), "/srv/"), /ENOENT/);
     assert.throws(() => Image.debian().copy("/", "/srv/"), /neither a file nor a directory/);
-    write(directory, { ".cove-copy/x": "", Dockerfile: "FROM debian" });
+    write(directory, { Dockerfile: "FROM debian" });
+    symlinkSync("nowhere", join(directory, ".cove-copy"));
     const image = Image.fromDockerfile(join(directory, "Dockerfile")).copy(join(directory, "Dockerfile"), "/srv/");
     assert.throws(() => image._parts, /the context has \.cove-copy/);
     await assert.rejects(Template.build("x", { image, context: directory }), /has its own/);
