@@ -51,3 +51,8 @@ def test_the_best_of_ten_forks_is_kept() -> None:
     told = said("best_of_ten.py")
     assert told.count(" ms  ") == 8 and told.count("wrong") == 2
     assert "kept: " in told.splitlines()[-1] and "wrong" not in told.splitlines()[-1]
+
+
+def test_sandboxes_of_an_image_begin_with_its_server() -> None:
+    told = said("image_in_steps.py")
+    assert "user: nobody" in told and "page: the page of 'every' sandbox" in told

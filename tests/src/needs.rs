@@ -3,7 +3,9 @@
 
 const WITHOUT: &str = "COVE_TEST_WITHOUT";
 /// Every name that can be opted out of; `scripts/test` has the same list.
-pub const KNOWN: [&str; 7] = ["browser", "cgroup", "criu", "node", "qemu", "rsync", "tmux"];
+pub const KNOWN: [&str; 8] = [
+    "browser", "cgroup", "criu", "kubectl", "node", "qemu", "rsync", "tmux",
+];
 
 /// Whether a test can go on. Ends it with a failure when something is missing that was not opted out of.
 pub fn has(what: &str, found: bool) -> bool {

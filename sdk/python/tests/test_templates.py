@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 import cove
-from cove import Sandbox, Template
+from cove import Image, Sandbox, Template
 
 
 def test_sandboxes_begin_from_versions_and_tags() -> None:
@@ -74,3 +74,33 @@ def test_a_dockerfile_becomes_a_template(tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match="context"):
         Template.build(name)
     template.delete()
+
+
+def test_an_image_of_steps_becomes_a_template(tmp_path: pathlib.Path) -> None:
+    name = f"sdk-{secrets.token_hex(4)}"
+    hostile = "a b'c\"d $HOME \\ <<EOF"
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / hostile.replace("/", "")).write_text("app")
+    (tmp_path / "na*me").write_text("file")
+    image = (
+        Image.debian()
+        .copy(tmp_path / "app", "/srv/app")
+        .copy(tmp_path / "na*me", "/srv/")
+        .run(["sh", "-c", 'printf %s "$1" > /srv/said', "sh", hostile])
+        .run("cat <<'END' > /srv/lines\none\ntwo\nEND\nid -u > /srv/who")
+        .env({"SAID": hostile})
+        .workdir("/srv/my app")
+        .user("nobody")
+        .cmd(["sh", "-c", "echo up > /tmp/up; exec sleep 1000000"])
+    )
+    base = Template.build(name, image=image, network="none")
+    more = Image.from_template(base).run("test \"$(id -un)\" = nobody && echo more > /tmp/more")
+    template = Template.build(f"{name}-2", image=more, network="none", ready="test -s /tmp/up")
+    with Sandbox(template=template) as box:
+        assert box.run("cat /srv/said").stdout == hostile
+        assert box.run("printf %s \"$SAID\"; pwd").stdout == f"{hostile}/srv/my app\n"
+        assert box.run("cat /srv/lines /srv/who /srv/na?me /tmp/more; ls /srv/app").stdout == (
+            f"one\ntwo\n0\nfilemore\n{hostile}\n"
+        )
+    template.delete()
+    base.delete()

@@ -6,7 +6,9 @@ import asyncio
 import base64
 import inspect
 import json
+import os
 import re
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 from test_connections import drop, reply, server
 
 import cove
-from cove import AsyncSandbox, Client, Sandbox
+from cove import AsyncSandbox, Client, Image, Sandbox
+from cove._trees import pack_context
 from cove._wire import Call
 
 VECTORS = Path(__file__).resolve().parent.parent.parent / "vectors"
@@ -175,3 +178,74 @@ def test_wire(vector: dict[str, Any]) -> None:
         assert len(keys) == 1 and None not in keys
     if vector.get("no_key"):
         assert keys == {None}
+
+
+def made(vector: Mapping[str, Any], directory: Path) -> Image:
+    for name, content in vector.get("files", {}).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    def plain(value: Any) -> Any:
+        return directory / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
+
+    begin, *args = vector.get("from", ["debian"])
+    image: Image = getattr(Image, begin)(*map(plain, args))
+    for method, *args in vector["steps"]:
+        before = image.dockerfile
+        following = getattr(image, method)(*map(plain, args))
+        assert image.dockerfile == before
+        image = following
+    return image
+
+
+@pytest.mark.parametrize("vector", load("images.json"))
+def test_an_image_is_this_dockerfile(vector: Any, tmp_path: Path) -> None:
+    if "fails" in vector:
+        with pytest.raises(ValueError) as told:
+            made(vector, tmp_path)
+        assert all(part in str(told.value) for part in vector["fails"]), told.value
+        return
+    image = made(vector, tmp_path)
+    assert image.dockerfile == vector["dockerfile"]
+    assert image._archived_ignore() == vector.get("ignore")
+    with pack_context(image.context, image.sources) as file, tarfile.open(fileobj=file) as archive:
+        contents = {entry.name: archive.extractfile(entry) for entry in archive if entry.isfile()}
+        assert {name: content and content.read().decode() for name, content in contents.items()} == vector.get(
+            "archive", {}
+        )
+
+
+def test_what_no_dockerfile_can_say_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Unicode"):
+        Image.debian().run(["echo", "\ud800"])
+    with pytest.raises(FileNotFoundError):
+        Image.debian().copy(tmp_path / "missing", "/srv/")
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", "/"):
+        with pytest.raises(ValueError, match="neither a file nor a directory"):
+            Image.debian().copy(source, "/srv/")
+    (tmp_path / ".cove-copy").symlink_to("nowhere")
+    (tmp_path / "Dockerfile").write_text("FROM debian")
+    image = Image.from_dockerfile(tmp_path / "Dockerfile").copy(tmp_path / "Dockerfile", "/srv/")
+    with pytest.raises(ValueError, match="the context has .cove-copy"):
+        image._archived_ignore()
+    with pytest.raises(TypeError, match="has its own"):
+        cove.Template.build("x", tmp_path, image=image)
+    with pytest.raises(TypeError, match="Template.build"):
+        Sandbox(image=image)  # type: ignore[arg-type]
+
+
+def test_links_are_followed_only_where_a_copy_names_them(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_text("text")
+    (tmp_path / "real" / "inner").symlink_to("/etc/passwd")
+    (tmp_path / "link").symlink_to("real")
+    image = Image.debian().copy(tmp_path / "link", "/srv")
+    with pack_context(image.context, image.sources) as file, tarfile.open(fileobj=file) as archive:
+        kinds = {entry.name: (entry.isdir(), entry.issym()) for entry in archive}
+    assert kinds == {
+        ".cove-copy/0/link": (True, False),
+        ".cove-copy/0/link/file": (False, False),
+        ".cove-copy/0/link/inner": (False, True),
+    }

@@ -7,7 +7,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
-import type { Event, Image, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
+import type { Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -77,17 +77,17 @@ export class Client {
   }
 
   /** The images sandboxes can start from. */
-  async images(options: Cancel = {}): Promise<Image[]> {
-    return this._items<Image>({ method: "GET", path: "/v1/images", ...options });
+  async images(options: Cancel = {}): Promise<ImageInfo[]> {
+    return this._items<ImageInfo>({ method: "GET", path: "/v1/images", ...options });
   }
 
   /** One of them, by name or id. */
-  async image(name: string, options: Cancel = {}): Promise<Image> {
-    return this._get<Image>({ method: "GET", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
+  async image(name: string, options: Cancel = {}): Promise<ImageInfo> {
+    return this._get<ImageInfo>({ method: "GET", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
   }
 
   /** Fetches an image from an OCI registry, for example `docker.io/library/python:3.12-slim`. */
-  async pull(reference: string, options: PullOptions = {}): Promise<Image> {
+  async pull(reference: string, options: PullOptions = {}): Promise<ImageInfo> {
     const { signal, username, password } = options;
     let last: { state?: string; error?: unknown; image?: unknown } | undefined;
     for await (const job of this._lines({
@@ -104,7 +104,7 @@ export class Client {
       throw new ConnectionError("the server ended before the image was there");
     }
     if (last.error) throw fromDetail(last.error);
-    return camel<Image>(last.image);
+    return camel<ImageInfo>(last.image);
   }
 
   /** Removes an image that no sandbox uses. */

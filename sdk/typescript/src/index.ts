@@ -50,6 +50,7 @@ export {
   type WriteOptions,
 } from "./files.js";
 export { Git, type GitOptions, type RemoteOptions } from "./git.js";
+export { Image } from "./image.js";
 export { Process, type ScreenOptions, Stream, Terminal, type WaitOptions } from "./process.js";
 export { type Check, CodeOutput, CodeResult, type Output, Result } from "./results.js";
 export {

@@ -2,10 +2,11 @@
 
 import { Client } from "./client.js";
 import { Code } from "./code.js";
-import { ConflictError, NotFoundError, WaitTimeout } from "./errors.js";
+import { ConflictError, CoveError, NotFoundError, WaitTimeout } from "./errors.js";
 import { Files, type Runner } from "./files.js";
 import { asyncDispose, each, sleep, undoing, values } from "./flow.js";
 import { Git } from "./git.js";
+import { Image } from "./image.js";
 import type { LeaseOptions } from "./leases.js";
 import { LEASE_DEFAULT_S, PAGE_MAX, STOP_GRACE_DEFAULT_MS } from "./limits.js";
 import { camel, snake } from "./names.js";
@@ -154,6 +155,9 @@ export interface EgressOptions extends Cancel {
 
 function createBody(options: SandboxOptions, lease: object | undefined): unknown {
   const { image, snapshot, template, restoreMemory, name, isolation, env, labels, user, workdir } = options;
+  if ((image as unknown) instanceof Image) {
+    throw new CoveError("image: build it with Template.build(name, { image }), then give the template");
+  }
   const limits = {
     cpu: options.cpu,
     memory_mb: megabytes("memory", options.memory),

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { Client } from "./client.js";
 import { BuildFailed, CoveError } from "./errors.js";
 import { streamed } from "./files.js";
+import type { Image } from "./image.js";
 import { camel, type Camel, snake } from "./names.js";
 import type { Network } from "./sandbox.js";
 import { type ClientChoice, Snapshot } from "./snapshot.js";
@@ -69,8 +70,12 @@ const OPTIONS: Record<keyof TemplateOptions, true> = {
 /** A line of a build's log. */
 export type BuildLine = Camel<Schemas["BuildLogEvent"]>;
 
-/** What {@link Template.build} takes. A Dockerfile comes as a text, or is the file `Dockerfile` of the context. */
+/**
+ * What {@link Template.build} takes: an image, or a Dockerfile. That comes as a text, or is the file `Dockerfile` of
+ * the context.
+ */
 export interface BuildOptions extends ClientChoice {
+  image?: Image | undefined;
   /** The text of the Dockerfile. */
   dockerfile?: string | undefined;
   /** A directory: `COPY` takes its files. What its `.dockerignore` names is left out. */
@@ -105,6 +110,7 @@ export interface BuildOptions extends ClientChoice {
 const BUILD_OPTIONS: Record<keyof BuildOptions, true> = {
   client: true,
   signal: true,
+  image: true,
   dockerfile: true,
   context: true,
   tags: true,
@@ -122,9 +128,6 @@ const BUILD_OPTIONS: Record<keyof BuildOptions, true> = {
   disk: true,
   onLog: true,
 };
-
-/** An archive without an entry. */
-const EMPTY_ARCHIVE = 1024;
 
 function known(options: object, table: object, what: string): void {
   const unknown = Object.keys(options).find((key) => !Object.hasOwn(table, key));
@@ -204,16 +207,23 @@ export class Template {
     return new Template(client, await client._get<TemplateInfo>(call));
   }
 
-  /** A new version of `name` from a Dockerfile. A build that fails throws {@link BuildFailed}. */
+  /** A new version of `name` from an {@link Image} or a Dockerfile. A build that fails throws {@link BuildFailed}. */
   static async build(name: string, options: BuildOptions): Promise<Template> {
     known(options, BUILD_OPTIONS, "a build");
-    const { client = Client.default(), context, tags, args, target, ready, start, readyTimeout, env, signal } = options;
+    const { client = Client.default(), image, tags, args, target, ready, start, readyTimeout, env, signal } = options;
     if (typeof tags === "string") throw new CoveError("tags: a list of tags, not one text");
     if (ready === undefined && (start !== undefined || readyTimeout !== undefined)) {
       throw new CoveError("start and readyTimeout go with ready");
     }
-    const dockerfile = options.dockerfile ?? (await fileOf(context, "Dockerfile"));
-    if (dockerfile === undefined) throw new CoveError("give a dockerfile, or a context that has a file Dockerfile");
+    if (image !== undefined && (options.context !== undefined || options.dockerfile !== undefined)) {
+      throw new CoveError("an image has its own dockerfile and context");
+    }
+    const parts = image?._parts;
+    const context = parts ? parts.context : options.context;
+    const dockerfile = parts?.dockerfile ?? options.dockerfile ?? (await fileOf(context, "Dockerfile"));
+    if (dockerfile === undefined) {
+      throw new CoveError("give an image, a dockerfile, or a context that has a file Dockerfile");
+    }
     const limits = {
       cpu: options.cpu,
       memory_mb: megabytes("memoryLimit", options.memoryLimit),
@@ -223,7 +233,7 @@ export class Template {
       name,
       tags,
       dockerfile,
-      ignore: await fileOf(context, ".dockerignore"),
+      ignore: parts ? parts.ignore : await fileOf(context, ".dockerignore"),
       args,
       target,
       network: networkBody(options.network),
@@ -236,7 +246,7 @@ export class Template {
     const path = `/v1/builds/${encodeURIComponent(build.id)}`;
     let ended: Camel<Schemas["Build"]> | undefined;
     try {
-      const content = () => streamed(context === undefined ? [new Uint8Array(EMPTY_ARCHIVE)] : pack(context));
+      const content = () => streamed(pack(context, parts?.sources));
       const headers = { "content-type": "application/x-tar" };
       await client._done({ method: "PUT", path: `${path}/context`, content, headers, patience: null, signal });
       for await (const value of client._lines({ method: "GET", path: `${path}/log`, patience: null, signal })) {

@@ -18,27 +18,35 @@ const PLAIN_SIZE_MAX = 0o77777777777;
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
-/** A directory's content as an archive. Owners are left out. */
-export async function* pack(directory: string, prefix = ""): AsyncGenerator<Uint8Array, void, undefined> {
-  yield* entries(directory, prefix);
-  if (prefix === "") yield new Uint8Array(2 * BLOCK);
+/**
+ * A directory's content as an archive, if there is one, and files from elsewhere: path in the archive, path here.
+ * Owners are left out.
+ */
+export async function* pack(
+  directory: string | undefined,
+  sources: readonly (readonly [string, string])[] = [],
+): AsyncGenerator<Uint8Array, void, undefined> {
+  if (directory !== undefined) yield* entries(directory, "");
+  // A link is followed if it is the source itself.
+  for (const [path, place] of sources) yield* entry(await realpath(place), path);
+  yield new Uint8Array(2 * BLOCK);
 }
 
 async function* entries(directory: string, prefix: string): AsyncGenerator<Uint8Array, void, undefined> {
-  for (const name of (await readdir(directory)).sort()) {
-    const place = join(directory, name);
-    const path = prefix + name;
-    const found = await lstat(place);
-    const common = { mode: found.mode & 0o7777, mtime: Math.max(0, Math.floor(found.mtimeMs / 1000)) };
-    if (found.isDirectory()) {
-      yield* header({ ...common, name: `${path}/`, type: "5" });
-      yield* entries(place, `${path}/`);
-    } else if (found.isSymbolicLink()) {
-      yield* header({ ...common, name: path, type: "2", target: await readlink(place) });
-    } else if (found.isFile()) {
-      yield* header({ ...common, name: path, type: "0", size: found.size });
-      yield* contents(place, found.size);
-    }
+  for (const name of (await readdir(directory)).sort()) yield* entry(join(directory, name), prefix + name);
+}
+
+async function* entry(place: string, path: string): AsyncGenerator<Uint8Array, void, undefined> {
+  const found = await lstat(place);
+  const common = { mode: found.mode & 0o7777, mtime: Math.max(0, Math.floor(found.mtimeMs / 1000)) };
+  if (found.isDirectory()) {
+    yield* header({ ...common, name: `${path}/`, type: "5" });
+    yield* entries(place, `${path}/`);
+  } else if (found.isSymbolicLink()) {
+    yield* header({ ...common, name: path, type: "2", target: await readlink(place) });
+  } else if (found.isFile()) {
+    yield* header({ ...common, name: path, type: "0", size: found.size });
+    yield* contents(place, found.size);
   }
 }
 

@@ -42,7 +42,7 @@ export interface Metrics extends Camel<Schemas["Metrics"]> {}
 /** Something that happened to a sandbox; its fields depend on the `type`. */
 export type Event = Camel<Schemas["Event"]>;
 /** An image sandboxes can start from. */
-export interface Image extends Camel<Schemas["Image"]> {}
+export interface ImageInfo extends Camel<Schemas["Image"]> {}
 /** What an organisation or a sandbox used. */
 export interface Usage extends Camel<Schemas["UsageFigures"]> {}
 /** A code context that runs. */

@@ -7,7 +7,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import { BuildFailed, CoveError, InUseError, NotFoundError, Sandbox, Template } from "../src/index.js";
+import { BuildFailed, CoveError, Image, InUseError, NotFoundError, Sandbox, Template } from "../src/index.js";
 import { SMALL } from "./small.js";
 
 test("sandboxes begin from versions and tags of templates", async () => {
@@ -78,5 +78,29 @@ test("templates are built from Dockerfiles, and a build that fails says why", as
     await assert.rejects(Template.build(name, {}), CoveError);
   } finally {
     await rm(context, { recursive: true });
+  }
+});
+
+test("templates are built from images of steps, and arguments reach the tools as they are", async () => {
+  const name = `ts-${Math.random().toString(16).slice(2, 10)}`;
+  const hostile = "a b'c\"d $HOME \\ <<EOF";
+  const directory = await mkdtemp(join(tmpdir(), "cove-image-"));
+  try {
+    await writeFile(join(directory, "na*me"), "file");
+    const image = Image.debian()
+      .copy(join(directory, "na*me"), "/srv/")
+      .run(["sh", "-c", 'printf %s "$1" > /srv/said', "sh", hostile])
+      .run("cat <<'END' > /srv/lines\none\ntwo\nEND")
+      .env({ SAID: hostile })
+      .workdir("/srv/my app")
+      .user("nobody");
+    const template = await Template.build(name, { image, network: "none" });
+    await Sandbox.with({ template }, async (box) => {
+      const said = await box.run('cat /srv/said; printf %s "$SAID"; pwd; cat /srv/lines /srv/na?me; id -un');
+      assert.equal(said.stdout, `${hostile}${hostile}/srv/my app\none\ntwo\nfilenobody\n`);
+    });
+    await template.delete();
+  } finally {
+    await rm(directory, { recursive: true });
   }
 });

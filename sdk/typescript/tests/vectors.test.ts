@@ -1,12 +1,15 @@
 /** The behaviour that all SDKs share: `sdk/vectors`, run by the tests of each. */
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
 import { describe, test } from "node:test";
 
 import * as cove from "../src/index.js";
-import { Client, Sandbox } from "../src/index.js";
+import { Client, CoveError, Image, Sandbox, Template } from "../src/index.js";
 import { camel } from "../src/names.js";
+import { pack, unpack } from "../src/trees.js";
 import { misbehaving } from "./misbehaving.js";
 import { SMALL } from "./small.js";
 
@@ -40,6 +43,16 @@ interface Wire {
   no_key?: boolean;
   same_body?: boolean;
   fails?: Failure;
+}
+interface Built {
+  name: string;
+  from?: unknown[];
+  files?: Record<string, string>;
+  steps: unknown[][];
+  dockerfile: string;
+  ignore?: string;
+  archive?: Record<string, string>;
+  fails?: string[];
 }
 
 function load<T>(name: string): T[] {
@@ -206,3 +219,92 @@ describe("against a server that misbehaves", { concurrency: 4 }, () => {
     });
   }
 });
+
+function write(directory: string, files: Record<string, string>): void {
+  for (const [path, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(directory, path)), { recursive: true });
+    writeFileSync(join(directory, path), content);
+  }
+}
+
+/** Runs with an empty directory. */
+async function within(body: (directory: string) => Promise<void>): Promise<void> {
+  const directory = mkdtempSync(join(tmpdir(), "cove-image-"));
+  try {
+    await body(directory);
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
+}
+
+function made(vector: Built, directory: string): Image {
+  write(directory, vector.files ?? {});
+  const call = (on: unknown, step: unknown[]): Image => {
+    const [method, ...args] = step.map((value) => {
+      const file = only(value, "file");
+      return file === undefined ? value : join(directory, file);
+    });
+    return (on as Record<string, (...args: unknown[]) => Image>)[name(String(method))]!(...args);
+  };
+  return vector.steps.reduce<Image>((image, step) => {
+    const before = image.dockerfile;
+    const following = call(image, step);
+    assert.equal(image.dockerfile, before);
+    return following;
+  }, call(Image, vector.from ?? ["debian"]));
+}
+
+/** The files of what a build sends. */
+async function archived(image: Image, into: string): Promise<Record<string, string>> {
+  const { context, sources } = image._parts;
+  await unpack(pack(context, sources), into);
+  const paths = (readdirSync(into, { recursive: true }) as string[]).filter((path) => statSync(join(into, path)).isFile());
+  return Object.fromEntries(paths.map((path) => [path, readFileSync(join(into, path), "utf8")]));
+}
+
+describe("an image is this Dockerfile", () => {
+  for (const vector of load<Built>("images.json")) {
+    test(vector.name, () =>
+      within(async (directory) => {
+        const { fails } = vector;
+        if (fails !== undefined) {
+          assert.throws(
+            () => made(vector, join(directory, "here")),
+            (error) => error instanceof CoveError && fails.every((part) => error.message.includes(name(part))),
+          );
+          return;
+        }
+        const image = made(vector, join(directory, "here"));
+        assert.equal(image.dockerfile, vector.dockerfile);
+        assert.equal(image._parts.ignore, vector.ignore);
+        assert.deepEqual(await archived(image, join(directory, "there")), vector.archive ?? {});
+      }),
+    );
+  }
+});
+
+test("what no Dockerfile can say is refused", () =>
+  within(async (directory) => {
+    assert.throws(() => Image.debian().run(["echo", "\ud800"]), /Unicode/);
+    assert.throws(() => Image.debian().copy(join(directory, "missing"), "/srv/"), /ENOENT/);
+    assert.throws(() => Image.debian().copy("/", "/srv/"), /neither a file nor a directory/);
+    write(directory, { Dockerfile: "FROM debian" });
+    symlinkSync("nowhere", join(directory, ".cove-copy"));
+    const image = Image.fromDockerfile(join(directory, "Dockerfile")).copy(join(directory, "Dockerfile"), "/srv/");
+    assert.throws(() => image._parts, /the context has \.cove-copy/);
+    await assert.rejects(Template.build("x", { image, context: directory }), /has its own/);
+    await assert.rejects(Sandbox.create({ image: image as unknown as string }), /Template\.build/);
+  }));
+
+test("links are followed only where a copy names them", () =>
+  within(async (directory) => {
+    write(directory, { "real/file": "text" });
+    symlinkSync("/etc/passwd", join(directory, "real/inner"));
+    symlinkSync("real", join(directory, "link"));
+    const image = Image.debian().copy(join(directory, "link"), "/srv");
+    const bytes = [];
+    for await (const piece of pack(undefined, image._parts.sources)) bytes.push(piece);
+    const entries = bytes.filter((piece) => piece.length === 512 && Buffer.from(piece.subarray(257, 262)).toString() === "ustar");
+    const kinds = entries.map((piece) => `${Buffer.from(piece.subarray(0, 100)).toString().replace(/\0+$/, "")} ${String.fromCharCode(piece[156]!)}`);
+    assert.deepEqual(kinds, [".cove-copy/0/link/ 5", ".cove-copy/0/link/file 0", ".cove-copy/0/link/inner 2"]);
+  }));

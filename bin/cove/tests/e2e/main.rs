@@ -25,6 +25,7 @@ mod harness;
 mod identity;
 mod idle;
 mod json;
+mod kubernetes;
 mod logging;
 mod login;
 mod mcp;

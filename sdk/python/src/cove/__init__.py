@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import errors, types
+from ._image import Image
 from ._sync.client import Client
 from ._sync.code import Code, CodeContext
 from ._sync.files import Files
@@ -72,7 +73,7 @@ from .types import (
     GitFile,
     GitStatus,
     IdentityToken,
-    Image,
+    ImageInfo,
     Key,
     Metrics,
     Output,
@@ -181,6 +182,7 @@ __all__ = [
     "GuestError",
     "IdentityToken",
     "Image",
+    "ImageInfo",
     "InUseError",
     "InvalidRequestError",
     "Key",

@@ -6,7 +6,7 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Optional, Union
 
@@ -23,33 +23,29 @@ def spool() -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(max_size=SPOOL_MEMORY)
 
 
+def _plain(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry if entry.isreg() or entry.isdir() or entry.issym() or entry.islnk() else None
+
+
 @contextmanager
 def pack(directory: LocalPath) -> Iterator[IO[bytes]]:
     """A directory's content as an archive, owned by nobody in particular."""
-
-    def plain(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        return entry if entry.isreg() or entry.isdir() or entry.issym() or entry.islnk() else None
-
-    with spool() as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name in sorted(os.listdir(directory)):
-                archive.add(os.path.join(directory, name), arcname=name, filter=plain)
-        file.seek(0)
+    with pack_context(directory) as file:
         yield file
 
 
 @contextmanager
-def pack_context(directory: Optional[LocalPath]) -> Iterator[IO[bytes]]:
-    """The context of a build; without a directory, an empty one."""
-    if directory is not None:
-        with pack(directory) as file:
-            yield file
-        return
+def pack_context(directory: Optional[LocalPath], sources: Iterable[tuple[str, str]] = ()) -> Iterator[IO[bytes]]:
+    """The context of a build: what is in a directory, if there is one, and files from elsewhere under their names."""
     with spool() as file:
-        with tarfile.open(fileobj=file, mode="w"):
-            pass
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name in sorted(os.listdir(directory)) if directory is not None else ():
+                archive.add(os.path.join(directory or "", name), arcname=name, filter=_plain)
+            for name, place in sources:
+                # A link is followed if it is the source itself.
+                archive.add(os.path.realpath(place), arcname=name, filter=_plain)
         file.seek(0)
         yield file
 

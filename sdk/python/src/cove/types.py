@@ -505,7 +505,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageInfo:
     """An image sandboxes can start from."""
 
     id: str

@@ -25,7 +25,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, Key, Scope, Secret, SecretUser, SshKey, decode
+from ..types import Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -79,25 +79,25 @@ class AsyncClient:
         if http is not None:
             await http.aclose()
 
-    async def images(self) -> list[Image]:
+    async def images(self) -> list[ImageInfo]:
         """The images sandboxes can start from."""
         data = await self._json(Call("GET", "/v1/images"))
-        return [decode(Image, item) for item in data["items"]]
+        return [decode(ImageInfo, item) for item in data["items"]]
 
-    async def image(self, name: str) -> Image:
+    async def image(self, name: str) -> ImageInfo:
         """One of them, by name or id."""
-        return decode(Image, await self._json(Call("GET", f"/v1/images/{segment(name)}")))
+        return decode(ImageInfo, await self._json(Call("GET", f"/v1/images/{segment(name)}")))
 
     async def pull(
         self, reference: str, *, username: Optional[str] = None, password: Optional[str] = None
-    ) -> Image:
+    ) -> ImageInfo:
         """Fetches an image from an OCI registry, ``docker.io/library/python:3.12-slim`` for one."""
         body: dict[str, Any] = {"type": "registry", "reference": reference}
         if username is not None:
             body.update(username=username, password=password)
         return await self._image_job(body)
 
-    async def _image_job(self, body: Mapping[str, Any]) -> Image:
+    async def _image_job(self, body: Mapping[str, Any]) -> ImageInfo:
         last: Any = None
         call = Call("POST", "/v1/images", json=body, headers={"accept": NDJSON}, patience=None)
         async for job in self._lines(call):
@@ -106,7 +106,7 @@ class AsyncClient:
             raise errors.ConnectionError("the server ended before the image was there")
         if last.get("error"):
             raise errors.from_detail(last["error"])
-        return decode(Image, last.get("image"))
+        return decode(ImageInfo, last.get("image"))
 
     async def remove_image(self, name: str) -> None:
         """Removes an image no sandbox uses."""

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Optional, TypeVar, Union
 
 from .. import errors
+from .._image import Image
 from .._leases import is_lost
 from .._limits import LEASE_DEFAULT_S, PAGE_MAX, STOP_GRACE_DEFAULT_MS
 from .._wire import (
@@ -136,6 +137,8 @@ class AsyncSandbox:
         lease_delete_after: Optional[float] = None,
         client: Optional[AsyncClient] = None,
     ) -> None:
+        if isinstance(image, Image):
+            raise TypeError("image: build it with Template.build(name, image=...), then give the template")
         body = create_body(
             image=image,
             snapshot=snapshot.id if isinstance(snapshot, AsyncSnapshot) else snapshot,

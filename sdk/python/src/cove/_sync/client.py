@@ -26,7 +26,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, Image, Key, Scope, Secret, SecretUser, SshKey, decode
+from ..types import Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -80,25 +80,25 @@ class Client:
         if http is not None:
             http.close()
 
-    def images(self) -> list[Image]:
+    def images(self) -> list[ImageInfo]:
         """The images sandboxes can start from."""
         data = self._json(Call("GET", "/v1/images"))
-        return [decode(Image, item) for item in data["items"]]
+        return [decode(ImageInfo, item) for item in data["items"]]
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str) -> ImageInfo:
         """One of them, by name or id."""
-        return decode(Image, self._json(Call("GET", f"/v1/images/{segment(name)}")))
+        return decode(ImageInfo, self._json(Call("GET", f"/v1/images/{segment(name)}")))
 
     def pull(
         self, reference: str, *, username: Optional[str] = None, password: Optional[str] = None
-    ) -> Image:
+    ) -> ImageInfo:
         """Fetches an image from an OCI registry, ``docker.io/library/python:3.12-slim`` for one."""
         body: dict[str, Any] = {"type": "registry", "reference": reference}
         if username is not None:
             body.update(username=username, password=password)
         return self._image_job(body)
 
-    def _image_job(self, body: Mapping[str, Any]) -> Image:
+    def _image_job(self, body: Mapping[str, Any]) -> ImageInfo:
         last: Any = None
         call = Call("POST", "/v1/images", json=body, headers={"accept": NDJSON}, patience=None)
         for job in self._lines(call):
@@ -107,7 +107,7 @@ class Client:
             raise errors.ConnectionError("the server ended before the image was there")
         if last.get("error"):
             raise errors.from_detail(last["error"])
-        return decode(Image, last.get("image"))
+        return decode(ImageInfo, last.get("image"))
 
     def remove_image(self, name: str) -> None:
         """Removes an image no sandbox uses."""

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Optional, TypeVar, Union
 
 from .. import errors
+from .._image import Image
 from .._leases import is_lost
 from .._limits import LEASE_DEFAULT_S, PAGE_MAX, STOP_GRACE_DEFAULT_MS
 from .._wire import (
@@ -137,6 +138,8 @@ class Sandbox:
         lease_delete_after: Optional[float] = None,
         client: Optional[Client] = None,
     ) -> None:
+        if isinstance(image, Image):
+            raise TypeError("image: build it with Template.build(name, image=...), then give the template")
         body = create_body(
             image=image,
             snapshot=snapshot.id if isinstance(snapshot, Snapshot) else snapshot,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Callable, Optional, Union
 
+from .._image import Image
 from .._wire import Call, megabytes, network_body, present, query, segment
 from ..errors import BuildFailed
 from ..types import TemplateInfo, decode
@@ -119,6 +120,7 @@ class Template:
         context: Union[str, os.PathLike[str], None] = None,
         *,
         dockerfile: Optional[str] = None,
+        image: Optional[Image] = None,
         tags: Sequence[str] = (),
         args: Optional[Mapping[str, str]] = None,
         target: Optional[str] = None,
@@ -135,8 +137,8 @@ class Template:
         on_log: Optional[Callable[[Mapping[str, Any]], None]] = None,
         client: Optional[Client] = None,
     ) -> Template:
-        """A new version of ``name`` from a Dockerfile: its text, ``dockerfile``, or the file ``Dockerfile`` of the
-        directory ``context``. ``COPY`` takes files of that directory; what its ``.dockerignore`` names is left out.
+        """A new version of ``name`` from an :class:`Image`, or from a Dockerfile: its text, ``dockerfile``, or the
+        file ``Dockerfile`` of the directory ``context``. ``COPY`` takes files of that directory; what its ``.dockerignore`` names is left out.
         ``network`` is what steps may reach, by default ``preset:packages``. With ``ready``, a command that succeeds
         once the server runs, the ``CMD`` (or ``start``) is captured running. ``on_log`` gets each line of the log. A
         build that fails raises :class:`~cove.BuildFailed`.
@@ -152,13 +154,19 @@ class Template:
 
         if isinstance(tags, str):
             raise TypeError("tags: a list of tags, not one text")
-        if context is None and dockerfile is None:
-            raise TypeError("give a context, a dockerfile or both")
+        if image is not None and (context is not None or dockerfile is not None):
+            raise TypeError("an image has its own dockerfile and context")
+        if image is None and context is None and dockerfile is None:
+            raise TypeError("give an image, or a context, a dockerfile or both")
         if ready is None and (start is not None or ready_timeout is not None):
             raise TypeError("start and ready_timeout go with ready")
         client = client or Client.default()
         ignore = None
-        if context is not None:
+        sources: tuple[tuple[str, str], ...] = ()
+        if image is not None:
+            context, dockerfile, sources = image.context, image.dockerfile, image.sources
+            ignore = image._archived_ignore()
+        elif context is not None:
             if dockerfile is None:
                 dockerfile = _text(context, "Dockerfile")
             if os.path.exists(os.path.join(context, ".dockerignore")):
@@ -182,7 +190,7 @@ class Template:
         build = client._json(Call("POST", "/v1/builds", json=body))
         path = f"/v1/builds/{segment(build['id'])}"
         try:
-            with _trees.pack_context(context) as archive:
+            with _trees.pack_context(context, sources) as archive:
                 client._done(
                     Call(
                         "PUT",
