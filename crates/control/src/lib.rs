@@ -161,6 +161,7 @@ struct Callers {
 struct InUse {
     activity: activity::Activity,
     wakes: sandboxes::Wakes,
+    ends: lifecycle::Ends,
 }
 
 /// Work that outlives the request that began it.
