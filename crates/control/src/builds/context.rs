@@ -35,21 +35,31 @@ pub struct Content {
     pub hash: [u8; 32],
 }
 
-/// An archive that has arrived whole.
-pub struct Context {
-    pub file: Arc<File>,
+/// One archive in the file of a context. What it has lies below the prefix.
+pub struct Segment {
+    pub prefix: String,
+    pub offset: u64,
     pub bytes: u64,
 }
+
+/// Archives that have arrived whole.
+pub struct Context {
+    pub file: Arc<File>,
+    pub segments: Vec<Segment>,
+}
+
+/// Tells a build of its context.
+pub type Arrival = oneshot::Sender<Result<Context, ControlError>>;
 
 /// A context on its way in.
 pub struct ContextUpload {
     file: File,
     bytes: u64,
     live: Arc<Live>,
-    begin: Option<oneshot::Sender<Context>>,
+    begin: Option<Arrival>,
 }
 
-fn unwritable(error: io::Error) -> ControlError {
+pub(super) fn unwritable(error: io::Error) -> ControlError {
     let full = matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -68,7 +78,7 @@ impl ContextUpload {
     pub(super) fn new(
         directory: Option<PathBuf>,
         live: Arc<Live>,
-        begin: oneshot::Sender<Context>,
+        begin: Arrival,
     ) -> Result<Self, ControlError> {
         let file = match directory {
             Some(directory) => tempfile::tempfile_in(directory),
@@ -109,12 +119,16 @@ impl ContextUpload {
     pub fn finish(mut self) -> Result<(), ControlError> {
         let context = Context {
             file: Arc::new(self.file.try_clone().map_err(unwritable)?),
-            bytes: self.bytes,
+            segments: vec![Segment {
+                prefix: String::new(),
+                offset: 0,
+                bytes: self.bytes,
+            }],
         };
         let Some(begin) = self.begin.take() else {
             return Ok(());
         };
-        begin.send(context).map_err(|_| super::cancelled())
+        begin.send(Ok(context)).map_err(|_| super::cancelled())
     }
 }
 
@@ -177,13 +191,42 @@ impl Context {
         stop: &CancellationToken,
     ) -> Result<Files<Content>, String> {
         let mut files: Files<Content> = Files::default();
+        let mut count = 0;
+        for segment in &self.segments {
+            let read = self.index_one(segment, ignore, stop, &mut files, &mut count);
+            read.map_err(|error| error.to_string())?;
+        }
+        Ok(files)
+    }
+
+    fn index_one(
+        &self,
+        segment: &Segment,
+        ignore: &Ignore,
+        stop: &CancellationToken,
+        files: &mut Files<Content>,
+        count: &mut usize,
+    ) -> io::Result<()> {
+        let prefix = match segment.prefix.as_str() {
+            "" => String::new(),
+            prefix => {
+                files.insert(Item {
+                    path: prefix.to_owned(),
+                    kind: Kind::Directory,
+                    mode: 0o755,
+                    uid: 0,
+                    gid: 0,
+                    mtime: 0,
+                });
+                format!("{prefix}/")
+            }
+        };
         let mut archive = tar::Archive::new(Stoppable::new(
-            Part::new(&self.file, 0, self.bytes),
+            Part::new(&self.file, segment.offset, segment.bytes),
             stop,
             u64::MAX,
         ));
-        let mut count = 0;
-        let read = each(&mut archive, |named| {
+        each(&mut archive, |named| {
             let Named {
                 path,
                 link,
@@ -192,8 +235,8 @@ impl Context {
             if stop.is_cancelled() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            count += 1;
-            if count > BUILD_CONTEXT_ENTRIES_MAX || files.len() > BUILD_CONTEXT_ENTRIES_MAX {
+            *count += 1;
+            if *count > BUILD_CONTEXT_ENTRIES_MAX || files.len() > BUILD_CONTEXT_ENTRIES_MAX {
                 return Err(odd(format!(
                     "it has more than {BUILD_CONTEXT_ENTRIES_MAX} files"
                 )));
@@ -208,7 +251,7 @@ impl Context {
             let kind = match entry.header().entry_type() {
                 EntryType::Directory => Kind::Directory,
                 EntryType::Regular | EntryType::Continuous => {
-                    let (offset, size) = (entry.raw_file_position(), entry.size());
+                    let (offset, size) = (segment.offset + entry.raw_file_position(), entry.size());
                     let mut hash = Sha256::new();
                     let copied = io::copy(&mut entry, &mut hash)?;
                     if copied != size {
@@ -229,7 +272,10 @@ impl Context {
                 },
                 EntryType::Link => {
                     let target = plain(&link.unwrap_or_default()).map_err(odd)?;
-                    match files.get(&target).map(|item| item.kind.clone()) {
+                    match files
+                        .get(&format!("{prefix}{target}"))
+                        .map(|item| item.kind.clone())
+                    {
                         Some(kind @ Kind::File(_)) => kind,
                         _ => {
                             let text =
@@ -246,7 +292,7 @@ impl Context {
             };
             let header = entry.header();
             files.insert(Item {
-                path,
+                path: format!("{prefix}{path}"),
                 kind,
                 mode: header.mode()? & 0o7777,
                 // As if root had made them: who owns them outside means nothing inside.
@@ -255,9 +301,7 @@ impl Context {
                 mtime: header.mtime()?,
             });
             Ok(())
-        });
-        read.map_err(|error| error.to_string())?;
-        Ok(files)
+        })
     }
 }
 
@@ -283,7 +327,11 @@ mod tests {
         file.write_all(&bytes).unwrap();
         Context {
             file: Arc::new(file),
-            bytes: bytes.len() as u64,
+            segments: vec![Segment {
+                prefix: String::new(),
+                offset: 0,
+                bytes: bytes.len() as u64,
+            }],
         }
     }
 
