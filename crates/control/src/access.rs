@@ -338,7 +338,11 @@ impl Control {
     }
 
     /// A key that is not revoked, remembered for a moment.
-    async fn key_by_id(&self, org: &OrgId, id: &KeyId) -> Result<Option<Key>, ControlError> {
+    pub(crate) async fn key_by_id(
+        &self,
+        org: &OrgId,
+        id: &KeyId,
+    ) -> Result<Option<Key>, ControlError> {
         let now = self.steady();
         let epoch = match self.0.callers.keyring.recall_id(id, now) {
             Ok(key) => return Ok(Some(key).filter(|key| key.org == *org)),

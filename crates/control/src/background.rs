@@ -244,6 +244,7 @@ impl Control {
     }
 
     async fn sweep(&self) -> Result<(), ControlError> {
+        self.0.uploads.tidy();
         let (now, config) = (self.now(), self.config());
         let retention = Retention {
             idempotency_before: self.steady().before(config.idempotency_kept),

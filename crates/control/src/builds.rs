@@ -34,10 +34,13 @@ mod log;
 mod run;
 mod sources;
 mod start;
+mod uploads;
 
 pub use context::ContextUpload;
 pub use log::{BuildEvent, BuildLog, StepState};
 pub use start::StartCommand;
+pub(crate) use uploads::Uploads;
+pub use uploads::{BuildFileLink, BuildFileUpload};
 
 /// Of builds that are over, logs of so many of one organisation are kept in memory.
 const LOGS_KEPT: usize = 4;
@@ -74,8 +77,23 @@ pub struct CreateBuild {
     pub over: Over,
 }
 
+/// A build whose instructions somebody else has read, in place of a Dockerfile's text.
+pub struct BuildSteps {
+    /// The build has this id; it must be new.
+    pub id: BuildId,
+    pub file: Dockerfile,
+    /// Names of uploads. The files of each are in the context, in a directory of that name.
+    pub uploads: Vec<String>,
+    /// Steps of this line and later ones run whatever earlier builds made.
+    pub fresh_from: Option<u32>,
+    /// How long one ready check may take.
+    pub check_max: Duration,
+}
+
 /// What is left of a request once it is checked.
 struct Plan {
+    fresh_from: Option<u32>,
+    check_max: Duration,
     file: Dockerfile,
     ignore: Ignore,
     variables: Variables,
@@ -91,7 +109,7 @@ struct Live {
     log: BuildLog,
     cancel: CancellationToken,
     /// Taken by whoever sends the context.
-    begin: Mutex<Option<oneshot::Sender<context::Context>>>,
+    begin: Mutex<Option<context::Arrival>>,
     /// Goes with the file that the context is in: more than this one are there while it is open.
     place: Arc<()>,
 }
@@ -192,7 +210,7 @@ pub(crate) fn arch() -> &'static str {
 }
 
 impl CreateBuild {
-    fn check(self) -> Result<Plan, ControlError> {
+    fn check(self, steps: Option<&BuildSteps>) -> Result<Plan, ControlError> {
         check_name(&self.name)?;
         for tag in &self.tags {
             check_tag(tag)?;
@@ -220,23 +238,28 @@ impl CreateBuild {
         if let Some(start) = &self.start {
             start.check()?;
         }
-        let file = Dockerfile::parse(&self.dockerfile).map_err(|error| wrong(&error))?;
+        let file = match steps {
+            Some(steps) => steps.file.clone(),
+            None => Dockerfile::parse(&self.dockerfile).map_err(|error| wrong(&error))?,
+        };
         let ignore = Ignore::parse(&self.ignore).map_err(ControlError::invalid)?;
         let variables = Variables::new(self.args.clone(), arch());
         let stages = file
             .needed(self.target.as_deref(), &variables, arch())
             .map_err(|error| wrong(&error))?;
-        let steps: usize = stages
+        let count: usize = stages
             .iter()
             .map(|stage| file.stages[*stage].instructions.len())
             .sum();
-        if steps > cove_limits::BUILD_STEPS_MAX {
+        if count > cove_limits::BUILD_STEPS_MAX {
             return Err(ControlError::invalid(format!(
                 "Dockerfile: at most {} instructions",
                 cove_limits::BUILD_STEPS_MAX
             )));
         }
         Ok(Plan {
+            fresh_from: steps.and_then(|steps| steps.fresh_from),
+            check_max: steps.map_or(start::CHECK_MAX, |steps| steps.check_max),
             file,
             ignore,
             variables,
@@ -253,10 +276,29 @@ impl Control {
         principal: &Principal,
         request: CreateBuild,
     ) -> Result<BuildRecord, ControlError> {
+        self.record_build(principal, request, None).await
+    }
+
+    /// Needs `manage`. The same of instructions and uploads, which are all that the build needs: it begins at once.
+    pub async fn build_from_steps(
+        &self,
+        principal: &Principal,
+        request: CreateBuild,
+        steps: BuildSteps,
+    ) -> Result<BuildRecord, ControlError> {
+        self.record_build(principal, request, Some(steps)).await
+    }
+
+    async fn record_build(
+        &self,
+        principal: &Principal,
+        request: CreateBuild,
+        steps: Option<BuildSteps>,
+    ) -> Result<BuildRecord, ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
         self.to_the_end(async move {
             let name = request.name.clone();
-            let outcome = control.begin_build(&principal, request).await;
+            let outcome = control.begin_build(&principal, request, steps).await;
             let target = match &outcome {
                 Ok(record) => record.id.to_string(),
                 Err(_) => name,
@@ -271,11 +313,16 @@ impl Control {
         &self,
         principal: &Principal,
         request: CreateBuild,
+        steps: Option<BuildSteps>,
     ) -> Result<BuildRecord, ControlError> {
         principal.require(Scope::Manage)?;
-        let plan = request.check()?;
+        let plan = request.check(steps.as_ref())?;
         self.check_reach(principal, &plan.request.network)?;
-        let id = BuildId::random();
+        let uploads = match &steps {
+            Some(steps) => Some(self.uploads_of(&principal.org, &steps.uploads)?),
+            None => None,
+        };
+        let id = steps.map_or_else(BuildId::random, |steps| steps.id);
         let record = BuildRecord {
             id: id.clone(),
             org: principal.org.clone(),
@@ -307,6 +354,21 @@ impl Control {
             self.0.builds.0.lock().remove(&id);
             return Err(error.into());
         }
+        if let Some(uploads) = uploads {
+            let (directory, live) = (self.config().build_dir.clone(), Arc::clone(&live));
+            let begin = live.begin.lock().take();
+            self.0.tasks.changes.spawn_blocking(move || {
+                let context = uploads::assemble(
+                    directory,
+                    &uploads,
+                    cove_limits::BUILD_CONTEXT_MAX as u64,
+                    &live.cancel,
+                    Arc::clone(&live.place),
+                );
+                // Nobody waits for it any more where the build is over.
+                begin.and_then(|begin| begin.send(context).ok());
+            });
+        }
         let (control, principal) = (self.clone(), principal.clone());
         self.0.tasks.changes.spawn(async move {
             control
@@ -322,10 +384,11 @@ impl Control {
         principal: &Principal,
         live: &Arc<Live>,
         plan: Plan,
-        context: oneshot::Receiver<context::Context>,
+        context: oneshot::Receiver<Result<context::Context, ControlError>>,
     ) {
         let context = tokio::select! {
-            context = context => context.map_err(|_| ControlError::invalid("the context did not arrive")),
+            context = context => context
+                .unwrap_or_else(|_| Err(ControlError::invalid("the context did not arrive"))),
             () = live.cancel.cancelled() => Err(cancelled()),
             () = tokio::time::sleep(CONTEXT_WAIT) => Err(ControlError::new(
                 ErrorCode::TimedOut,

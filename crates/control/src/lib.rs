@@ -67,7 +67,10 @@ pub use access::PORT_VISITS;
 pub use admission::Admission;
 pub use audit::AuditChain;
 pub use budget::{Account, Budget, Charge};
-pub use builds::{BuildEvent, BuildLog, ContextUpload, CreateBuild, StartCommand, StepState};
+pub use builds::{
+    BuildEvent, BuildFileLink, BuildFileUpload, BuildLog, BuildSteps, ContextUpload, CreateBuild,
+    StartCommand, StepState,
+};
 pub use code::{CodeContextRequest, CodeOutcome, CodeRequest, CodeRun};
 pub use config::{Clock, ControlConfig, SystemClock};
 pub use cove_code::{CodeContext, CodeError, CodeEvent, CodeOutput, Language};
@@ -137,6 +140,8 @@ struct Inner {
     /// Default images that are being prepared, and those that failed.
     preparing: images::Preparing,
     builds: builds::Builds,
+    /// Archives for builds to come.
+    uploads: builds::Uploads,
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
@@ -161,6 +166,7 @@ struct Callers {
 struct InUse {
     activity: activity::Activity,
     wakes: sandboxes::Wakes,
+    ends: lifecycle::Ends,
 }
 
 /// Work that outlives the request that began it.
@@ -194,6 +200,7 @@ impl Control {
             visits: Arc::default(),
             preparing: images::Preparing::default(),
             builds: builds::Builds::default(),
+            uploads: builds::Uploads::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
             objects,

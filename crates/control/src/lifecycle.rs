@@ -4,6 +4,10 @@
 //! network bytes lately. The decision is a pure function of what was seen; acting takes the sandbox's
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
+mod ends;
+
+pub(crate) use ends::Ends;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,7 +224,10 @@ impl Control {
                 let (control, host) = (self.clone(), Arc::clone(host));
                 if self.judge(&host, &row) != Verdict::Keep {
                     running.spawn(async move { control.put_away(&host, &row.id).await });
-                } else if self.checkpoint_is_due(&host, &row).await? {
+                    continue;
+                }
+                self.expect_end(&row.id, row.created_steady, &row.spec.lifecycle);
+                if self.checkpoint_is_due(&host, &row).await? {
                     running.spawn(async move { control.checkpoint(&host, &row.id).await });
                 }
             }

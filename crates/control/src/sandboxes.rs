@@ -211,8 +211,12 @@ impl Control {
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
-        self.to_the_end(async move { control.create_audited(&principal, request).await })
-            .await
+        self.to_the_end(async move {
+            let created = control.create_audited(&principal, request).await?;
+            control.expect_end_of(&created.sandbox);
+            Ok(created)
+        })
+        .await
     }
 
     /// Needs `read`. By id or by name, as everywhere below.
@@ -296,6 +300,9 @@ impl Control {
         let which = which.to_owned();
         self.to_the_end(async move {
             let outcome = control.update(&principal, &which, patch).await;
+            if let Ok(sandbox) = &outcome {
+                control.expect_end_of(sandbox);
+            }
             let operation = Operation::new("sandbox.update", named(&which, &outcome));
             control.conclude(&principal, operation, outcome).await
         })

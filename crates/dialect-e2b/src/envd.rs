@@ -21,7 +21,7 @@ use crate::{Dialect, naming};
 pub mod code;
 pub mod files;
 pub mod filesystem;
-mod paths;
+pub mod paths;
 pub mod process;
 pub mod watch;
 mod wire;
@@ -36,7 +36,7 @@ const SANDBOX_ID: &str = "e2b-sandbox-id";
 const SANDBOX_PORT: &str = "e2b-sandbox-port";
 const ACCESS_TOKEN: &str = "x-access-token";
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
-/// The name E2B gives to the user everything is run by, which is Cove's default user.
+/// The name E2B gives to the user everything is run by.
 const DEFAULT_USER: &str = "user";
 
 /// Which of the two services a request is for.
@@ -180,10 +180,14 @@ impl Door {
     }
 }
 
-/// The user a name stands for.
+/// The user a name stands for. Older clients send E2B's default user whoever it is; in a sandbox that says nothing of
+/// its user, its image's one is meant.
 pub fn acting(access: &GuestAccess, named: Option<&str>) -> Result<String, Refusal> {
     match named {
-        None | Some("" | DEFAULT_USER) => Ok(access.default_user().to_owned()),
+        None | Some("") => Ok(access.default_user().to_owned()),
+        Some(DEFAULT_USER) if access.sandbox().spec.user.is_none() => {
+            Ok(access.default_user().to_owned())
+        }
         Some(name) if name.len() <= 64 && !name.chars().any(char::is_control) => {
             Ok(name.to_owned())
         }

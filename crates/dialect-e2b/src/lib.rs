@@ -17,7 +17,7 @@ mod refusal;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{any, delete, get, post, put};
+use axum::routing::{delete, get, post, put};
 use cove_dialect::Front;
 
 /// What every handler shares.
@@ -25,6 +25,7 @@ use cove_dialect::Front;
 pub(crate) struct Dialect {
     front: Front,
     watchers: Arc<envd::Watchers>,
+    waiting: Arc<plane::builds::Waiting>,
 }
 
 /// What is answered below `/e2b`.
@@ -32,6 +33,7 @@ pub fn router(front: Front) -> Router {
     let dialect = Dialect {
         front,
         watchers: Arc::default(),
+        waiting: Arc::default(),
     };
     Router::new()
         .route("/health", get(envd::health))
@@ -47,6 +49,7 @@ pub fn signed_files(front: Front) -> Router {
     let dialect = Dialect {
         front,
         watchers: Arc::default(),
+        waiting: Arc::default(),
     };
     Router::new()
         .route(
@@ -57,7 +60,7 @@ pub fn signed_files(front: Front) -> Router {
 }
 
 fn plane_routes() -> Router<Dialect> {
-    use plane::{sandboxes, snapshots, templates};
+    use plane::{builds, sandboxes, snapshots, templates};
     Router::new()
         .route(
             "/sandboxes",
@@ -80,10 +83,23 @@ fn plane_routes() -> Router<Dialect> {
         .route("/sandboxes/{id}/snapshots", post(snapshots::take))
         .route("/sandboxes/{id}/fork", post(snapshots::fork))
         .route("/snapshots", get(snapshots::list))
-        .route("/templates/{id}", delete(snapshots::remove))
-        // Not a snapshot of that name.
-        .route("/templates/tags", any(plane::elsewhere))
+        .route("/templates", get(templates::list))
+        .route("/v2/templates", get(templates::list))
+        .route(
+            "/templates/{id}",
+            get(templates::get).delete(templates::remove),
+        )
+        .route(
+            "/templates/tags",
+            post(templates::assign_tags).delete(templates::remove_tags),
+        )
+        .route("/templates/{id}/tags", get(templates::tags))
         .route("/templates/aliases/{alias}", get(templates::alias))
+        .route("/v3/templates", post(builds::reserve))
+        .route("/templates/{id}/files/{hash}", get(builds::files))
+        .route("/v2/templates/{id}/builds/{build}", post(builds::start))
+        .route("/templates/{id}/builds/{build}/status", get(builds::status))
+        .route(builds::UPLOAD, put(builds::upload))
 }
 
 fn envd_routes() -> Router<Dialect> {

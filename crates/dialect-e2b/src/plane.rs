@@ -12,11 +12,14 @@ use crate::Dialect;
 use crate::naming;
 use crate::refusal::{Api, Kind, Refusal};
 
+pub mod builds;
+pub mod ids;
 pub mod network;
 pub mod sandboxes;
 pub mod settings;
 pub mod shapes;
 pub mod snapshots;
+pub mod steps;
 pub mod templates;
 
 const API_KEY: &str = "x-api-key";

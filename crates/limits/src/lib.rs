@@ -234,6 +234,16 @@ pub const QUOTA_MB_MAX: u64 = 1_000_000_000_000;
 pub const DOCKERFILE_MAX: usize = 256 * KIB;
 /// A build's context, as a tar archive.
 pub const BUILD_CONTEXT_MAX: usize = 512 * MIB;
+/// Archives that one organisation sent for later builds, all together.
+pub const BUILD_UPLOADS_MAX: usize = 2048 * MIB;
+/// Such archives of all organisations.
+pub const BUILD_UPLOADS_ALL_MAX: usize = 8192 * MIB;
+/// Links of one organisation to send such archives by.
+pub const BUILD_LINKS_MAX: usize = 256;
+/// How long such a link is good.
+pub const BUILD_LINK_S: u64 = 900;
+/// How long an archive is kept after it was last used.
+pub const BUILD_UPLOAD_KEPT_S: u64 = 3_600;
 /// Files, directories and links of a context.
 pub const BUILD_CONTEXT_ENTRIES_MAX: usize = 100_000;
 /// Steps of a build that change files.

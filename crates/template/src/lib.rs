@@ -18,7 +18,7 @@ pub mod pattern;
 mod words;
 
 pub use config::{Config, Healthcheck};
-pub use dockerfile::{CopyFlags, CopySource, Dockerfile, Instruction, Placed, Stage};
+pub use dockerfile::{Command, CopyFlags, CopySource, Dockerfile, Instruction, Placed, Stage};
 pub use evaluate::{Action, Evaluated, Origin, Step, Variables};
 pub use lines::HereDoc;
 

@@ -5,6 +5,8 @@ Each check takes `sdk`, which has the SDK's classes, the asynchronous ones behin
 
 import base64
 import io
+import os
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -120,8 +122,13 @@ def connecting_prolongs_and_never_shortens(sdk):
 
 @covers("Sandbox.set_timeout")
 def a_sandbox_ends_when_its_time_is_over(sdk):
-    box = sdk.Sandbox.create(timeout=5)
+    # Both ends are nearer than the next round of lifecycle checks may be.
+    box = sdk.Sandbox.create(timeout=600)
+    box.set_timeout(2)
     wait_for("the sandbox is gone", lambda: not box.is_running())
+    box = sdk.Sandbox.create(timeout=3)
+    wait_for("the sandbox is gone", lambda: not box.is_running())
+    raises(SandboxNotRunningException, lambda: box.commands.run("true"), "timeout")
 
 
 @covers("Sandbox.list")
@@ -427,11 +434,15 @@ def files_are_written_and_read(sdk):
         assert box.files.read("/tmp/empty") == ""
         assert box.files.exists("/tmp/blob") is True and box.files.exists("/tmp/nothing") is False
         info = box.files.get_info("/tmp/blob")
-        assert (info.size, info.type, info.owner, info.permissions) == (len(blob), FileType.FILE, "root", "-rw-r--r--"), info
+        assert (info.size, info.type, info.owner, info.permissions) == (len(blob), FileType.FILE, "user", "-rw-r--r--"), info
         assert abs((info.modified_time - datetime.now(timezone.utc)).total_seconds()) < 600
         box.commands.run("ln -s /tmp/blob /tmp/link")
         link = box.files.get_info("/tmp/link")
         assert (link.type, link.symlink_target) == (FileType.SYMLINK, "/tmp/blob"), link
+        # Targets are whole, and what leads nowhere is still a link.
+        box.commands.run("mkdir /tmp/links && ln -s ../link /tmp/links/far && ln -s nowhere /tmp/links/broken")
+        assert box.files.get_info("/tmp/links/far").symlink_target == "/tmp/blob"
+        assert {one.name: one.symlink_target for one in box.files.list("/tmp/links")} == {"far": "/tmp/blob", "broken": "nowhere"}
         assert "0\n" in box.commands.run("cat /proc/uptime | wc -c; echo 0").stdout
         assert box.files.read("/proc/version").startswith("Linux")
 
@@ -465,6 +476,8 @@ def trees_are_made_moved_and_removed(sdk):
         moved = box.files.rename("/tmp/t/f", "/tmp/elsewhere/g")
         assert moved.path == "/tmp/elsewhere/g" and box.files.read("/tmp/elsewhere/g") == "1"
         box.files.write("/tmp/t/h", "2")
+        box.commands.run("mkdir -p /tmp/o/a/b && touch /tmp/o/a.txt /tmp/o/a/b/c")
+        assert [one.path for one in box.files.list("/tmp/o", depth=3)] == ["/tmp/o/a", "/tmp/o/a/b", "/tmp/o/a/b/c", "/tmp/o/a.txt"]
         box.files.rename("/tmp/t/h", "/tmp/elsewhere/g")
         assert box.files.read("/tmp/elsewhere/g") == "2"
         box.files.remove("/tmp/t")
@@ -495,6 +508,7 @@ def changes_are_told(sdk):
         }
         wait_for("every change", lambda: wanted <= {(one.name, one.type) for one in look()})
         assert any(one.entry and one.entry.path == "/tmp/w/newer" for one in events)
+        assert not [one.name for one in events if ".tmp" in one.name], events
         watch.stop()
         raises(FileNotFoundException, lambda: box.files.watch_dir("/tmp/nothing", **({"on_event": events.append} if sdk.is_async else {})))
         raises(InvalidArgumentException, lambda: box.files.watch_dir("/tmp/w/newer", **({"on_event": events.append} if sdk.is_async else {})))
@@ -638,11 +652,14 @@ def code_runs_in_contexts(sdk):
         assert apart.text == "(False, '/tmp')", apart
         assert context.id in [one.id for one in box.list_code_contexts()]
         box.remove_code_context(context)
-        wait_for("the context is gone", lambda: context.id not in [one.id for one in box.list_code_contexts()])
+        assert context.id not in [one.id for one in box.list_code_contexts()]
         raises(NotFoundException, lambda: box.run_code("1", context=context))
         shell = box.run_code("echo from $0", language="bash")
         assert "from" in "".join(shell.logs.stdout)
         raises(SandboxException, lambda: box.run_code("1", language="cobol"), "cobol")
+        # Whoever gives up on a cell leaves its context free.
+        raises(TimeoutException, lambda: box.run_code("import time\nwhile True: time.sleep(0.1)", timeout=1))
+        assert box.run_code("x", timeout=30).text == "21"
 
 
 @covers("CodeSandbox.run_code")
@@ -679,9 +696,6 @@ def there_is_no_gateway_for_mcp(sdk):
     raises(SandboxException, lambda: sdk.Sandbox.create(mcp={"x": {}}), "mcp")
 
 
-TEMPLATES = "templates are built by `cove image`; a sandbox is begun from an image's name"
-
-
 @covers("Template.exists", "Template.alias_exists")
 def names_that_can_be_begun_from_exist(sdk):
     assert sdk.Template.exists("base") is True
@@ -689,23 +703,92 @@ def names_that_can_be_begun_from_exist(sdk):
     assert sdk.Template.exists("no-such-template") is False
 
 
-@refused(
-    TEMPLATES,
-    "Template.build",
-    "Template.build_in_background",
-    "Template.get_build_status",
-    "Template.assign_tags",
-    "Template.remove_tags",
-    "Template.get_tags",
-)
-def templates_are_not_built(sdk):
-    template = e2b.Template().from_image("debian:12")
-    say = "templates"
-    raises((e2b.BuildException, e2b.TemplateException, SandboxException), lambda: sdk.Template.build(template, "mine"), say)
-    raises((e2b.BuildException, e2b.TemplateException, SandboxException), lambda: sdk.Template.build_in_background(template, "mine"), say)
-    raises((e2b.TemplateException, SandboxException), lambda: sdk.Template.assign_tags("mine:v1", "v2"), say)
-    raises((e2b.TemplateException, SandboxException), lambda: sdk.Template.remove_tags("mine", "v2"), say)
-    raises((e2b.TemplateException, SandboxException), lambda: sdk.Template.get_tags("mine"), say)
+def context_directory(directory):
+    """Files and links, one of which leads nowhere."""
+    os.mkdir(f"{directory}/folder")
+    with open(f"{directory}/folder/test.txt", "w") as file:
+        file.write("from the context")
+    os.symlink("test.txt", f"{directory}/folder/link.txt")
+    os.symlink("nowhere", f"{directory}/folder/dangling.txt")
+
+
+def remove_template(name):
+    url = f"{os.environ['E2B_API_URL']}/templates/{name}"
+    request = urllib.request.Request(url, headers={"X-API-KEY": os.environ["E2B_API_KEY"]}, method="DELETE")
+    assert urllib.request.urlopen(request, timeout=30).status == 204
+
+
+@covers("Template.build", "Template.get_tags", "Template.assign_tags", "Template.remove_tags")
+def templates_are_built_tagged_and_begun_from(sdk):
+    name = f"built-{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory() as context:
+        context_directory(context)
+        # A name and contents of its own, so that no earlier run has built it.
+        template = (
+            e2b.Template(file_context_path=context)
+            .from_base_image()
+            .copy("folder/*", "folder", force_upload=True)
+            .run_cmd(f"grep -q context folder/link.txt && test -L folder/dangling.txt && : {name}")
+            .set_envs({"ONE": "1", "BOTH": "$ONE and 'two'"})
+            .set_workdir("/app")
+            .run_cmd('echo "$BOTH" > told')
+            .set_start_cmd("echo $$ > /tmp/pid; exec sleep 1000000", e2b.wait_for_file("/tmp/pid"))
+        )
+        logs = []
+        made = sdk.Template.build(
+            template, f"{name}:v1", tags=["extra"], cpu_count=1, memory_mb=512, on_build_logs=logs.append
+        )
+    try:
+        assert made.name == f"{name}:v1" and made.tags == ["v1", "extra"], made
+        assert any("[builder " in entry.message for entry in logs), logs
+        with sdk.Sandbox.create(f"{name}:v1") as box:
+            assert box.commands.run("whoami; pwd; cat told").stdout == "user\n/app\n1 and 'two'\n"
+            assert box.commands.run("stat -c %U told ~/folder/test.txt").stdout == "user\nuser\n"
+            box.commands.run("kill -0 $(cat /tmp/pid)")
+            assert box.get_info().memory_mb == 512
+        # Only the tags that were asked for point at it.
+        raises(SandboxException, lambda: sdk.Sandbox.create(name), "tag 'default' does not exist")
+        assert sdk.Template.exists(f"{name}:v1") and not sdk.Template.exists(name)
+        assigned = sdk.Template.assign_tags(f"{name}:v1", ["default", "stable"])
+        assert assigned.tags == ["default", "stable"] and assigned.build_id == made.build_id, assigned
+        sdk.Sandbox.create(name).kill()
+        sdk.Template.remove_tags(name, ["extra", "never-was"])
+        assert {one.tag for one in sdk.Template.get_tags(name)} == {"v1", "default", "stable"}
+        for bad in (":v1", f"{name}:"):
+            raises(e2b.TemplateException, lambda: sdk.Template.assign_tags(bad, ["x"]))
+        raises(e2b.TemplateException, lambda: sdk.Template.remove_tags(name, ["default"]), "default")
+        raises(e2b.TemplateException, lambda: sdk.Template.get_tags("no-such-template"), "not found")
+    finally:
+        remove_template(name)
+    assert not sdk.Template.exists(f"{name}:v1")
+
+
+@covers("Template.build_in_background", "Template.get_build_status")
+def builds_go_on_behind_their_callers_and_say_why_they_fail(sdk):
+    name = f"behind-{uuid.uuid4().hex[:8]}"
+
+    def ended(template):
+        made = sdk.Template.build_in_background(template, name)
+        now = lambda: sdk.Template.get_build_status(made)
+        return wait_for("the build ends", lambda: now().status.value != "building" and now())
+
+    template = e2b.Template().from_template("base").run_cmd("touch ~/mark")
+    try:
+        assert ended(template).status.value == "ready"
+        logs = ended(template).log_entries
+        assert any("CACHED [builder" in entry.message for entry in logs), logs
+        derived = e2b.Template().from_template(name)
+        failed = ended(derived.run_cmd("test -f ~/mark").run_cmd("echo said; exit 3"))
+        assert failed.status.value == "error" and failed.reason.step == "2", failed
+        assert "exit status 3" in failed.reason.message and "said" in failed.reason.message
+        failed = ended(e2b.Template().from_template(name).run_cmd("whoami", user="root123"))
+        words = "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"
+        assert words in failed.reason.message, failed.reason
+        failed = ended(e2b.Template().from_template("no-such-template"))
+        assert failed.reason.step == "base" and "no-such-template" in failed.reason.message, failed.reason
+        raises(e2b.BuildException, lambda: sdk.Template.build(e2b.Template().from_template(name), "a/b"), "Invalid name")
+    finally:
+        remove_template(name)
 
 
 @refused(

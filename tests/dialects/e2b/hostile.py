@@ -3,10 +3,15 @@
 Needs E2B_API_KEY to be the installation's own, because it makes another organisation with a key.
 """
 
+import http.client
+import io
 import json
 import os
 import struct
+import tarfile
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 
@@ -153,6 +158,7 @@ def check(mine, theirs, other_key):
     assert status == 400 and "get_host" in text, (status, text)
 
     revoked_keys_open_nothing()
+    uploads_are_good_once_and_for_one_organisation(other_key)
     odd_requests(id, token)
     assert mine.commands.run("echo unharmed").stdout == "unharmed\n"
 
@@ -175,13 +181,89 @@ def revoked_keys_open_nothing():
         e2b.Sandbox.kill(box.sandbox_id)
 
 
+def archive(*names):
+    """A tar archive of empty files, whatever they are called."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    return out.getvalue()
+
+
+def uploads_are_good_once_and_for_one_organisation(other_key):
+    """Links for archives of template builds, and what such archives may have in them."""
+    key, other = {"X-API-KEY": os.environ["E2B_API_KEY"]}, {"X-API-KEY": other_key}
+    name, hash = f"hostile-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex * 2
+
+    def reserve(key):
+        status, text = ask("POST", "/v3/templates", {"name": name}, key)
+        assert status == 202, (status, text)
+        return json.loads(text)["buildID"]
+
+    def link(key):
+        status, text = ask("GET", f"/templates/{name}/files/{hash}", None, key)
+        assert status == 201, (status, text)
+        return json.loads(text)
+
+    def send(url, body, headers=None):
+        return ask("PUT", url, body, {"Content-Type": "application/x-tar", **(headers or {})}, base="")[0]
+
+    copy = {"fromImage": "e2bdev/base", "steps": [{"type": "COPY", "args": ["x", "/tmp/x"], "filesHash": hash}]}
+    build = reserve(key)
+    first = link(key)
+    assert first["present"] is False
+    # Nothing but the link counts, and it ends with its use, however that ends.
+    assert send(first["url"][:-1] + ("0" if first["url"][-1] != "0" else "1"), b"x") == 401
+    assert send(first["url"], archive("../../x")) == 200
+    for again in (first["url"], first["url"].split("?")[0] + "?link="):
+        assert send(again, archive("x")) == 401, again
+    # The size that a request says is refused before a byte is read; the link is still good then.
+    second = link(key)
+    assert second["present"] is True
+    host = urllib.parse.urlsplit(second["url"])
+    raw = http.client.HTTPConnection(host.netloc, timeout=30)
+    raw.putrequest("PUT", f"{host.path}?{host.query}")
+    raw.putheader("Content-Length", str(1 << 40))
+    raw.endheaders()
+    assert raw.getresponse().status == 413
+    raw.close()
+    # Another organisation sees neither the build nor the files.
+    assert link(other)["present"] is False
+    for method, path, body in (
+        ("POST", f"/v2/templates/{name}/builds/{build}", copy),
+        ("GET", f"/templates/{name}/builds/{build}/status", None),
+    ):
+        status, text = ask(method, path, body, other)
+        assert status in (400, 404) and build not in text.replace(f"'{build}'", ""), (path, status, text)
+    theirs = reserve(other)
+    status, text = ask("POST", f"/v2/templates/{name}/builds/{theirs}", copy, other)
+    assert status == 400 and "not uploaded" in text, (status, text)
+    # What leads out of an archive fails the build, and nothing is unpacked.
+    assert ask("POST", f"/v2/templates/{name}/builds/{build}", copy, key)[0] == 202
+    assert ask("POST", f"/v2/templates/{name}/builds/{build}", copy, key)[0] == 400
+    for _ in range(3000):
+        state = json.loads(ask("GET", f"/templates/{name}/builds/{build}/status", None, key)[1])
+        if state["status"] != "building":
+            break
+        time.sleep(0.02)
+    assert state["status"] == "error" and "leads out" in state["reason"]["message"], state
+    # A key that is revoked takes its links along.
+    made = native("POST", "/v1/keys", {"name": "short", "scopes": ["manage"]})
+    late = link({"X-API-KEY": made["token"]})
+    bearer = {"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"}
+    assert ask("DELETE", f"/v1/keys/{made['id']}", None, bearer, os.environ["COVE_URL"])[0] in (200, 204)
+    assert send(late["url"], archive("x")) == 401
+    for bad in ("x", "F" * 64, "0" * 63, "..%2f" * 8):
+        assert ask("GET", f"/templates/{name}/files/{bad}", None, key)[0] == 400, bad
+
+
 def odd_requests(id, token):
     """What makes no sense is refused in the contract's own form, and changes nothing."""
     key = {"X-API-KEY": os.environ["E2B_API_KEY"]}
     for body in (b"", b"[]", b"{", b"null", b'{"templateID":"base","surprise":1}', b"\xff"):
         status, text = ask("POST", "/v2/sandboxes", body, key)
         assert status == 400 and json.loads(text)["code"] == 400, (body, status, text)
-    for path in ("/nothing", "/v1/sandboxes", "/sandboxes/x/y/z", "/templates", "/volumes/a", "/secrets"):
+    for path in ("/nothing", "/v1/sandboxes", "/sandboxes/x/y/z", "/default-templates", "/volumes/a", "/secrets"):
         status, text = ask("GET", path, None, key)
         assert status in (404, 501) and json.loads(text)["code"] == status, (path, status, text)
         assert ask("GET", path)[0] == 401, path

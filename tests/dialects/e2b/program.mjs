@@ -3,8 +3,9 @@
 //   program.mjs [--table FILE]        run where `e2b` and `@e2b/code-interpreter` are installed
 
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
 import { pathToFileURL } from "node:url";
 
 const modules = createRequire(`${process.env.COVE_E2B_NODE ?? process.cwd()}/package.json`);
@@ -273,16 +274,38 @@ covers(["Template.exists", "Template.aliasExists"], async function namesThatCanB
   assert.equal(await e2b.Template.aliasExists("no-such-template"), false);
 });
 
-refuses(
-  "templates are built by `cove image`; a sandbox is begun from an image's name",
+covers(
   ["Template.build", "Template.buildInBackground", "Template.getBuildStatus", "Template.assignTags", "Template.removeTags", "Template.getTags"],
-  async function templatesAreNotBuilt() {
-    const template = e2b.Template().fromImage("debian:12");
-    await raises("BuildError", () => e2b.Template.build(template, "mine"), "templates");
-    await raises("BuildError", () => e2b.Template.buildInBackground(template, "mine"), "templates");
-    await raises("TemplateError", () => e2b.Template.assignTags("mine:v1", "v2"), "templates");
-    await raises("TemplateError", () => e2b.Template.removeTags("mine", "v2"), "templates");
-    await raises("TemplateError", () => e2b.Template.getTags("mine"), "templates");
+  async function templatesAreBuiltAndTagged() {
+    const name = `js-${Math.random().toString(36).slice(2, 10)}`;
+    const context = mkdtempSync(`${tmpdir()}/cove-e2b-`);
+    try {
+      mkdirSync(`${context}/folder`);
+      writeFileSync(`${context}/folder/test.txt`, "from the context");
+      symlinkSync("test.txt", `${context}/folder/link.txt`);
+      const template = e2b.Template({ fileContextPath: context })
+        .fromBaseImage()
+        .copy("folder/*", "folder")
+        .runCmd(`grep -q context folder/link.txt && : ${name}`)
+        .setStartCmd("echo $$ > /tmp/pid; exec sleep 1000000", e2b.waitForFile("/tmp/pid"));
+      const logs = [];
+      const made = await e2b.Template.build(template, name, { cpuCount: 1, memoryMB: 512, onBuildLogs: (entry) => logs.push(entry.message) });
+      assert.ok(logs.some((message) => message.includes("[builder ")), logs.join());
+      const box = await Sandbox.create(name);
+      assert.equal((await box.commands.run("kill -0 $(cat /tmp/pid) && whoami && cat folder/test.txt")).stdout, "user\nfrom the context");
+      await box.kill();
+      assert.equal((await e2b.Template.assignTags(name, ["v2"])).buildId, made.buildId);
+      await e2b.Template.removeTags(name, ["v2"]);
+      assert.deepEqual((await e2b.Template.getTags(name)).map((one) => one.tag), ["default"]);
+      const again = await e2b.Template.buildInBackground(e2b.Template().fromTemplate(name).runCmd("exit 4"), name);
+      await until("the build ends", async () => (await e2b.Template.getBuildStatus(again)).status !== "building");
+      const failed = await e2b.Template.getBuildStatus(again);
+      assert.ok(failed.status === "error" && failed.reason.message.includes("exit status 4"), failed.reason?.message);
+    } finally {
+      rmSync(context, { recursive: true });
+      const headers = { "X-API-KEY": process.env.E2B_API_KEY };
+      await fetch(`${process.env.E2B_API_URL}/templates/${name}`, { method: "DELETE", headers });
+    }
   },
 );
 

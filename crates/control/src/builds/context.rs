@@ -35,13 +35,23 @@ pub struct Content {
     pub hash: [u8; 32],
 }
 
-/// An archive that has arrived whole.
+/// One archive in the file of a context. What it has lies below the prefix.
+pub struct Segment {
+    pub prefix: String,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// Archives that have arrived whole.
 pub struct Context {
     pub file: Arc<File>,
-    pub bytes: u64,
+    pub segments: Vec<Segment>,
     /// Its build's place among those under way.
-    _place: Arc<()>,
+    pub place: Arc<()>,
 }
+
+/// Tells a build of its context.
+pub type Arrival = oneshot::Sender<Result<Context, ControlError>>;
 
 /// A context on its way in.
 pub struct ContextUpload {
@@ -49,10 +59,10 @@ pub struct ContextUpload {
     bytes: u64,
     live: Arc<Live>,
     place: Arc<()>,
-    begin: Option<oneshot::Sender<Context>>,
+    begin: Option<Arrival>,
 }
 
-fn unwritable(error: io::Error) -> ControlError {
+pub(super) fn unwritable(error: io::Error) -> ControlError {
     let full = matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -71,7 +81,7 @@ impl ContextUpload {
     pub(super) fn new(
         directory: Option<PathBuf>,
         live: Arc<Live>,
-        begin: oneshot::Sender<Context>,
+        begin: Arrival,
     ) -> Result<Self, ControlError> {
         let file = match directory {
             Some(directory) => tempfile::tempfile_in(directory),
@@ -126,13 +136,17 @@ impl ContextUpload {
     pub fn finish(mut self) -> Result<(), ControlError> {
         let context = Context {
             file: Arc::new(self.file.try_clone().map_err(unwritable)?),
-            bytes: self.bytes,
-            _place: self.place,
+            segments: vec![Segment {
+                prefix: String::new(),
+                offset: 0,
+                bytes: self.bytes,
+            }],
+            place: self.place,
         };
         let Some(begin) = self.begin.take() else {
             return Ok(());
         };
-        begin.send(context).map_err(|_| super::cancelled())
+        begin.send(Ok(context)).map_err(|_| super::cancelled())
     }
 }
 
@@ -195,13 +209,42 @@ impl Context {
         stop: &CancellationToken,
     ) -> Result<Files<Content>, String> {
         let mut files: Files<Content> = Files::default();
+        let mut count = 0;
+        for segment in &self.segments {
+            let read = self.index_one(segment, ignore, stop, &mut files, &mut count);
+            read.map_err(|error| error.to_string())?;
+        }
+        Ok(files)
+    }
+
+    fn index_one(
+        &self,
+        segment: &Segment,
+        ignore: &Ignore,
+        stop: &CancellationToken,
+        files: &mut Files<Content>,
+        count: &mut usize,
+    ) -> io::Result<()> {
+        let prefix = match segment.prefix.as_str() {
+            "" => String::new(),
+            prefix => {
+                files.insert(Item {
+                    path: prefix.to_owned(),
+                    kind: Kind::Directory,
+                    mode: 0o755,
+                    uid: 0,
+                    gid: 0,
+                    mtime: 0,
+                });
+                format!("{prefix}/")
+            }
+        };
         let mut archive = tar::Archive::new(Stoppable::new(
-            Part::new(&self.file, 0, self.bytes),
+            Part::new(&self.file, segment.offset, segment.bytes),
             stop,
             u64::MAX,
         ));
-        let mut count = 0;
-        let read = each(&mut archive, |named| {
+        each(&mut archive, |named| {
             let Named {
                 path,
                 link,
@@ -210,8 +253,8 @@ impl Context {
             if stop.is_cancelled() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            count += 1;
-            if count > BUILD_CONTEXT_ENTRIES_MAX || files.len() > BUILD_CONTEXT_ENTRIES_MAX {
+            *count += 1;
+            if *count > BUILD_CONTEXT_ENTRIES_MAX || files.len() > BUILD_CONTEXT_ENTRIES_MAX {
                 return Err(odd(format!(
                     "it has more than {BUILD_CONTEXT_ENTRIES_MAX} files"
                 )));
@@ -226,7 +269,7 @@ impl Context {
             let kind = match entry.header().entry_type() {
                 EntryType::Directory => Kind::Directory,
                 EntryType::Regular | EntryType::Continuous => {
-                    let (offset, size) = (entry.raw_file_position(), entry.size());
+                    let (offset, size) = (segment.offset + entry.raw_file_position(), entry.size());
                     let mut hash = Sha256::new();
                     let copied = io::copy(&mut entry, &mut hash)?;
                     if copied != size {
@@ -247,7 +290,10 @@ impl Context {
                 },
                 EntryType::Link => {
                     let target = plain(&link.unwrap_or_default()).map_err(odd)?;
-                    match files.get(&target).map(|item| item.kind.clone()) {
+                    match files
+                        .get(&format!("{prefix}{target}"))
+                        .map(|item| item.kind.clone())
+                    {
                         Some(kind @ Kind::File(_)) => kind,
                         _ => {
                             let text =
@@ -264,7 +310,7 @@ impl Context {
             };
             let header = entry.header();
             files.insert(Item {
-                path,
+                path: format!("{prefix}{path}"),
                 kind,
                 mode: header.mode()? & 0o7777,
                 // As if root had made them: who owns them outside means nothing inside.
@@ -273,9 +319,7 @@ impl Context {
                 mtime: header.mtime()?,
             });
             Ok(())
-        });
-        read.map_err(|error| error.to_string())?;
-        Ok(files)
+        })
     }
 }
 
@@ -301,7 +345,11 @@ mod tests {
         file.write_all(&bytes).unwrap();
         Context {
             file: Arc::new(file),
-            bytes: bytes.len() as u64,
+            segments: vec![Segment {
+                prefix: String::new(),
+                offset: 0,
+                bytes: bytes.len() as u64,
+            }],
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cove_limits::BUILD_LOG_MAX;
 use parking_lot::Mutex;
+use time::OffsetDateTime;
 use tokio::sync::watch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl BuildEvent {
 struct Kept {
     /// The number of the first one.
     first: u64,
-    events: VecDeque<BuildEvent>,
+    events: VecDeque<(OffsetDateTime, BuildEvent)>,
     bytes: usize,
     dropped: u64,
 }
@@ -79,9 +80,9 @@ impl BuildLog {
     pub(super) fn add(&self, event: BuildEvent) {
         let mut kept = self.0.kept.lock();
         kept.bytes += event.bytes();
-        kept.events.push_back(event);
+        kept.events.push_back((OffsetDateTime::now_utc(), event));
         while kept.bytes > BUILD_LOG_MAX {
-            let Some(oldest) = kept.events.pop_front() else {
+            let Some((_, oldest)) = kept.events.pop_front() else {
                 break;
             };
             kept.bytes -= oldest.bytes();
@@ -116,18 +117,36 @@ impl BuildLog {
             at = kept.first;
         }
         let skip = usize::try_from(at - kept.first).unwrap_or(usize::MAX);
-        events.extend(kept.events.iter().skip(skip).cloned());
+        let rest = kept.events.iter().skip(skip);
+        events.extend(rest.map(|(_, event)| event.clone()));
         (events, kept.first + kept.events.len() as u64)
+    }
+
+    /// At most `most` events from number `from` on, with their times, and how many there were so far. `None` stands for
+    /// one that is gone.
+    pub fn page(&self, from: u64, most: usize) -> (Vec<Option<(OffsetDateTime, BuildEvent)>>, u64) {
+        let kept = self.0.kept.lock();
+        let count = kept.first + kept.events.len() as u64;
+        let numbers = (from..count).take(most);
+        let events = numbers.map(|number| {
+            let at = usize::try_from(number.checked_sub(kept.first)?).ok()?;
+            kept.events.get(at).cloned()
+        });
+        (events.collect(), count)
     }
 
     /// The end of what commands have written since the last step began.
     pub(super) fn tail(&self, lines: usize) -> String {
         let kept = self.0.kept.lock();
         let mut text = String::new();
-        let output = kept.events.iter().rev().map_while(|event| match event {
-            BuildEvent::Output { text, .. } => Some(text),
-            _ => None,
-        });
+        let output = kept
+            .events
+            .iter()
+            .rev()
+            .map_while(|(_, event)| match event {
+                BuildEvent::Output { text, .. } => Some(text),
+                _ => None,
+            });
         let mut pieces: Vec<&String> = Vec::new();
         let mut bytes = 0;
         for piece in output {
@@ -167,5 +186,19 @@ mod tests {
         assert!(matches!(events[0], BuildEvent::Dropped(bytes) if bytes > 0));
         assert!(events.len() < 25);
         assert!(log.next(at).await.0.is_empty());
+    }
+
+    #[test]
+    fn pages_keep_their_numbers_whatever_is_gone() {
+        let log = BuildLog::default();
+        for text in ["first", &"x".repeat(BUILD_LOG_MAX - 100), "last"] {
+            log.note(text);
+        }
+        let (page, count) = log.page(0, 2);
+        assert_eq!((page.len(), count), (2, 3));
+        assert!(page[0].is_none(), "the oldest is gone");
+        let (page, _) = log.page(2, 2);
+        assert!(matches!(&page[0], Some((_, BuildEvent::Note(text))) if text == "last"));
+        assert!(log.page(3, 2).0.is_empty());
     }
 }

@@ -202,7 +202,8 @@ impl Build<'_> {
                 .create(&at, name, self.plan.request.network.clone(), true)
                 .await?;
             let access = self.guest(&id, GuestAction::ProcessStart).await?;
-            super::start::start(self.live, &access, &start, &config).await?;
+            let check_max = self.plan.check_max;
+            super::start::start(self.live, &access, &start, &config, check_max).await?;
             drop(access);
             let taken = self.control.take_step(self.principal, &id, true).await?;
             self.held.push(self.control.0.guards.hold(&taken.id).await?);
@@ -326,9 +327,9 @@ impl Build<'_> {
             .map_err(|error| at_step(step, error))?;
         let key = step.key(&at.key, sources.hash.as_deref());
         let store = self.control.store();
-        if !self.plan.request.no_cache
-            && let Some(snapshot) = store.cached_step(&self.live.org, &key).await?
-        {
+        let fresh = self.plan.request.no_cache
+            || self.plan.fresh_from.is_some_and(|line| step.line >= line);
+        if !fresh && let Some(snapshot) = store.cached_step(&self.live.org, &key).await? {
             self.held.push(self.control.0.guards.hold(&snapshot).await?);
             // It may have gone just before it was held.
             if store.cached_step(&self.live.org, &key).await?.as_ref() == Some(&snapshot) {

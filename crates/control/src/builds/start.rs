@@ -14,7 +14,7 @@ use crate::guest::{CommandLine, CommandRequest, GuestAccess};
 /// How often the check is made.
 const READY_POLL: Duration = Duration::from_millis(100);
 /// One check may take so long.
-const CHECK_MAX_MS: u64 = 10_000;
+pub(super) const CHECK_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartCommand {
@@ -58,6 +58,7 @@ pub(super) async fn start(
     access: &GuestAccess,
     wanted: &StartCommand,
     config: &Config,
+    check_max: Duration,
 ) -> Result<(), ControlError> {
     let command = match &wanted.command {
         Some(text) => CommandLine::Shell(text.clone()),
@@ -83,7 +84,7 @@ pub(super) async fn start(
     let deadline = Instant::now() + Duration::from_secs(wanted.timeout_s);
     loop {
         let mut check = CommandRequest::shell(wanted.ready.clone());
-        check.timeout_ms = Some(CHECK_MAX_MS);
+        check.timeout_ms = u64::try_from(check_max.as_millis()).ok();
         let check = access.command(check)?;
         let checked = or_cancelled(live, access.guest().exec(check)).await??;
         if checked.exit.code == 0 {
@@ -91,7 +92,10 @@ pub(super) async fn start(
             return Ok(());
         }
         let process = access.guest().process(id.clone()).await?;
-        if let Some(exit) = process.exit {
+        // One that ended well may have left a server behind.
+        if let Some(exit) = process.exit
+            && exit.code != 0
+        {
             return Err(ControlError::invalid(format!(
                 "start: the command ended with exit code {} before it was ready",
                 exit.code

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -10,13 +11,15 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use cove_control::{
     CodeContext, CodeContextRequest, CodeEvent, CodeOutput, CodeRequest, CodeRun, Language,
+    Principal,
 };
-use cove_dialect::Slot;
+use cove_dialect::{Front, Slot};
+use cove_model::SandboxId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
 use super::{Door, Service};
 use crate::Dialect;
@@ -24,6 +27,8 @@ use crate::refusal::{Api, Refusal, entry};
 
 /// Bytes of a request with code in it: each byte may take six in JSON.
 const BODY_MAX: usize = 24 * 1024 * 1024;
+/// How long interrupted code has to end before its context is given to the next caller in any case.
+const INTERRUPTED_WAIT: Duration = Duration::from_secs(5);
 /// Forms of a result and E2B's names for them; others are shown as they are called.
 const FORMS: [(&str, &str); 10] = [
     ("text/plain", "text"),
@@ -103,7 +108,15 @@ pub async fn execute(State(dialect): State<Dialect>, request: Request) -> Result
     let control = &dialect.front.control;
     let run = control.run_code(door.principal(), door.id.as_str(), request);
     let run = run.await.map_err(inside)?;
-    Ok(lines(run, dialect.front.closing.clone(), slot))
+    let live = Live {
+        run: Some(run),
+        front: dialect.front.clone(),
+        principal: door.principal().clone(),
+        sandbox: door.id.clone(),
+        begun: false,
+        over: false,
+    };
+    Ok(lines(live, slot))
 }
 
 /// Contexts are looked for inside: one that is missing is not a sandbox that is.
@@ -115,19 +128,36 @@ fn inside(error: cove_control::ControlError) -> Refusal {
 }
 
 struct Live {
-    run: CodeRun,
-    closing: CancellationToken,
+    /// Taken when its caller goes away.
+    run: Option<CodeRun>,
+    front: Front,
+    principal: Principal,
+    sandbox: SandboxId,
     begun: bool,
     over: bool,
 }
 
-fn lines(run: CodeRun, closing: CancellationToken, slot: Slot) -> Response {
-    let live = Live {
-        run,
-        closing,
-        begun: false,
-        over: false,
-    };
+/// Nobody waits for the rest: the code is interrupted, and its context is somebody else's as soon as it has ended.
+impl Drop for Live {
+    fn drop(&mut self) {
+        let Some(mut run) = self.run.take().filter(|_| !self.over) else {
+            return;
+        };
+        let (control, principal) = (self.front.control.clone(), self.principal.clone());
+        let sandbox = self.sandbox.clone();
+        self.front.sessions.spawn(async move {
+            let context = run.context().id.clone();
+            let told = control.interrupt_code(&principal, sandbox.as_str(), &context);
+            if let Err(error) = told.await {
+                tracing::debug!(%error, sandbox = %sandbox, "abandoned code cannot be interrupted");
+            }
+            let rest = async { while let Ok(Some(_)) = run.next().await {} };
+            timeout(INTERRUPTED_WAIT, rest).await.ok();
+        });
+    }
+}
+
+fn lines(live: Live, slot: Slot) -> Response {
     let lines = futures_util::stream::unfold(live, |mut live| async move {
         if live.over {
             return None;
@@ -153,10 +183,14 @@ impl Live {
             self.begun = true;
             return json!({"type": "number_of_executions", "execution_count": 1});
         }
+        let Some(run) = &mut self.run else {
+            self.over = true;
+            return json!({"type": "end_of_execution"});
+        };
         let said = tokio::select! {
             biased;
-            said = self.run.next() => said,
-            () = self.closing.cancelled() => {
+            said = run.next() => said,
+            () = self.front.closing.cancelled() => {
                 self.over = true;
                 return broken("ServerRestarted", "the server is restarting");
             }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use super::paths::{parent, resolve};
+use super::paths::{joined, parent, resolve};
 use super::wire;
 use super::{Door, Service};
 use crate::Dialect;
@@ -20,6 +20,11 @@ use crate::refusal::{Kind, Refusal, Unary};
 
 /// How deep a listing may go.
 const DEPTH_MAX: u32 = 64;
+
+/// Links on the way to one file.
+const LINKS_MAX: usize = 16;
+/// Links of one listing that are followed; the others are shown as they are.
+const LISTED_LINKS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,7 +100,34 @@ pub async fn stat(State(dialect): State<Dialect>, request: Request) -> Result<Re
     let user = door.user(&access)?;
     let path = resolve(&access, &user, &path).await?;
     let info = look(&access, &user, &path).await?;
-    Ok(wire::answer(json!({"entry": entry(&info)})))
+    let told = resolved(&access, &user, &info).await?;
+    Ok(wire::answer(json!({"entry": told})))
+}
+
+/// An entry whose link is followed to its end: the kind and mode are the target's, and the target's path is whole. A
+/// link that leads nowhere stays one.
+async fn resolved(access: &GuestAccess, user: &str, info: &FileInfo) -> Result<Value, GuestError> {
+    let mut told = entry(info);
+    if info.r#type != FileType::Symlink as i32 {
+        return Ok(told);
+    }
+    let mut at = info.clone();
+    for _ in 0..LINKS_MAX {
+        if at.r#type != FileType::Symlink as i32 {
+            let target = entry(&at);
+            told["symlinkTarget"] = target["path"].clone();
+            told["type"] = target["type"].clone();
+            told["mode"] = target["mode"].clone();
+            break;
+        }
+        let to = joined(parent(&at.path).unwrap_or("/"), &at.symlink_target);
+        at = match look(access, user, &to).await {
+            Ok(next) => next,
+            Err(GuestError::Refused { .. }) => break,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(told)
 }
 
 pub async fn list_dir(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {
@@ -109,7 +141,7 @@ pub async fn list_dir(State(dialect): State<Dialect>, request: Request) -> Resul
     let path = resolve(&access, &user, &path).await?;
     let request = ListDir {
         path,
-        user,
+        user: user.clone(),
         depth,
         limit: 0,
     };
@@ -119,7 +151,18 @@ pub async fn list_dir(State(dialect): State<Dialect>, request: Request) -> Resul
         let message = "there is more in this directory than one answer holds";
         return Err(Refusal::new(Kind::Exhausted, message).into());
     }
-    let entries: Vec<Value> = listing.entries.iter().map(entry).collect();
+    let mut listed = listing.entries;
+    // What a directory has comes right behind it.
+    listed.sort_by(|a, b| a.path.split('/').cmp(b.path.split('/')));
+    let mut entries = Vec::with_capacity(listed.len());
+    let mut links = 0;
+    for info in listed.iter() {
+        links += usize::from(info.r#type == FileType::Symlink as i32);
+        entries.push(match links {
+            0..=LISTED_LINKS_MAX => resolved(&access, &user, info).await?,
+            _ => entry(info),
+        });
+    }
     Ok(wire::answer(json!({"entries": entries})))
 }
 

@@ -64,6 +64,23 @@ fn home_in<'a>(passwd: &'a str, name: &str) -> Option<&'a str> {
     row[5].starts_with('/').then_some(row[5])
 }
 
+/// An absolute path without `.` and `..`.
+pub fn joined(base: &str, path: &str) -> String {
+    let whole = match path.starts_with('/') {
+        true => path.to_owned(),
+        false => format!("{base}/{path}"),
+    };
+    let mut parts = Vec::new();
+    for part in whole.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
 /// The last part of a path.
 pub fn name(path: &str) -> &str {
     let trimmed = path.trim_end_matches('/');

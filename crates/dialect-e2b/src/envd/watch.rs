@@ -117,7 +117,7 @@ impl Standing {
 /// A rename is reported as its clients know it: the old name goes, the new one comes.
 fn words(change: &Change) -> Vec<(&str, &'static str)> {
     let path = change.path.as_str();
-    match ChangeKind::try_from(change.kind) {
+    let told = match ChangeKind::try_from(change.kind) {
         Ok(ChangeKind::Created) => vec![(path, "EVENT_TYPE_CREATE")],
         Ok(ChangeKind::Written) => vec![(path, "EVENT_TYPE_WRITE")],
         Ok(ChangeKind::Removed) => vec![(path, "EVENT_TYPE_REMOVE")],
@@ -127,7 +127,15 @@ fn words(change: &Change) -> Vec<(&str, &'static str)> {
             from => vec![(from, "EVENT_TYPE_RENAME"), (path, "EVENT_TYPE_CREATE")],
         },
         Ok(ChangeKind::Ready | ChangeKind::Overflow) | Err(_) => Vec::new(),
-    }
+    };
+    let of_somebody = told.into_iter().filter(|(path, _)| !is_temporary(path));
+    of_somebody.collect()
+}
+
+/// What a write through Cove makes beside its file, and renames to it.
+fn is_temporary(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(".cove-") && name.ends_with(".tmp")
 }
 
 pub async fn watch_dir(

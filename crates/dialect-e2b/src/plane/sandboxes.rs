@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use cove_control::{
-    Control, ControlError, CreateSandbox, PageRequest, Principal, Sandbox, SandboxFilter,
+    Base, Control, ControlError, CreateSandbox, PageRequest, Principal, Sandbox, SandboxFilter,
     SandboxPatch, Source,
 };
 use cove_model::{SandboxId, SandboxSpec, State as Life};
@@ -19,13 +19,16 @@ use super::shapes::{
     Connect, Detail, Lifecycle, ListQuery, Listed, Metric, MetricsQuery, Network, NewSandbox,
     Opened, Pause, Timeout,
 };
-use super::{Answer, Caller, Json, Query, Which, network, nothing, one, settings, with_status};
+use super::steps::{HOME, USER};
+use super::{
+    Answer, Caller, Json, Query, Which, network, nothing, one, settings, templates, with_status,
+};
 use crate::envd::{ACCESS, TRAFFIC};
 use crate::refusal::{Api, Kind, Refusal};
 use crate::{Dialect, naming};
 
 /// The oldest version of envd that has everything its clients know to ask for.
-const ENVD_VERSION: &str = "0.6.4";
+pub const ENVD_VERSION: &str = "0.6.4";
 const CLIENT: &str = "cove";
 /// Where ports are looked for when the server shows none: nowhere, and not at somebody else's.
 const NO_PREVIEWS: &str = "previews-are-off.invalid";
@@ -93,7 +96,7 @@ pub async fn create(
         request.allow_internet_access,
         None,
     )?;
-    let base = control.base(&principal, source(&request.template)).await?;
+    let base = base(control, &principal, &request.template).await?;
     let mut spec = SandboxSpec {
         network: policy,
         lifecycle,
@@ -112,17 +115,25 @@ pub async fn create(
     with_status(StatusCode::CREATED, opened)
 }
 
-/// What a template's name stands for: one of E2B's own, a snapshot, or an image. A snapshot with memory
-/// goes on with its processes.
-fn source(template: &str) -> Source {
+/// What a template's name stands for: one of E2B's own, a template, a snapshot, or an image. What has memory goes on
+/// with its processes.
+async fn base(control: &Control, principal: &Principal, template: &str) -> Result<Base, Refusal> {
     let image = naming::image_of(template);
     if image != template {
-        return Source::Image(Some(image.to_owned()));
+        let source = Source::Image(Some(image.to_owned()));
+        let mut base = control.base(principal, source).await?;
+        base.spec.user = Some(USER.to_owned());
+        base.spec.workdir = Some(HOME.to_owned());
+        return Ok(base);
     }
-    Source::SnapshotOrImage {
-        name: template.to_owned(),
-        memory: true,
-    }
+    let source = match templates::find(control, principal, template).await? {
+        Some(found) => Source::Template(found.id.to_string()),
+        None => Source::SnapshotOrImage {
+            name: template.to_owned(),
+            memory: true,
+        },
+    };
+    Ok(control.base(principal, source).await?)
 }
 
 pub async fn get(

@@ -1,6 +1,6 @@
 //! Snapshots and forks.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use cove_control::{
@@ -8,7 +8,7 @@ use cove_control::{
 };
 
 use super::shapes::{Fork, Forked, NewSnapshot, SnapshotShown, SnapshotsQuery};
-use super::{Answer, Caller, Json, Query, Which, nothing, settings, with_status};
+use super::{Answer, Caller, Json, Query, Which, settings, with_status};
 use crate::refusal::{Kind, Refusal};
 use crate::{Dialect, naming};
 
@@ -72,17 +72,6 @@ pub async fn list(
         response.headers_mut().insert(NEXT_TOKEN, value);
     }
     Ok(response)
-}
-
-/// A snapshot is a template there; other templates are images, which are not removed from here.
-pub async fn remove(
-    State(dialect): State<Dialect>,
-    Caller(principal): Caller,
-    Path(which): Path<String>,
-) -> Answer {
-    let control = &dialect.front.control;
-    control.delete_snapshot(&principal, &which).await?;
-    nothing()
 }
 
 pub async fn fork(

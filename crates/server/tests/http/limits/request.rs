@@ -267,6 +267,24 @@ fn table() -> String {
             "413; the build fails",
         ),
         (
+            "Files for later builds, of an organisation",
+            bytes(BUILD_UPLOADS_MAX),
+            "429, after those used longest ago are deleted",
+        ),
+        (
+            "Files for later builds that nobody uses",
+            seconds(BUILD_UPLOAD_KEPT_S),
+            "they are deleted",
+        ),
+        (
+            "Links to send such files",
+            format!(
+                "{BUILD_LINKS_MAX} of an organisation, {}",
+                seconds(BUILD_LINK_S)
+            ),
+            "429; 401",
+        ),
+        (
             "Instructions of a build",
             count(BUILD_STEPS_MAX as u64),
             "422",
