@@ -212,6 +212,16 @@ impl Control {
         Ok(())
     }
 
+    /// A label of a sandbox, for what was signed along with it. Whoever asks is not known yet, and must not be told.
+    pub async fn signed_label(
+        &self,
+        id: &SandboxId,
+        label: &str,
+    ) -> Result<Option<String>, ControlError> {
+        let row = self.store().any_sandbox(id).await?;
+        Ok(row.and_then(|mut row| row.spec.labels.remove(label)))
+    }
+
     /// The token of this sandbox that `fits`, for what was made with a token. Looks at the keys of one
     /// organisation.
     pub async fn token_at(

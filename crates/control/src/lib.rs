@@ -89,6 +89,7 @@ pub use cove_store::{
     SecretRecord, SecretUsage, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, SshKey,
     StoredEvent, TemplateRecord, Usage, VolumeRecord, VolumeUser,
 };
+pub use cove_template::Config as TemplateConfig;
 pub use cove_vault::{HostKeys, Zeroizing};
 pub use error::{ControlError, ErrorCode};
 pub use events::{EventItem, EventSubscription};

@@ -132,6 +132,8 @@ pub struct SandboxPatch {
     pub resources: Option<ResourcesPatch>,
     /// Replaces the whole policy.
     pub network: Option<NetworkPolicy>,
+    /// Replaces all variables that were given to it. Processes that run keep theirs.
+    pub env: Option<BTreeMap<String, String>>,
     /// Refuse with `stale` when the sandbox has changed since this generation.
     pub expected_generation: Option<u64>,
 }
@@ -210,9 +212,21 @@ impl Control {
         principal: &Principal,
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
+        self.create_sandbox_as(principal, SandboxId::random(), request)
+            .await
+    }
+
+    /// Needs `manage`. The same under an id that its caller knows already; nobody may have had it before.
+    #[boxed]
+    pub async fn create_sandbox_as(
+        &self,
+        principal: &Principal,
+        id: SandboxId,
+        request: CreateSandbox,
+    ) -> Result<Created, ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
         self.to_the_end(async move {
-            let created = control.create_audited(&principal, request).await?;
+            let created = control.create_audited(&principal, id, request).await?;
             control.expect_end_of(&created.sandbox);
             Ok(created)
         })

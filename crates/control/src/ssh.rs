@@ -192,6 +192,26 @@ impl Control {
         })
     }
 
+    /// Needs `read`. The sandbox that a token opens now; `None` when it opens none of the caller's.
+    #[boxed]
+    pub async fn ssh_token_sandbox(
+        &self,
+        principal: &Principal,
+        token: &str,
+    ) -> Result<Option<SandboxId>, ControlError> {
+        principal.require(Scope::Read)?;
+        let Some((id, token)) = SignedToken::parse(token) else {
+            return Ok(None);
+        };
+        match self.find(principal, id.as_str()).await {
+            Err(error) if error.code == ErrorCode::NotFound => return Ok(None),
+            found => found?,
+        };
+        let in_time = self.now().unix_timestamp() < token.claims.login_until;
+        let good = in_time && self.ssh_token_until(&id, &token).await?.is_some();
+        Ok(good.then_some(id))
+    }
+
     /// Needs `use`. Makes every token of the sandbox worthless; who is logged in by one has to go.
     #[boxed]
     pub async fn revoke_ssh_tokens(

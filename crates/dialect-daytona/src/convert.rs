@@ -52,7 +52,7 @@ pub struct SandboxDto {
     pub state: &'static str,
     desired_state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error_reason: Option<String>,
+    pub error_reason: Option<String>,
     recoverable: bool,
     backup_state: &'static str,
     auto_stop_interval: i64,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use cove_control::{GuestAccess, GuestAction, Principal};
 use cove_dialect::{Front, Kind, Slot};
@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::exec::absolute;
+use crate::file_links::{FileAt, FileCaller};
 use crate::refusal::{Answer, Refusal, about_path};
 
 /// Files in one request.
@@ -104,9 +105,9 @@ pub async fn bulk_upload(
 /// One file, as the whole body.
 pub async fn upload(
     State(front): State<Front>,
-    Caller(caller): Caller,
+    FileCaller(caller): FileCaller,
     Names(id): Names<String>,
-    Query(at): Query<At>,
+    Query(at): Query<FileAt>,
     request: Request,
 ) -> Answer {
     let _slot = transfer(&front, &caller)?;
@@ -124,7 +125,7 @@ pub async fn upload(
         let field = form.next_field().await.map_err(broken)?;
         let mut field = field.ok_or_else(|| Refusal::invalid("the form has no file"))?;
         write(&access, &path, &mut field).await?;
-        return Ok(axum::Json(json!({ "path": path })).into_response());
+        return Ok(uploaded(&path));
     }
     let mut pieces = front.pieces(request.into_body(), UPLOAD_MAX);
     let mut upload = access
@@ -136,7 +137,12 @@ pub async fn upload(
         upload.write(piece).await.map_err(about_path)?;
     }
     upload.finish().await.map_err(about_path)?;
-    Ok(axum::Json(json!({ "path": path })).into_response())
+    Ok(uploaded(&path))
+}
+
+fn uploaded(path: &str) -> Response {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    axum::Json(json!({ "name": name, "path": path, "type": "file" })).into_response()
 }
 
 fn form(front: &Front, body: Body, boundary: String) -> multer::Multipart<'static> {
@@ -191,9 +197,9 @@ async fn open(access: &GuestAccess, path: String) -> Result<FileReader, Refusal>
 
 pub async fn download(
     State(front): State<Front>,
-    Caller(caller): Caller,
+    FileCaller(caller): FileCaller,
     Names(id): Names<String>,
-    Query(at): Query<At>,
+    Query(at): Query<FileAt>,
 ) -> Answer {
     let slot = transfer(&front, &caller)?;
     let path = absolute(&front, &caller, &id, at.path).await?;

@@ -8,11 +8,15 @@
 #![forbid(unsafe_code)]
 
 mod asking;
+mod build_logs;
 mod convert;
 mod events;
 mod exec;
+mod file_links;
 mod files;
 mod git;
+mod home;
+mod images;
 mod info;
 mod interpreter;
 mod lifecycle;
@@ -26,16 +30,18 @@ mod server_address;
 mod sessions;
 mod settings;
 mod snapshots;
+mod ssh_access;
 mod streams;
 mod terminals;
 mod toolbox;
 mod tree;
+mod volumes;
 mod wire;
 
-use axum::Router;
 use axum::http::Uri;
 use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
+use axum::{Extension, Router};
 use cove_dialect::Front;
 
 use refusal::Refusal;
@@ -106,16 +112,40 @@ pub fn router(front: Front) -> Router {
             "/sandbox/{sandbox}/public/{public}",
             post(previews::publish),
         )
-        .route("/snapshots", get(snapshots::list).post(refused::build))
+        .route("/snapshots", get(snapshots::list).post(snapshots::create))
         .route(
             "/snapshots/{snapshot}",
             get(snapshots::get).delete(snapshots::delete),
         )
         .route("/snapshots/{snapshot}/activate", post(snapshots::activate))
+        .route(
+            "/snapshots/{snapshot}/build-logs-url",
+            get(snapshots::logs_url),
+        )
+        .route("/snapshots/{snapshot}/build-logs", get(snapshots::logs))
+        .route("/sandbox/{sandbox}/build-logs-url", get(images::logs_url))
+        .route("/sandbox/{sandbox}/build-logs", get(images::logs))
+        .route(
+            "/sandbox/{sandbox}/ssh-access",
+            post(ssh_access::create).delete(ssh_access::revoke),
+        )
+        .route("/sandbox/ssh-access/validate", get(ssh_access::validate))
+        .route("/sandbox/{sandbox}/signing-key", get(file_links::key))
+        .route(
+            "/sandbox/{sandbox}/signing-key/rotate",
+            post(file_links::rotate),
+        )
+        .route("/volumes", get(volumes::list).post(volumes::create))
+        .route(
+            "/volumes/{volume}",
+            get(volumes::get).delete(volumes::delete),
+        )
+        .route("/volumes/by-name/{volume}", get(volumes::get))
         .merge(refused::api())
         .fallback(nowhere)
         .method_not_allowed_fallback(nowhere)
         .layer(from_fn(refusal::from_api))
+        .layer(Extension(images::Images::default()))
         .with_state(front.clone());
     let toolbox = toolbox::router()
         .fallback(nowhere)

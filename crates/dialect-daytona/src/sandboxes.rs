@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
-use cove_control::{PageRequest, SandboxFilter, Source};
+use cove_control::{ErrorCode, PageRequest, Principal, SandboxFilter, Source};
 use cove_dialect::Front;
 use cove_model::spec::INTERPRETER_IMAGE;
+use cove_model::{SandboxSpec, VolumeMount};
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::asking::{Caller, Json, Names};
 use crate::convert::{self, Intervals, SandboxDto, TARGET};
+use crate::images::{self, Images};
 use crate::refusal::{Answer, Refusal};
 use crate::server_address::ServerAddress;
 use crate::wire::{BuildInfo, CreateSandbox};
+use crate::{home, snapshots, volumes};
 
 /// How the SDKs say which language `code_run` is in.
 const LANGUAGE_LABEL: &str = "code-toolbox-language";
@@ -26,55 +30,143 @@ const PAGE_DEFAULT: u32 = 100;
 
 pub async fn create(
     State(front): State<Front>,
+    Extension(images): Extension<Images>,
     Caller(caller): Caller,
     place: ServerAddress,
     Json(body): Json<CreateSandbox>,
 ) -> Answer {
     refuse_unsupported(&body)?;
-    let intervals = Intervals {
-        stop: body.auto_stop_interval,
-        pause: body.auto_pause_interval,
-        archive: body.auto_archive_interval,
-        delete: body.auto_delete_interval,
-        ttl: body.ttl_minutes,
-    }
-    .check()?;
-    let base = front.control.base(&caller, source(&body)?).await?;
-    let mut spec = base.spec;
-    spec.name = body.name;
-    spec.add_env(body.env.unwrap_or_default());
-    spec.user = body.user.or(spec.user);
-    spec.network = convert::network(
-        &spec.network,
-        body.network_block_all,
-        body.network_allow_list.as_deref(),
-        body.domain_allow_list.as_deref(),
-    )?;
-    spec.lifecycle = intervals.policy(&spec.lifecycle, None);
-    spec.labels = convert::relabelled(&BTreeMap::new(), body.labels.unwrap_or_default())?;
-    intervals.label(&mut spec.labels);
-    if body.public == Some(true) {
-        spec.labels.insert(convert::PUBLIC.into(), "1".into());
-    }
-    if let Some(cpu) = body.cpu {
-        spec.resources.cpu = cpu.into();
-    }
-    if let Some(gib) = body.memory {
-        spec.resources.memory_mb = convert::gib_to_mb(gib);
-        spec.resources.memory_max_mb = None;
-    }
-    if let Some(gib) = body.disk {
-        spec.resources.disk_mb = convert::gib_to_mb(gib);
-    }
-    let request = cove_control::CreateSandbox {
-        spec,
+    let wanted = Wanted::read(&front, &caller, body).await?;
+    let source = match &wanted.body.build_info {
+        Some(_) if wanted.body.snapshot.is_some() => {
+            return Err(Refusal::invalid("give either a snapshot or an image"));
+        }
+        Some(build) => match base_image(build) {
+            Some(image) => Source::Image(Some(image)),
+            None => {
+                let dockerfile = images::dockerfile(build)?;
+                return images::create(front, &images, caller, &place, wanted, dockerfile).await;
+            }
+        },
+        None => source(&front, &caller, &wanted.body).await?,
+    };
+    // The default images have a user whom programs written for Daytona expect.
+    let at_home = wanted.body.build_info.is_none()
+        && wanted.body.user.is_none()
+        && matches!(source, Source::Image(_));
+    let base = front.control.base(&caller, source).await?;
+    let mut request = cove_control::CreateSandbox {
+        spec: wanted.over(base.spec)?,
         idempotency_key: None,
         asked: None,
         from: base.from,
     };
-    let created = front.control.create_sandbox(&caller, request).await?;
+    let created = match at_home {
+        false => front.control.create_sandbox(&caller, request).await?,
+        true => {
+            request.spec.user = Some(home::USER.into());
+            let created = front
+                .control
+                .create_sandbox(&caller, request.clone())
+                .await?;
+            match home::prepare(&front, &caller, &created.sandbox).await {
+                Ok(true) => created,
+                // An image that its owner put in the place of ours, or a failure: nothing of it stays.
+                outcome => {
+                    let id = created.sandbox.id.as_str();
+                    front.control.delete_sandbox(&caller, id).await?;
+                    outcome?;
+                    request.spec.user = None;
+                    front.control.create_sandbox(&caller, request).await?
+                }
+            }
+        }
+    };
     let dto = convert::sandbox(created.sandbox, place.toolbox());
     Ok((StatusCode::OK, axum::Json(dto)).into_response())
+}
+
+/// What a create asks for, understood as far as it can be without knowing what it begins from.
+pub struct Wanted {
+    body: CreateSandbox,
+    intervals: Intervals,
+    volumes: Vec<VolumeMount>,
+}
+
+impl Wanted {
+    async fn read(front: &Front, caller: &Principal, body: CreateSandbox) -> Result<Self, Refusal> {
+        let intervals = Intervals {
+            stop: body.auto_stop_interval,
+            pause: body.auto_pause_interval,
+            archive: body.auto_archive_interval,
+            delete: body.auto_delete_interval,
+            ttl: body.ttl_minutes,
+        }
+        .check()?;
+        let asked = body.volumes.as_deref().unwrap_or_default();
+        Ok(Self {
+            intervals,
+            volumes: volumes::mounts(front, caller, asked).await?,
+            body,
+        })
+    }
+
+    pub fn resources(&self) -> Sizes {
+        Sizes {
+            cpu: self.body.cpu,
+            memory: self.body.memory,
+            disk: self.body.disk,
+        }
+    }
+
+    /// These wishes over the settings of what the sandbox begins from.
+    pub fn over(&self, mut spec: SandboxSpec) -> Result<SandboxSpec, Refusal> {
+        let body = &self.body;
+        spec.name.clone_from(&body.name);
+        spec.add_env(body.env.clone().unwrap_or_default());
+        spec.user = body.user.clone().or(spec.user);
+        spec.network = convert::network(
+            &spec.network,
+            body.network_block_all,
+            body.network_allow_list.as_deref(),
+            body.domain_allow_list.as_deref(),
+        )?;
+        spec.lifecycle = self.intervals.policy(&spec.lifecycle, None);
+        let labels = body.labels.clone().unwrap_or_default();
+        spec.labels = convert::relabelled(&BTreeMap::new(), labels)?;
+        self.intervals.label(&mut spec.labels);
+        if body.public == Some(true) {
+            spec.labels.insert(convert::PUBLIC.into(), "1".into());
+        }
+        self.resources().put(&mut spec);
+        if !self.volumes.is_empty() {
+            spec.volumes.clone_from(&self.volumes);
+        }
+        Ok(spec)
+    }
+}
+
+/// Sizes as they are asked for, in GiB.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub cpu: Option<u32>,
+    pub memory: Option<u32>,
+    pub disk: Option<u32>,
+}
+
+impl Sizes {
+    pub fn put(self, spec: &mut SandboxSpec) {
+        if let Some(cpu) = self.cpu {
+            spec.resources.cpu = cpu.into();
+        }
+        if let Some(gib) = self.memory {
+            spec.resources.memory_mb = convert::gib_to_mb(gib);
+            spec.resources.memory_max_mb = None;
+        }
+        if let Some(gib) = self.disk {
+            spec.resources.disk_mb = convert::gib_to_mb(gib);
+        }
+    }
 }
 
 /// What the SDKs can ask for and this server cannot give.
@@ -95,10 +187,6 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
             "kvm: sandboxes have no /dev/kvm here",
         ),
         (body.spot == Some(true), "spot: nothing is evicted here"),
-        (
-            asked(&body.volumes),
-            "volumes: cannot be named here; make the sandbox with Cove's own API, or from a snapshot whose volumes it is to mount",
-        ),
         (
             asked(&body.secrets),
             "secrets: manage them with Cove's own API (cove secret) and create the sandbox there, or pass values as env_vars",
@@ -127,14 +215,15 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
 }
 
 /// A snapshot's name may be one of ours, or an image's. It boots from its disk.
-fn source(body: &CreateSandbox) -> Result<Source, Refusal> {
-    if let Some(build) = &body.build_info {
-        if body.snapshot.is_some() {
-            return Err(Refusal::invalid("give either a snapshot or an image"));
-        }
-        return base_image(build).map(|image| Source::Image(Some(image)));
-    }
+async fn source(
+    front: &Front,
+    caller: &Principal,
+    body: &CreateSandbox,
+) -> Result<Source, Refusal> {
     if let Some(name) = body.snapshot.clone().filter(|name| !name.is_empty()) {
+        if let Some(template) = snapshots::template(front, caller, &name).await? {
+            return Ok(Source::Template(template.id.to_string()));
+        }
         let memory = false;
         return Ok(Source::SnapshotOrImage { name, memory });
     }
@@ -143,48 +232,54 @@ fn source(body: &CreateSandbox) -> Result<Source, Refusal> {
     Ok(Source::Image(node.then(|| INTERPRETER_IMAGE.to_owned())))
 }
 
-/// The image of a Dockerfile that does nothing but name it. Anything more would be a build.
-pub fn base_image(build: &BuildInfo) -> Result<String, Refusal> {
+/// The image of a Dockerfile that does nothing but name it: nothing has to be built then.
+fn base_image(build: &BuildInfo) -> Option<String> {
     let text = build.dockerfile_content.as_deref().unwrap_or("");
     let mut lines = text
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let first = lines
-        .next()
-        .and_then(|line| line.split_once(char::is_whitespace));
+    let (from, image) = lines.next()?.split_once(char::is_whitespace)?;
+    let image = image.trim();
     let context = build.context_hashes.as_ref().is_some_and(|h| !h.is_empty());
-    match (first, lines.next()) {
-        (Some((from, image)), None)
-            if from.eq_ignore_ascii_case("from")
-                && !context
-                && !image.trim().contains(char::is_whitespace) =>
-        {
-            Ok(image.trim().to_owned())
-        }
-        _ => Err(Refusal::unsupported(
-            "images are not built here: name an existing image, run the commands in a sandbox and take a snapshot of it",
-        )),
-    }
+    let alone = lines.next().is_none() && !context && !image.contains(char::is_whitespace);
+    // What only a build knows: `template/…`, `snapshot/…`, variables.
+    let named = !image.starts_with("template/") && !image.starts_with("snapshot/");
+    let names_it = named && image != "scratch" && !image.contains('$');
+    (from.eq_ignore_ascii_case("from") && alone && names_it).then(|| image.to_owned())
 }
 
 pub async fn get(
     State(front): State<Front>,
+    Extension(images): Extension<Images>,
     Caller(caller): Caller,
     Names(id): Names<String>,
     place: ServerAddress,
 ) -> Answer {
-    let sandbox = front.control.get_sandbox(&caller, &id).await?;
-    Ok(axum::Json(convert::sandbox(sandbox, place.toolbox())).into_response())
+    let dto = match front.control.get_sandbox(&caller, &id).await {
+        Ok(sandbox) => convert::sandbox(sandbox, place.toolbox()),
+        Err(error) if error.code == ErrorCode::NotFound => {
+            images.shown(&caller, &id, &place).ok_or(error)?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(axum::Json(dto).into_response())
 }
 
 pub async fn delete(
     State(front): State<Front>,
+    Extension(images): Extension<Images>,
     Caller(caller): Caller,
     Names(id): Names<String>,
     place: ServerAddress,
 ) -> Answer {
-    let before = front.control.get_sandbox(&caller, &id).await?;
+    let before = match front.control.get_sandbox(&caller, &id).await {
+        Err(error) if error.code == ErrorCode::NotFound => {
+            let gone = images.delete(&caller, &id, &place).ok_or(error)?;
+            return Ok(axum::Json(gone).into_response());
+        }
+        found => found?,
+    };
     front
         .control
         .delete_sandbox(&caller, before.id.as_str())
@@ -396,7 +491,7 @@ impl Listing {
 mod tests {
     use super::*;
 
-    fn build(text: &str) -> Result<String, Refusal> {
+    fn build(text: &str) -> Option<String> {
         base_image(&BuildInfo {
             dockerfile_content: Some(text.to_owned()),
             context_hashes: None,
@@ -405,10 +500,21 @@ mod tests {
 
     #[test]
     fn only_a_dockerfile_that_names_an_image_is_one() {
-        assert_eq!(build("FROM debian\n").unwrap(), "debian");
-        assert_eq!(build("# hello\n\nfrom a.b/c:1\n").unwrap(), "a.b/c:1");
-        for bad in ["", "RUN x", "FROM debian\nRUN true", "FROM a AS b", "FROM"] {
-            assert!(build(bad).is_err(), "{bad:?} was taken");
+        assert_eq!(build("FROM debian\n").as_deref(), Some("debian"));
+        assert_eq!(
+            build("# hello\n\nfrom a.b/c:1\n").as_deref(),
+            Some("a.b/c:1")
+        );
+        for built in [
+            "",
+            "RUN x",
+            "FROM debian\nRUN true",
+            "FROM a AS b",
+            "FROM",
+            "FROM $X",
+            "FROM template/a",
+        ] {
+            assert!(build(built).is_none(), "{built:?} was taken");
         }
     }
 

@@ -18,6 +18,11 @@ const AUTHORITY_MAX: usize = 262;
 pub struct ServerAddress(String);
 
 impl ServerAddress {
+    /// What goes before a path of the API.
+    pub fn api(&self) -> String {
+        format!("{}{MOUNT}", self.0)
+    }
+
     /// What goes before a sandbox's id and a toolbox's path.
     pub fn toolbox(&self) -> String {
         format!("{}{MOUNT}/toolbox", self.0)

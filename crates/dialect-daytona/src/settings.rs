@@ -1,11 +1,14 @@
 //! Labels, intervals and network of a sandbox that exists.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use cove_control::{Principal, Sandbox, SandboxPatch};
 use cove_dialect::Front;
 use cove_model::State as SandboxState;
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::asking::{Caller, Json, Names};
@@ -157,6 +160,45 @@ pub async fn network(
     let id = sandbox.id.as_str();
     let changed = front.control.update_sandbox(&caller, id, patch).await?;
     shown(changed, &place)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub struct Environment {
+    set: Option<BTreeMap<String, String>>,
+    unset: Option<Vec<String>>,
+    unset_value_prefix: Option<String>,
+}
+
+/// Variables of processes that are started from now on.
+pub async fn environment(
+    State(front): State<Front>,
+    Caller(caller): Caller,
+    Names(id): Names<String>,
+    Json(body): Json<Environment>,
+) -> Answer {
+    if body
+        .unset_value_prefix
+        .is_some_and(|prefix| !prefix.is_empty())
+    {
+        return Err(Refusal::unsupported(
+            "unsetValuePrefix: name the variables in unset",
+        ));
+    }
+    let sandbox = front.control.get_sandbox(&caller, &id).await?;
+    let mut env = sandbox.spec.env.clone();
+    for name in body.unset.unwrap_or_default() {
+        env.remove(&name);
+    }
+    env.extend(body.set.unwrap_or_default());
+    let patch = SandboxPatch {
+        env: Some(env),
+        expected_generation: Some(sandbox.generation),
+        ..SandboxPatch::default()
+    };
+    let id = sandbox.id.as_str();
+    let changed = front.control.update_sandbox(&caller, id, patch).await?;
+    Ok(axum::Json(changed.spec.env).into_response())
 }
 
 /// Counts as a use of the sandbox, as any call does that reaches into it.

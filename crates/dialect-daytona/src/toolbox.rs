@@ -4,7 +4,9 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 use cove_dialect::Front;
 
-use crate::{exec, files, git, info, interpreter, logs, search, sessions, terminals, tree};
+use crate::{
+    exec, files, git, info, interpreter, logs, search, sessions, settings, terminals, tree,
+};
 
 pub fn router() -> Router<Front> {
     Router::new()
@@ -66,6 +68,7 @@ pub fn router() -> Router<Front> {
             delete(interpreter::delete),
         )
         .route("/process/interpreter/execute", get(interpreter::execute))
+        .route("/env", post(settings::environment))
         .route("/port", get(info::ports))
         .route("/port/{port}/in-use", get(info::port_in_use))
         .route("/system/metrics", get(info::metrics))

@@ -33,7 +33,7 @@ pub struct CreateSandbox {
     pub gpu_type: Option<Value>,
     pub kvm: Option<bool>,
     pub spot: Option<bool>,
-    pub volumes: Option<Vec<Value>>,
+    pub volumes: Option<Vec<VolumeWish>>,
     pub secrets: Option<Vec<Value>>,
     pub linked_sandbox: Option<String>,
     pub outbound_proxy_url: Option<String>,
@@ -42,6 +42,17 @@ pub struct CreateSandbox {
     pub queue_timeout: Option<u32>,
     /// Of older SDKs; `class` names a size.
     pub class: Option<String>,
+}
+
+/// A volume in a new sandbox.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct VolumeWish {
+    /// Id or name.
+    pub volume_id: String,
+    pub mount_path: String,
+    #[serde(default)]
+    pub subpath: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -30,6 +30,27 @@ pub struct Front {
     pub sessions: TaskTracker,
     /// Where ports inside are reached from outside; without it they are not.
     pub previews: Option<PreviewPlace>,
+    /// Where the SSH gateway is, if there is one.
+    pub ssh: Option<SshAddress>,
+}
+
+/// Host and port of the SSH gateway, as clients dial it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl SshAddress {
+    /// What a person types.
+    pub fn command(&self, user: &str) -> String {
+        /// The port clients take when none is given.
+        const USUAL_PORT: u16 = 22;
+        match self.port {
+            USUAL_PORT => format!("ssh {user}@{}", self.host),
+            port => format!("ssh -p {port} {user}@{}", self.host),
+        }
+    }
 }
 
 /// `{port}-{id}.{authority}`, with `-` for the `_` of an id, is a port of a sandbox.

@@ -22,7 +22,7 @@ pub use answer::{JsonAnswer, Said};
 pub use asking::{Peer, RequestId, Seen};
 pub use body::{BODY_COPIES, BodyError, Pieces};
 pub use cove_control::{FollowError, Following};
-pub use front::{Front, PreviewPlace};
+pub use front::{Front, PreviewPlace, SshAddress};
 pub use output::Output;
 pub use streams::{Kind, Slot, StreamPermit, Streams};
 pub use tab::Tab;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cove_control::{Control, TableSize};
-use cove_dialect::{Front, Streams};
+use cove_dialect::{Front, SshAddress, Streams};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -54,6 +54,10 @@ impl App {
             secure: config.tls.is_some(),
             sessions: sessions.clone(),
             previews: config.previews.as_ref().map(PreviewUrl::shown),
+            ssh: config.ssh.as_ref().map(|place| SshAddress {
+                host: place.host.clone(),
+                port: place.port,
+            }),
         };
         Self(Arc::new(Shared {
             control,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use cove_control::{CommandLine, CommandRequest, GuestAction, Origin, Portion, SshEntry, SshLogin};
+use cove_model::SandboxId;
 use cove_protocol::identity::owner;
 use cove_protocol::message::ProcessKind;
 use russh::keys::HashAlg;
@@ -265,6 +266,15 @@ impl Drop for Connection {
 
 impl Handler for Connection {
     type Error = russh::Error;
+
+    /// A token in the place of the user name, as `ssh TOKEN@HOST`. Every client begins with this question, so a user
+    /// name that is no token is no failure.
+    async fn auth_none(&mut self, user: &str) -> Result<Auth, Self::Error> {
+        Ok(match user.split_once('.') {
+            Some((sandbox, _)) if SandboxId::matches(sandbox) => self.by_token(sandbox, user).await,
+            _ => Auth::reject(),
+        })
+    }
 
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, Self::Error> {
         Ok(self.by_token(user, password).await)

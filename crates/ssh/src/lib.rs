@@ -229,7 +229,7 @@ async fn client(
         return;
     };
     stream.set_nodelay(true).ok();
-    let store = Store::default();
+    let store = inbox::Store::default();
     let stream = Guarded::new(stream, cut.clone(), store.clone());
     let entered = CancellationToken::new();
     let connection = Connection::new(shared, peer, stranger, cut.clone(), entered.clone(), store);

@@ -13,6 +13,8 @@ import inspect
 import json
 import os
 import pathlib
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,6 +148,22 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     print(f"\n{PAGE.name} does not say what this run found; COVE_WRITE_TABLES=1 writes it")
     session.exitstatus = 1
+
+
+def ask(key: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    request = urllib.request.Request(os.environ["DAYTONA_API_URL"] + path, method=method)
+    request.add_header("Authorization", f"Bearer {key}")
+    data = None
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+        data = json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(request, data, timeout=60) as answer:
+            body = answer.read()
+            is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+            return answer.status, json.loads(body) if is_json else body
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
 
 
 @pytest.fixture(scope="session")

@@ -42,9 +42,10 @@ def test_commands_say_and_end_as_they_do(box: Sandbox) -> None:
     assert (answer.exit_code, answer.result) == (3, "/tmp\nb\nto stderr\n")
     with pytest.raises(DaytonaProcessExecutionTimeoutError):
         box.process.exec("sleep 1000", timeout=1)
-    assert box.get_work_dir() == box.get_user_home_dir() == box.get_user_root_dir() == "/root"
+    assert box.get_work_dir() == box.get_user_home_dir() == box.get_user_root_dir() == "/home/daytona"
+    assert box.user == "daytona" and box.process.exec("id -un; sudo -n id -un").result == "daytona\nroot\n"
     box.process.exec("mkdir -p below")
-    assert box.process.exec("pwd", cwd="below").result == "/root/below\n"
+    assert box.process.exec("pwd", cwd="below").result == "/home/daytona/below\n"
 
 
 def test_code_runs_and_leaves_nothing_behind(box: Sandbox) -> None:
@@ -184,123 +185,123 @@ def test_the_interpreter_keeps_what_code_defined(box: Sandbox) -> None:
 
 def test_files_go_in_and_come_out(box: Sandbox, tmp_path: pathlib.Path) -> None:
     fs = box.fs
-    fs.create_folder("/root/f/deep", "750")
-    assert fs.get_file_info("/root/f/deep").permissions == "0750"
+    fs.create_folder("/home/daytona/f/deep", "750")
+    assert fs.get_file_info("/home/daytona/f/deep").permissions == "0750"
     odd = 'an odd "name" ü'
     fs.upload_file(b"one\ntwo\n", "f/one.txt")
-    fs.upload_files([FileUpload(b"", "/root/f/empty"), FileUpload(b"\x00\xff" * 1000, f"/root/f/{odd}")])
+    fs.upload_files([FileUpload(b"", "/home/daytona/f/empty"), FileUpload(b"\x00\xff" * 1000, f"/home/daytona/f/{odd}")])
     big = bytes(range(256)) * 20_000
     sent: list[int] = []
-    fs.upload_file_stream(big, "/root/f/big", on_progress=lambda p: sent.append(p.bytes_sent))
+    fs.upload_file_stream(big, "/home/daytona/f/big", on_progress=lambda p: sent.append(p.bytes_sent))
     assert sent[-1] == len(big)
     assert fs.download_file("f/one.txt") == b"one\ntwo\n"
-    assert b"".join(fs.download_file_stream("/root/f/big")) == big
-    fs.download_file("/root/f/big", str(tmp_path / "big"))
+    assert b"".join(fs.download_file_stream("/home/daytona/f/big")) == big
+    fs.download_file("/home/daytona/f/big", str(tmp_path / "big"))
     assert (tmp_path / "big").read_bytes() == big
-    several = fs.download_files([FileDownloadRequest(source=f"/root/f/{odd}"), FileDownloadRequest(source="/root/none")])
+    several = fs.download_files([FileDownloadRequest(source=f"/home/daytona/f/{odd}"), FileDownloadRequest(source="/home/daytona/none")])
     assert several[0].result == b"\x00\xff" * 1000 and several[1].error
     with pytest.raises(DaytonaFileNotFoundError):
-        fs.download_file("/root/none")
+        fs.download_file("/home/daytona/none")
     assert sorted(file.name for file in fs.list_files("f")) == sorted(["deep", "one.txt", "empty", odd, "big"])
     assert fs.get_file_info("f/big").size == len(big)
 
 
 def test_files_are_searched_changed_moved_and_removed(box: Sandbox) -> None:
     fs = box.fs
-    fs.upload_file(b"first\nneedle: here\n", "/root/g/a:b.txt")
-    fs.upload_file(b"\x00needle", "/root/g/binary")
-    [found] = fs.find_files("/root/g", "needle:")
-    assert (found.file, found.line, found.content) == ("/root/g/a:b.txt", 2, "needle: here")
-    assert fs.search_files("/root/g", "*.txt").files == ["/root/g/a:b.txt"]
-    good, bad = fs.replace_in_files(["/root/g/a:b.txt", "/root/g/none"], "needle", "thread")
+    fs.upload_file(b"first\nneedle: here\n", "/home/daytona/g/a:b.txt")
+    fs.upload_file(b"\x00needle", "/home/daytona/g/binary")
+    [found] = fs.find_files("/home/daytona/g", "needle:")
+    assert (found.file, found.line, found.content) == ("/home/daytona/g/a:b.txt", 2, "needle: here")
+    assert fs.search_files("/home/daytona/g", "*.txt").files == ["/home/daytona/g/a:b.txt"]
+    good, bad = fs.replace_in_files(["/home/daytona/g/a:b.txt", "/home/daytona/g/none"], "needle", "thread")
     assert good.success and not bad.success and bad.error
-    assert fs.download_file("/root/g/a:b.txt") == b"first\nthread: here\n"
-    fs.set_file_permissions("/root/g/a:b.txt", mode="600", owner="nobody", group="nogroup")
-    info = fs.get_file_info("/root/g/a:b.txt")
-    assert (info.permissions, info.owner, info.group) == ("0600", "nobody", "nogroup")
-    fs.move_files("/root/g/a:b.txt", "/root/g/moved")
+    assert fs.download_file("/home/daytona/g/a:b.txt") == b"first\nthread: here\n"
+    fs.set_file_permissions("/home/daytona/g/a:b.txt", mode="600", owner="daytona", group="daytona")
+    info = fs.get_file_info("/home/daytona/g/a:b.txt")
+    assert (info.permissions, info.owner, info.group) == ("0600", "daytona", "daytona")
+    fs.move_files("/home/daytona/g/a:b.txt", "/home/daytona/g/moved")
     with pytest.raises(DaytonaInvalidFilePathError):
-        fs.delete_file("/root/g")
-    fs.delete_file("/root/g/moved")
-    fs.delete_file("/root/g", recursive=True)
+        fs.delete_file("/home/daytona/g")
+    fs.delete_file("/home/daytona/g/moved")
+    fs.delete_file("/home/daytona/g", recursive=True)
     with pytest.raises(DaytonaFileNotFoundError):
-        fs.list_files("/root/g")
+        fs.list_files("/home/daytona/g")
 
 
 def test_git_in_full_against_its_own_http_server(box: Sandbox) -> None:
     git = box.git
     server = pathlib.Path(__file__).with_name("git_server.py")
-    box.fs.upload_file(server.read_bytes(), "/srv/git_server.py")
-    git.init("/srv/git/repo.git", bare=True, initial_branch="main")
-    box.process.exec("git -C /srv/git/repo.git config http.receivepack true; (python3 /srv/git_server.py 8418 /srv/git >/srv/log 2>&1 &)")
+    box.fs.upload_file(server.read_bytes(), "/tmp/srv/git_server.py")
+    git.init("/tmp/srv/git/repo.git", bare=True, initial_branch="main")
+    box.process.exec("git -C /tmp/srv/git/repo.git config http.receivepack true; (python3 /tmp/srv/git_server.py 8418 /tmp/srv/git >/tmp/srv/log 2>&1 &)")
     box.process.exec("for i in $(seq 600); do python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8418))' 2>/dev/null && break; sleep 0.1; done")
     url = "http://127.0.0.1:8418/repo.git"
     login = {"username": "alice", "password": "wonderland"}
 
     git.configure_user("Alice", "alice@example.com")
     assert git.get_config("user.name") == "Alice" and git.get_config("user.nothing") is None
-    git.init("/root/ours", initial_branch="main")
-    git.set_config("core.autocrlf", "false", scope="local", path="/root/ours")
-    git.remote_add("/root/ours", "origin", "http://wrong")
-    git.remote_add("/root/ours", "origin", url, overwrite=True)
-    assert git.remote_get("/root/ours", "origin") == url
-    assert [remote.name for remote in git.remotes("/root/ours").remotes] == ["origin"]
-    box.fs.upload_file(b"one\n", "/root/ours/file")
-    assert git.status("/root/ours").file_status[0].worktree == "Untracked"
-    git.add("/root/ours", ["file"])
-    first = git.commit("/root/ours", "First\n\nwith a body", "Bob", "bob@example.com").sha
+    git.init("/home/daytona/ours", initial_branch="main")
+    git.set_config("core.autocrlf", "false", scope="local", path="/home/daytona/ours")
+    git.remote_add("/home/daytona/ours", "origin", "http://wrong")
+    git.remote_add("/home/daytona/ours", "origin", url, overwrite=True)
+    assert git.remote_get("/home/daytona/ours", "origin") == url
+    assert [remote.name for remote in git.remotes("/home/daytona/ours").remotes] == ["origin"]
+    box.fs.upload_file(b"one\n", "/home/daytona/ours/file")
+    assert git.status("/home/daytona/ours").file_status[0].worktree == "Untracked"
+    git.add("/home/daytona/ours", ["file"])
+    first = git.commit("/home/daytona/ours", "First\n\nwith a body", "Bob", "bob@example.com").sha
     assert len(first) == 40
     with pytest.raises(DaytonaGitAuthFailedError):
-        git.push("/root/ours", username="alice", password="wrong", set_upstream=True)
-    git.push("/root/ours", **login, set_upstream=True)
-    assert git.status("/root/ours").branch_published
+        git.push("/home/daytona/ours", username="alice", password="wrong", set_upstream=True)
+    git.push("/home/daytona/ours", **login, set_upstream=True)
+    assert git.status("/home/daytona/ours").branch_published
 
     with pytest.raises(DaytonaGitAuthFailedError):
-        git.clone(url, "/root/other")
-    git.clone(url, "/root/other", **login)
-    git.clone(url, "/root/shallow", branch="main", depth=1, commit_id=first, **login)
-    assert git.status("/root/shallow").detached
+        git.clone(url, "/home/daytona/other")
+    git.clone(url, "/home/daytona/other", **login)
+    git.clone(url, "/home/daytona/shallow", branch="main", depth=1, commit_id=first, **login)
+    assert git.status("/home/daytona/shallow").detached
     with pytest.raises(DaytonaGitBranchNotFoundError):
-        git.clone(url, "/root/none", branch="none", **login)
-    git.create_branch("/root/other", "topic")
+        git.clone(url, "/home/daytona/none", branch="none", **login)
+    git.create_branch("/home/daytona/other", "topic")
     with pytest.raises(DaytonaGitBranchExistsError):
-        git.create_branch("/root/other", "topic")
-    git.checkout_branch("/root/other", "topic")
-    assert (git.branches("/root/other").branches, git.branches("/root/other").current) == (["main", "topic"], "topic")
-    git.checkout_branch("/root/other", "main")
-    git.delete_branch("/root/other", "topic")
+        git.create_branch("/home/daytona/other", "topic")
+    git.checkout_branch("/home/daytona/other", "topic")
+    assert (git.branches("/home/daytona/other").branches, git.branches("/home/daytona/other").current) == (["main", "topic"], "topic")
+    git.checkout_branch("/home/daytona/other", "main")
+    git.delete_branch("/home/daytona/other", "topic")
     with pytest.raises(DaytonaGitBranchNotFoundError):
-        git.checkout_branch("/root/other", "topic")
-    box.fs.upload_file(b"two\n", "/root/other/file")
-    git.add("/root/other", ["."])
-    git.commit("/root/other", "Second", "Bob", "bob@example.com")
-    git.push("/root/other", **login, branch="main")
+        git.checkout_branch("/home/daytona/other", "topic")
+    box.fs.upload_file(b"two\n", "/home/daytona/other/file")
+    git.add("/home/daytona/other", ["."])
+    git.commit("/home/daytona/other", "Second", "Bob", "bob@example.com")
+    git.push("/home/daytona/other", **login, branch="main")
 
-    git.commit("/root/ours", "Elsewhere", "Bob", "bob@example.com", allow_empty=True)
+    git.commit("/home/daytona/ours", "Elsewhere", "Bob", "bob@example.com", allow_empty=True)
     with pytest.raises(DaytonaGitPushRejectedError):
-        git.push("/root/ours", **login)
-    git.pull("/root/ours", **login)
-    assert box.fs.download_file("/root/ours/file") == b"two\n"
-    git.push("/root/ours", **login)
+        git.push("/home/daytona/ours", **login)
+    git.pull("/home/daytona/ours", **login)
+    assert box.fs.download_file("/home/daytona/ours/file") == b"two\n"
+    git.push("/home/daytona/ours", **login)
 
-    box.fs.upload_file(b"changed\n", "/root/ours/file")
-    git.restore("/root/ours", ["file"])
-    assert not git.status("/root/ours").file_status
-    git.create_branch("/root/ours", "old")
-    git.reset("/root/ours", mode="hard", target="HEAD~1")
-    box.fs.upload_file(b"dirty\n", "/root/ours/file")
+    box.fs.upload_file(b"changed\n", "/home/daytona/ours/file")
+    git.restore("/home/daytona/ours", ["file"])
+    assert not git.status("/home/daytona/ours").file_status
+    git.create_branch("/home/daytona/ours", "old")
+    git.reset("/home/daytona/ours", mode="hard", target="HEAD~1")
+    box.fs.upload_file(b"dirty\n", "/home/daytona/ours/file")
     with pytest.raises(DaytonaGitDirtyWorktreeError):
-        git.checkout_branch("/root/ours", "old")
-    git.add("/root/ours", ["file"])
-    assert git.status("/root/ours").file_status[0].staging == "Modified"
-    git.reset("/root/ours", files=["file"])
-    assert git.status("/root/ours").file_status[0].staging == "Unmodified"
+        git.checkout_branch("/home/daytona/ours", "old")
+    git.add("/home/daytona/ours", ["file"])
+    assert git.status("/home/daytona/ours").file_status[0].staging == "Modified"
+    git.reset("/home/daytona/ours", files=["file"])
+    assert git.status("/home/daytona/ours").file_status[0].staging == "Unmodified"
     with pytest.raises(DaytonaGitRepoNotFoundError):
         git.status("/tmp")
     with pytest.raises(DaytonaError):
-        git.checkout_branch("/root/ours", "--orphan=x")
+        git.checkout_branch("/home/daytona/ours", "--orphan=x")
     git.dangerously_authenticate("alice", "wonderland", host="127.0.0.1:8418", protocol="http")
-    git.clone(url, "/root/third")
+    git.clone(url, "/home/daytona/third")
 
 
 def test_figures_are_the_sandbox_s_own(box: Sandbox) -> None:

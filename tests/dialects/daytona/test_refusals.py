@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import urllib.error
-import urllib.request
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import reason
+from conftest import ask, reason
 from daytona import Daytona, DaytonaError, Sandbox
 from daytona.common.secret import CreateSecretParams, UpdateSecretParams
 from daytona.common.computer_use import ScreenshotOptions, ScreenshotRegion
@@ -25,22 +21,11 @@ def refused(call: Any, *args: Any, **named: Any) -> None:
 
 
 def test_what_is_not_here_says_so(client: Daytona, box: Sandbox) -> None:
-    refused(box.create_ssh_access)
-    refused(box.revoke_ssh_access, "t")
-    refused(box.validate_ssh_access, "t")
     refused(box.update_secrets, {"A": "b"})
-    refused(box.update_env, {"A": "b"})
     refused(box.get_metrics)
-    refused(box.download_url, "/x")
-    refused(box.upload_url, "/x")
-    refused(box.rotate_signing_key)
     refused(box.process.get_entrypoint_session)
     refused(box.process.get_entrypoint_logs)
     refused(lambda: asyncio.run(box.process.get_entrypoint_logs_async(print, print)))
-    refused(client.volume.list)
-    refused(client.volume.get, "v")
-    refused(client.volume.create, "v")
-    refused(client.volume.delete, SimpleNamespace(id="v"))
     refused(client.secret.list)
     refused(client.secret.get, "s")
     refused(client.secret.create, CreateSecretParams(name="s", value="v"))
@@ -53,15 +38,15 @@ def test_what_is_not_here_says_so(client: Daytona, box: Sandbox) -> None:
 
 
 def test_language_servers_are_refused(box: Sandbox) -> None:
-    server = box.create_lsp_server("python", "/root")
+    server = box.create_lsp_server("python", "/home/daytona")
     refused(server.start)
     refused(server.stop)
-    refused(server.did_open, "/root/a.py")
-    refused(server.did_close, "/root/a.py")
-    refused(server.document_symbols, "/root/a.py")
+    refused(server.did_open, "/home/daytona/a.py")
+    refused(server.did_close, "/home/daytona/a.py")
+    refused(server.document_symbols, "/home/daytona/a.py")
     refused(server.workspace_symbols, "a")
     refused(server.sandbox_symbols, "a")
-    refused(server.completions, "/root/a.py", LspPosition(line=0, character=0))
+    refused(server.completions, "/home/daytona/a.py", LspPosition(line=0, character=0))
 
 
 def test_there_is_no_screen(box: Sandbox, tmp_path: Any) -> None:
@@ -95,20 +80,6 @@ def test_there_is_no_screen(box: Sandbox, tmp_path: Any) -> None:
     refused(screen.accessibility.set_node_value, "n", "v")
 
 
-def ask(key: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    request = urllib.request.Request(os.environ["DAYTONA_API_URL"] + path, method=method)
-    request.add_header("Authorization", f"Bearer {key}")
-    data = None
-    if body is not None:
-        request.add_header("Content-Type", "application/json")
-        data = json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(request, data, timeout=60) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
 ROUTES = [
     ("GET", "/sandbox/{id}", None),
     ("DELETE", "/sandbox/{id}", None),
@@ -122,6 +93,7 @@ ROUTES = [
     ("GET", "/sandbox/{id}/ports/80/preview-url", None),
     ("GET", "/sandbox/{id}/ports/80/signed-preview-url", None),
     ("POST", "/sandbox/{id}/ports/80/signed-preview-url/t/expire", None),
+    ("POST", "/toolbox/{id}/env", {"set": {"A": "b"}}),
     ("POST", "/toolbox/{id}/process/execute", {"command": "true"}),
     ("POST", "/toolbox/{id}/process/code-run", {"code": "1", "language": "python"}),
     ("GET", "/toolbox/{id}/work-dir", None),
@@ -158,10 +130,10 @@ ROUTES = [
     ("GET", "/toolbox/{id}/port", None),
     ("GET", "/toolbox/{id}/port/80/in-use", None),
     ("GET", "/toolbox/{id}/system/metrics", None),
-    ("GET", "/toolbox/{id}/git/status?path=/root", None),
-    ("GET", "/toolbox/{id}/git/branches?path=/root", None),
-    ("GET", "/toolbox/{id}/git/history?path=/root", None),
-    ("GET", "/toolbox/{id}/git/remotes?path=/root", None),
+    ("GET", "/toolbox/{id}/git/status?path=/home/daytona", None),
+    ("GET", "/toolbox/{id}/git/branches?path=/home/daytona", None),
+    ("GET", "/toolbox/{id}/git/history?path=/home/daytona", None),
+    ("GET", "/toolbox/{id}/git/remotes?path=/home/daytona", None),
     ("GET", "/toolbox/{id}/git/config?key=user.name", None),
     ("POST", "/toolbox/{id}/git/init", {"path": "/x"}),
     ("POST", "/toolbox/{id}/git/clone", {"path": "/x", "url": "http://x"}),

@@ -47,7 +47,7 @@ pub struct Context {
     pub file: Arc<File>,
     pub segments: Vec<Segment>,
     /// Its build's place among those under way.
-    pub place: Arc<()>,
+    _place: Arc<()>,
 }
 
 /// Tells a build of its context.
@@ -141,7 +141,7 @@ impl ContextUpload {
                 offset: 0,
                 bytes: self.bytes,
             }],
-            place: self.place,
+            _place: self.place,
         };
         let Some(begin) = self.begin.take() else {
             return Ok(());
@@ -202,6 +202,14 @@ pub fn plain(text: &str) -> Result<String, String> {
 }
 
 impl Context {
+    pub fn new(file: File, segments: Vec<Segment>, place: Arc<()>) -> Self {
+        Self {
+            file: Arc::new(file),
+            segments,
+            _place: place,
+        }
+    }
+
     /// Blocks: reads the whole archive, or what it can until `stop`.
     pub fn index(
         &self,
@@ -350,6 +358,7 @@ mod tests {
                 offset: 0,
                 bytes: bytes.len() as u64,
             }],
+            _place: Arc::default(),
         }
     }
 

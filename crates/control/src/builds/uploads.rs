@@ -364,11 +364,7 @@ pub(super) fn assemble(
             bytes: end - begin,
         });
     }
-    Ok(Context {
-        file: Arc::new(file),
-        segments,
-        place,
-    })
+    Ok(Context::new(file, segments, place))
 }
 
 fn copy(

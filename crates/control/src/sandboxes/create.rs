@@ -30,9 +30,9 @@ impl Control {
     pub(super) async fn create_audited(
         &self,
         principal: &Principal,
+        id: SandboxId,
         request: CreateSandbox,
     ) -> Result<Created, ControlError> {
-        let id = SandboxId::random();
         // Until its record is written: a repeat of the request waits for that, because a create whose record
         // fails is deleted again.
         let _turn = self.lock_sandbox(&id).await?;

@@ -301,6 +301,7 @@ fn patched(old: &SandboxSpec, patch: &SandboxPatch) -> Result<SandboxSpec, Contr
             },
         },
         network: patch.network.clone().unwrap_or_else(|| old.network.clone()),
+        env: patch.env.clone().unwrap_or_else(|| old.env.clone()),
         resources,
         ..old.clone()
     })

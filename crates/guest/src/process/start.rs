@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use cove_limits::{PROCESSES_RUNNING_MAX, RING_DEFAULT, RING_MAX, RING_MIN, TAG_MAX};
 use cove_protocol::message::{ErrorCode, ReplyKind, Start};
+use rustix::fs::{Gid, Uid};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::sync::{Mutex, Notify};
@@ -253,7 +254,15 @@ fn wire(start: &Start, account: &Account, databases: &Databases) -> Result<Wirin
             terminal: Some(master),
         });
     }
-    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing("cannot make a pipe");
+    let pipe = || {
+        let (read, write) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing("cannot make a pipe")?;
+        // So that the process can open them again by /dev/stdout and /proc. Where that cannot be, it only goes on
+        // with the ends that it has.
+        let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+        rustix::fs::fchown(&write, Some(uid), Some(gid)).ok();
+        Ok::<_, Failure>((read, write))
+    };
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe()?;
     let (input, child_stdin) = if start.stdin_open || start.input.is_some() {

@@ -16,6 +16,24 @@ async fn stdout_and_stderr_come_apart_with_the_exit_code() {
 }
 
 #[tokio::test]
+async fn users_can_open_their_own_streams_again() {
+    let guest = TestGuest::start().await;
+    let start = Start {
+        user: "daemon".to_owned(),
+        stdin_open: false,
+        input: Some("in\n".into()),
+        ..argv(&[
+            "sh",
+            "-c",
+            "cat </dev/stdin >/dev/stdout; echo err >/dev/stderr",
+        ])
+    };
+    let result = guest.exec(start).await.unwrap();
+    assert_eq!(&result.stdout[..], b"in\n");
+    assert_eq!(&result.stderr[..], b"err\n");
+}
+
+#[tokio::test]
 async fn a_killed_command_tells_its_signal_as_shells_do() {
     let guest = TestGuest::start().await;
     let result = guest

@@ -202,6 +202,7 @@ pub async fn patch(
         lifecycle: body.lifecycle.map(Into::into),
         resources: body.resources.map(Into::into),
         network,
+        env: None,
         expected_generation: body.expected_generation,
     };
     ok(convert::sandbox(

@@ -202,7 +202,7 @@ async fn methods_that_strangers_make_up_are_counted_as_one() {
         "/e2b/nowhere",
         "/files",
         "/daytona/sandbox",
-        "/daytona/toolbox/box/env",
+        "/daytona/toolbox/box/lsp/start",
         "/daytona/nowhere",
     ];
     for method in &made_up {
