@@ -608,6 +608,8 @@ fn last(record: &BuildRecord) -> Entry {
 /// Where a build failed and why, in the words that E2B's users know.
 fn reason(record: &BuildRecord) -> (String, String) {
     let error = record.error.as_deref().unwrap_or("the build was cancelled");
+    // Nobody here wrote a Dockerfile.
+    let error = error.strip_prefix("Dockerfile: ").unwrap_or(error);
     let placed = error
         .strip_prefix("line ")
         .and_then(|rest| rest.split_once(": "))
@@ -712,6 +714,8 @@ mod tests {
             "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"
         );
         assert_eq!(said("line 0: FROM x: no").0, "base");
+        let wrong = said("Dockerfile: line 3: too long");
+        assert_eq!(wrong, ("3".into(), "too long".into()));
         assert_eq!(said("start: it ended").0, "finalize");
     }
 }
