@@ -47,3 +47,4 @@ mod ssh;
 mod terminal;
 mod travel;
 mod typescript;
+mod vm;

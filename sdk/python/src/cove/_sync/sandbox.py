@@ -123,6 +123,7 @@ class Sandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        accel: Optional[str] = None,
         identity: Optional[Mapping[str, Any]] = None,
         secrets: Optional[Sequence[Mapping[str, Any]]] = None,
         freeze_after: Optional[float] = None,
@@ -152,6 +153,7 @@ class Sandbox:
             workdir=workdir,
             network=network,
             isolation=isolation,
+            accel=accel,
             identity=identity,
             secrets=secrets,
             lifecycle={
