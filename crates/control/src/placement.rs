@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cove_model::{AUTO_ISOLATION, Accel, HostId, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_runner_api::TierReport;
 use cove_scheduler::{Demand, InventoryHost, Room, Strategy, plan};
 
 use crate::Control;
@@ -28,6 +29,22 @@ fn emulated(tier: &str) -> String {
     format!("{tier} with accel {}", Accel::Software.as_str())
 }
 
+/// The tiers of a host, with what each can do.
+fn tiers_shown(reports: Vec<TierReport>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut shown = BTreeMap::new();
+    for tier in reports {
+        let capabilities: BTreeSet<String> = tier.capabilities.into_iter().collect();
+        // Also on a host without hardware virtualisation, where the tier counts as not usable.
+        if capabilities.contains(&Accel::Software.capability()) {
+            shown.insert(emulated(&tier.name), capabilities.clone());
+        }
+        if tier.usable {
+            shown.insert(tier.name, capabilities);
+        }
+    }
+    shown
+}
+
 /// A host as the planner sees it. One that has not said what it has does not answer yet.
 fn inventory(host: &Host) -> InventoryHost {
     let known = host.inventory.lock().clone();
@@ -46,17 +63,7 @@ fn inventory(host: &Host) -> InventoryHost {
         snapshots: BTreeSet::new(),
     };
     if let Some(known) = known {
-        for tier in known.tiers {
-            let capabilities: BTreeSet<String> = tier.capabilities.into_iter().collect();
-            // Also on a host without hardware virtualisation, where the tier counts as not usable.
-            if capabilities.contains(&Accel::Software.capability()) {
-                let emulated = emulated(&tier.name);
-                shown.tiers.insert(emulated, capabilities.clone());
-            }
-            if tier.usable {
-                shown.tiers.insert(tier.name, capabilities);
-            }
-        }
+        shown.tiers = tiers_shown(known.tiers);
         shown.capacity = Room {
             cpu_milli: known.cpu_milli,
             memory_bytes: known.memory_bytes,
@@ -153,5 +160,27 @@ impl Control {
                 .retry_after(CAPACITY_RETRY_S),
             false => told.hint("`cove node ls` shows what nodes have"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_kvm_is_one_for_emulated_machines_alone() {
+        let report = |usable, accels: &[Accel]| TierReport {
+            name: "vm".into(),
+            usable,
+            capabilities: accels.iter().map(|accel| accel.capability()).collect(),
+        };
+        let names = |report| tiers_shown(vec![report]).into_keys().collect::<Vec<_>>();
+        assert_eq!(
+            names(report(false, &[Accel::Software])),
+            ["vm with accel software"]
+        );
+        let both = report(true, &[Accel::Kvm, Accel::Software]);
+        assert_eq!(names(both), ["vm", "vm with accel software"]);
+        assert!(names(report(false, &[])).is_empty());
     }
 }

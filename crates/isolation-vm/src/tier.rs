@@ -262,7 +262,7 @@ impl Isolation for VmTier {
     fn trees(&self, root: &Root) -> Result<Vec<PathBuf>, IsolationError> {
         match rootfs::is_block(&root.disk) {
             true => Err(IsolationError::Unsupported(
-                "disks of the tier 'vm' are block images and cannot be read as files".into(),
+                "the tier 'vm' has block images for disks: its snapshots cannot be exported, kept in object storage or made images; those of isolation container and gvisor can".into(),
             )),
             false => rootfs::trees(root).map_err(IsolationError::failed("look at the disk")),
         }

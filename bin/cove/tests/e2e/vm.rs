@@ -170,6 +170,8 @@ fn an_emulated_machine_lives_a_whole_life() {
     inside(&cove, &hostname, "echo first > /state");
     cove.ok(["snapshot", &hostname, "--name", "first"]);
     inside(&cove, &hostname, "echo second > /state");
+    let said = refused(&cove.run(["snapshot", "export", "first", "-"]));
+    assert!(said.contains("cannot be exported"), "{said}");
     let elsewhere = ["--snapshot", "first", "--isolation", "container"];
     let said = refused(&create(&cove, &elsewhere));
     assert!(said.contains("use isolation vm"), "{said}");
