@@ -45,7 +45,7 @@ async fn ten_seconds_of_churn_leave_every_count_where_it_was() {
             let counts = || (namespaces(&world), descriptors(world.engine_pid()));
             let now = counts();
             tokio::time::sleep(Duration::from_millis(500)).await;
-            // The host's, and as many of each of the two.
+            // One kind is shared; of the others each of the two seats has its own.
             let both = now.0 > 1 && now.0 % 2 == 1;
             (world.traces().groups.len() == 2 && both && counts() == now).then_some(())
         })

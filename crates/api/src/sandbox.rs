@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cove_model::network::Entry;
 pub use cove_model::secret::SecretGrant;
 use cove_model::spec::SpecError;
-pub use cove_model::{Grant, IdentitySpec, NetworkMode, State};
+pub use cove_model::{Accel, Grant, IdentitySpec, NetworkMode, State};
 use cove_model::{IdlePolicy, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,10 +40,15 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// The isolation tier: `container`, `gvisor`, or `auto` for the strongest that is installed and allowed; default: the operator's choice, `container` unless changed.
+    /// The isolation tier: `container`, `gvisor`, `vm`, or `auto` for the strongest that the host has and the operator allows; default: the operator's choice, `container` unless changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ISOLATION_MAX))]
     pub isolation: Option<String>,
+    /// With isolation `vm`: what executes the machine's instructions. Default: `kvm`, refused on hosts where it does not
+    /// boot; `software` is emulation, slow, and never chosen by itself. Absent with `snapshot` or `template` and without
+    /// `isolation`: as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accel: Option<Accel>,
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesRequest>,
@@ -315,6 +320,9 @@ pub struct Sandbox {
     pub image_id: Option<String>,
     /// The tier that holds it; never `auto`.
     pub isolation: String,
+    /// What executes its instructions: hardware virtualisation, or emulation in software. With isolation `vm` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accel: Option<Accel>,
     /// Limits.
     pub resources: ResourcesView,
     /// Environment variables of all commands.
@@ -415,9 +423,15 @@ impl CreateSandbox {
             Some(_) => (base.network, base.lifecycle),
             None => (NetworkPolicy::default(), IdlePolicy::default()),
         };
+        // Whoever names another tier than the base's does not mean the base's acceleration.
+        let accel = match &self.isolation {
+            Some(_) => self.accel,
+            None => self.accel.or(base.accel),
+        };
         Ok(SandboxSpec {
             image: self.image.unwrap_or(base.image),
             name: self.name,
+            accel,
             isolation: self.isolation.unwrap_or(base.isolation),
             resources: self.resources.unwrap_or_default().over(base.resources),
             env: base.env,
@@ -662,7 +676,7 @@ mod tests {
     #[test]
     fn every_field_of_the_body_reaches_the_spec() {
         let body = serde_json::json!({
-            "image": "python", "name": "a", "isolation": "vm", "no_new_privs": true,
+            "image": "python", "name": "a", "isolation": "vm", "accel": "software", "no_new_privs": true,
             "resources": {"cpu": 2.0, "memory_mb": 64, "memory_max_mb": 128, "disk_mb": 99, "pids": 50,
                 "open_files": 100, "io_read_mb_s": 5, "io_write_mb_s": 6},
             "env": {"A": "b"}, "network": {"mode": "allowlist", "allow": ["example.org"]},
@@ -674,5 +688,37 @@ mod tests {
             serde_json::to_value(create.into_spec_over(SandboxSpec::default()).unwrap()).unwrap(),
             body
         );
+    }
+
+    #[test]
+    fn emulation_is_inherited_only_where_the_request_names_no_tier() {
+        let base = SandboxSpec {
+            isolation: "vm".into(),
+            accel: Some(Accel::Software),
+            ..SandboxSpec::default()
+        };
+        let over = |isolation: Option<&str>, accel| {
+            let create = CreateSandbox {
+                isolation: isolation.map(Into::into),
+                accel,
+                ..CreateSandbox::default()
+            };
+            create.into_spec_over(base.clone()).unwrap()
+        };
+        assert_eq!(over(None, None).accel, Some(Accel::Software));
+        assert_eq!(over(None, Some(Accel::Kvm)).accel, Some(Accel::Kvm));
+        for isolation in ["vm", "container", "auto"] {
+            assert_eq!(over(Some(isolation), None).accel, None);
+        }
+        // With another tier, or with one that is not known yet, it is refused.
+        for isolation in ["container", "gvisor", "auto"] {
+            let spec = over(Some(isolation), Some(Accel::Software));
+            let refused = spec.check().unwrap_err().to_string();
+            assert!(
+                refused.contains("accel") && refused.contains(isolation),
+                "{refused}"
+            );
+        }
+        over(Some("vm"), Some(Accel::Software)).check().unwrap();
     }
 }

@@ -111,6 +111,9 @@ pub struct Template {
     pub created_at: Timestamp,
     /// Isolation tier.
     pub isolation: String,
+    /// What executes the instructions of its sandboxes; with isolation `vm` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accel: Option<cove_model::Accel>,
     /// Limits.
     pub resources: ResourcesView,
     /// Environment variables of all commands.

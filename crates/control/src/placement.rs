@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cove_model::{AUTO_ISOLATION, HostId, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_model::{AUTO_ISOLATION, Accel, HostId, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_runner_api::TierReport;
 use cove_scheduler::{Demand, InventoryHost, Room, Strategy, plan};
 
 use crate::Control;
@@ -21,6 +22,27 @@ fn room(spec: &SandboxSpec) -> Room {
         memory_bytes: resources.memory_mb << 20,
         disk_bytes: resources.disk_mb << 20,
     }
+}
+
+/// What the planner calls a tier whose machines are emulated.
+fn emulated(tier: &str) -> String {
+    format!("{tier} with accel {}", Accel::Software.as_str())
+}
+
+/// The tiers of a host, with what each can do.
+fn tiers_shown(reports: Vec<TierReport>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut shown = BTreeMap::new();
+    for tier in reports {
+        let capabilities: BTreeSet<String> = tier.capabilities.into_iter().collect();
+        // Also on a host without hardware virtualisation, where the tier counts as not usable.
+        if capabilities.contains(&Accel::Software.capability()) {
+            shown.insert(emulated(&tier.name), capabilities.clone());
+        }
+        if tier.usable {
+            shown.insert(tier.name, capabilities);
+        }
+    }
+    shown
 }
 
 /// A host as the planner sees it. One that has not said what it has does not answer yet.
@@ -41,9 +63,7 @@ fn inventory(host: &Host) -> InventoryHost {
         snapshots: BTreeSet::new(),
     };
     if let Some(known) = known {
-        let usable = known.tiers.into_iter().filter(|tier| tier.usable);
-        let tiers = usable.map(|tier| (tier.name, tier.capabilities.into_iter().collect()));
-        shown.tiers = tiers.collect();
+        shown.tiers = tiers_shown(known.tiers);
         shown.capacity = Room {
             cpu_milli: known.cpu_milli,
             memory_bytes: known.memory_bytes,
@@ -126,23 +146,25 @@ impl Control {
             }
         }
         let rule = self.config().isolation.rule(&principal.org);
-        let tiers: Vec<&str> = match spec.isolation.as_str() {
-            AUTO_ISOLATION => {
+        let tiers: Vec<String> = match (spec.isolation.as_str(), spec.accel) {
+            (AUTO_ISOLATION, _) => {
                 let strongest = ISOLATION_BY_STRENGTH.iter().copied();
-                strongest.filter(|tier| rule.allows(tier)).collect()
+                let allowed = strongest.filter(|tier| rule.allows(tier));
+                allowed.map(str::to_owned).collect()
             }
-            asked => vec![asked],
+            (asked, Some(Accel::Software)) => vec![emulated(asked)],
+            (asked, _) => vec![asked.to_owned()],
         };
         let mut reasons = String::new();
         let mut later = false;
         // The strongest tier that some host has, as on one host.
         for tier in tiers {
             if spec.isolation == AUTO_ISOLATION
-                && !shown.iter().any(|host| host.tiers.contains_key(tier))
+                && !shown.iter().any(|host| host.tiers.contains_key(&tier))
             {
                 continue;
             }
-            demand.tier = tier.to_owned();
+            demand.tier = tier;
             let planned = plan(&shown, &demand, &mut rand::rng());
             if !planned.hosts.is_empty() {
                 return Ok(planned.hosts);
@@ -165,5 +187,27 @@ impl Control {
                 .retry_after(CAPACITY_RETRY_S),
             false => told.hint("`cove node ls` shows what nodes have"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_kvm_is_one_for_emulated_machines_alone() {
+        let report = |usable, accels: &[Accel]| TierReport {
+            name: "vm".into(),
+            usable,
+            capabilities: accels.iter().map(|accel| accel.capability()).collect(),
+        };
+        let names = |report| tiers_shown(vec![report]).into_keys().collect::<Vec<_>>();
+        assert_eq!(
+            names(report(false, &[Accel::Software])),
+            ["vm with accel software"]
+        );
+        let both = report(true, &[Accel::Kvm, Accel::Software]);
+        assert_eq!(names(both), ["vm", "vm with accel software"]);
+        assert!(names(report(false, &[])).is_empty());
     }
 }

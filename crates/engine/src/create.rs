@@ -333,6 +333,7 @@ impl Inner {
                     .unwrap_or_else(|| record.id.as_str().replace('_', "-")),
                 limits,
                 no_new_privs: record.spec.no_new_privs,
+                accel: record.spec.accel,
                 network: record.spec.network.clone(),
                 volumes: self.mounts_of(&record.spec),
             },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cove_isolation::{
     Adopted, Isolation, IsolationError, MachineRecord, Needs, OpenTier, Placed, TierHost, Warm,
 };
-use cove_model::SandboxSpec;
+use cove_model::{Accel, SandboxSpec};
 use cove_runner_api::{Finding, TierReport};
 
 use crate::bounds;
@@ -57,8 +57,10 @@ impl Tiers {
 
     /// Refuses what the tier of a new sandbox cannot enforce; says which tier of this host can.
     pub fn check(&self, spec: &SandboxSpec) -> Result<(), IsolationError> {
-        let Err(error) = self.able(self.named(&spec.isolation)?.as_ref(), spec) else {
-            return Ok(());
+        let tier = self.named(&spec.isolation)?;
+        let Err(error) = self.able(tier.as_ref(), spec) else {
+            // Its own words say what can be had instead: another acceleration, not another tier.
+            return tier.accelerates(spec.accel);
         };
         let others = self.all.iter().map(|tier| tier.as_ref());
         let others = others.filter(|tier| self.able(*tier, spec).is_ok());
@@ -96,7 +98,7 @@ impl Tiers {
         let report = |tier: &Arc<dyn Isolation>| TierReport {
             name: tier.name().into(),
             usable: tier.installed(),
-            capabilities: tier.capabilities().names(),
+            capabilities: capability_names(tier.as_ref()),
         };
         self.all.iter().map(report).collect()
     }
@@ -156,6 +158,12 @@ impl Tiers {
             ready: sum.ready + one.ready,
         })
     }
+}
+
+fn capability_names(tier: &dyn Isolation) -> Vec<String> {
+    let mut names = tier.capabilities().names();
+    names.extend(tier.accels().into_iter().map(Accel::capability));
+    names
 }
 
 fn able(tier: &dyn Isolation, spec: &SandboxSpec) -> Result<(), IsolationError> {

@@ -261,6 +261,7 @@ impl Inner {
                 hostname: "volume".into(),
                 limits,
                 no_new_privs: true,
+                accel: None,
                 network: NetworkPolicy::default(),
                 volumes: vec![MountedVolume {
                     dir: self.pool.path(&pool_id(&record.id)),

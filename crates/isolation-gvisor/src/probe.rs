@@ -59,6 +59,7 @@ impl GvisorTier {
                     ..Resources::default()
                 },
                 no_new_privs: false,
+                accel: None,
                 network: NetworkPolicy::default(),
                 volumes: Vec::new(),
             },

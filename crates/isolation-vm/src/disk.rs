@@ -201,6 +201,7 @@ impl Disks {
                 ..Resources::default()
             },
             no_new_privs: false,
+            accel: None,
             network: NetworkPolicy::default(),
             volumes: Vec::new(),
         };

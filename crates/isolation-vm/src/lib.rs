@@ -8,6 +8,7 @@
 
 mod disk;
 mod initial;
+mod kvm;
 mod machine;
 mod probe;
 mod programs;

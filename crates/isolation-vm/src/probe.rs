@@ -1,9 +1,9 @@
-//! Whether machines boot on this host, found out by booting one.
+//! Whether KVM boots machines on this host, found out by booting one.
 
 use std::time::Instant;
 
 use cove_isolation::{Boot, IsolationError, MachineSpec, Root};
-use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_model::{Accel, NetworkPolicy, Resources, SandboxId};
 use cove_pool::Disk;
 use cove_seats::blocking;
 use cove_seats::probe::{Scratch, end};
@@ -14,16 +14,8 @@ use crate::tier::VmTier;
 const PROBE_DISK_MB: u64 = 64;
 
 impl VmTier {
-    /// What runs machines here, or why nothing can. The first caller waits for a real boot; later ones get its answer
-    /// for a while.
-    pub async fn probe(&self) -> Result<String, String> {
-        let tier = self.clone();
-        let probe = async move { tier.try_boot().await };
-        self.probed.get(probe).await
-    }
-
-    async fn try_boot(&self) -> Result<String, IsolationError> {
-        let versions = self.programs()?.versions();
+    /// Boots a machine with KVM and ends it; what to say of it.
+    pub(crate) async fn try_kvm(&self) -> Result<String, IsolationError> {
         let dir = self.seats.host.pool_dir.join("vm-probe");
         let scratch = blocking(move || {
             Scratch::make(dir, &["image", "volume"])
@@ -37,10 +29,7 @@ impl VmTier {
             Ok(())
         })
         .await?;
-        let booted_ms = tried?;
-        Ok(format!(
-            "booted a machine in {booted_ms} ms by software emulation ({versions})"
-        ))
+        Ok(format!("a machine booted in {} ms", tried?))
     }
 
     async fn boot_in(&self, scratch: &Scratch) -> Result<u128, IsolationError> {
@@ -59,14 +48,16 @@ impl VmTier {
                     ..Resources::default()
                 },
                 no_new_privs: false,
+                accel: Some(Accel::Kvm),
                 network: NetworkPolicy::default(),
                 volumes: Vec::new(),
             },
             root: Box::new(move || Ok(root)),
             turn: None,
         };
+        let programs = self.programs()?.dir.clone();
         let began = Instant::now();
-        let machine = self.start(boot).await?;
+        let machine = self.launch(boot, programs, self.first()).await?;
         let booted_ms = began.elapsed().as_millis();
         end(&machine).await?;
         Ok(booted_ms)

@@ -1,6 +1,7 @@
 //! What QEMU is told.
 
 use cove_isolation::MachineSpec;
+use cove_model::Accel;
 use cove_network::{Addresses, MAC};
 
 /// What QEMU itself takes of a machine's memory: its code, the translated code, its devices.
@@ -9,10 +10,19 @@ const OVERHEAD_MB: u64 = 96;
 const TRANSLATED_MB: u64 = 32;
 /// Least memory of a machine in all, so that its kernel and some programs have room.
 pub const MEMORY_LEAST_MB: u64 = OVERHEAD_MB + 160;
+/// How long QEMU and the guest may take together. Emulated machines boot slowly on busy hosts; others in a second or
+/// two, and a guest that hangs on a KVM which does not run it must not hold anybody up.
+pub const fn boot_limit_s(accel: Accel) -> u64 {
+    match accel {
+        Accel::Software => 110,
+        Accel::Kvm => 20,
+    }
+}
 /// QEMU 7.2 spoils the flags when cmpxchg16b is interrupted, and the kernel dies of it; without cx16 it is not used.
-const CPU: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdrand,-cx16";
-/// Under emulation the kernel cannot measure these, and hangs when it tries.
-const CLOCKS: &str = "tsc_early_khz=2000000 lpj=4000000";
+const EMULATED_CPU: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdrand,-cx16";
+/// Under emulation the kernel cannot measure its clocks, and hangs when it tries; what holds speculation back costs time
+/// where nothing speculates.
+const EMULATED: &str = "tsc_early_khz=2000000 lpj=4000000 mitigations=off";
 /// Nothing but what a machine needs: no way to read files, start programs or gain rights is left to whoever takes
 /// QEMU over.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
@@ -22,11 +32,27 @@ const DISK: u32 = 5;
 const TAP: u32 = 6;
 const PORT: u32 = 7;
 
+/// What executes a machine's instructions.
+pub fn accel_of(spec: &MachineSpec) -> Accel {
+    spec.accel.unwrap_or(Accel::Kvm)
+}
+
 pub fn arguments(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) -> Vec<String> {
     let limits = &spec.limits;
+    let accel = accel_of(spec);
+    let (executes, cpu) = match accel {
+        Accel::Kvm => ("kvm".to_owned(), "host"),
+        // On one thread: the kernel rewrites its own code while it runs, and QEMU lets a second thread execute
+        // the breakpoint that stands there meanwhile after it is gone.
+        Accel::Software => (
+            format!("tcg,thread=single,tb-size={TRANSLATED_MB}"),
+            EMULATED_CPU,
+        ),
+    };
     let memory_mb = limits.memory_mb.saturating_sub(OVERHEAD_MB);
     let mut list = vec![
         "machine".to_owned(),
+        boot_limit_s(accel).to_string(),
         "-nodefaults".into(),
         "-no-user-config".into(),
         // A machine that restarts has ended.
@@ -41,12 +67,10 @@ pub fn arguments(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) ->
         "microvm,x-option-roms=off,isa-serial=on,rtc=on,pit=on,pic=on,acpi=on".into(),
         "-bios".into(),
         "/vm/share/qboot.rom".into(),
-        // On one thread: the kernel rewrites its own code while it runs, and QEMU lets a second thread execute
-        // the breakpoint that stands there meanwhile after it is gone.
         "-accel".into(),
-        format!("tcg,thread=single,tb-size={TRANSLATED_MB}"),
+        executes,
         "-cpu".into(),
-        CPU.into(),
+        cpu.into(),
         "-smp".into(),
         limits.visible_cpus().to_string(),
         "-m".into(),
@@ -90,8 +114,12 @@ pub fn arguments(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) ->
 
 fn command_line(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) -> String {
     let limits = &spec.limits;
+    let of_accel = match accel_of(spec) {
+        Accel::Kvm => "",
+        Accel::Software => EMULATED,
+    };
     let mut line = format!(
-        "console=ttyS0 loglevel=3 panic=-1 reboot=t rdinit=/init {CLOCKS} random.trust_cpu=on mitigations=off \
+        "console=ttyS0 loglevel=3 panic=-1 reboot=t rdinit=/init {of_accel} random.trust_cpu=on \
          cove.hostname={} cove.pids={} cove.open_files={} cove.no_new_privs={} cove.fresh={}",
         spec.hostname,
         limits.pids,
@@ -123,6 +151,7 @@ mod tests {
                 ..Resources::default()
             },
             no_new_privs: true,
+            accel: Some(Accel::Software),
             network: Default::default(),
             volumes: Vec::new(),
         };
@@ -134,6 +163,21 @@ mod tests {
         assert!(
             with.contains("-m 416") && with.contains("cove.no_new_privs=1"),
             "{with}"
+        );
+        assert!(
+            with.contains("-accel tcg") && with.contains("lpj="),
+            "{with}"
+        );
+        let by_kvm = MachineSpec {
+            accel: None,
+            ..spec.clone()
+        };
+        let by_kvm = arguments(&by_kvm, None, true).join(" ");
+        assert!(
+            by_kvm.contains("-accel kvm -cpu host")
+                && !by_kvm.contains("tcg")
+                && !by_kvm.contains("lpj="),
+            "{by_kvm}"
         );
         let without = arguments(&spec, None, false).join(" ");
         assert!(

@@ -1,8 +1,9 @@
 //! The tier as the engine sees it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,13 +12,14 @@ use cove_isolation::{
     Adopted, Boot, BootTurn, Capabilities, Isolation, IsolationError, Limit, Limits, Machine,
     MachineRecord, Needs, OpenTier, Placed, Restore, Root, TaskCost, TierHost, Warm, slots,
 };
+use cove_model::Accel;
 use cove_runner_api::Finding;
 use cove_seats::guest_program::{self, Piece};
-use cove_seats::probe::Probed;
 use cove_seats::{Becomes, Detail, Found, Handing, Seats, SeatsConfig, Supervised, Work, rootfs};
 
 use crate::disk::Disks;
 use crate::initial;
+use crate::kvm::{Known, Kvm};
 use crate::machine::{TIER, Virtual, no_memory};
 use crate::programs::Programs;
 use crate::qemu::{self, MEMORY_LEAST_MB};
@@ -63,7 +65,7 @@ pub struct VmTier {
     pub(crate) seats: Arc<Seats>,
     disks: Arc<Disks>,
     programs: Result<Programs, String>,
-    pub(crate) probed: Arc<Probed>,
+    kvm: Arc<Kvm>,
 }
 
 impl VmTier {
@@ -103,12 +105,28 @@ impl VmTier {
         )?;
         let disks =
             Disks::open(&host.pool_dir).map_err(IsolationError::failed("look at block images"))?;
-        Ok(Self {
+        let kvm = Kvm::open(programs.as_ref(), host)
+            .map_err(IsolationError::failed("look at /dev/kvm"))?;
+        let tier = Self {
             seats,
             disks: Arc::new(disks),
             programs,
-            probed: Arc::default(),
-        })
+            kvm: Arc::new(kvm),
+        };
+        if tier.kvm.known() == Known::Trying {
+            let trying = tier.clone();
+            tier.kvm.find_out(async move { trying.try_kvm().await });
+        }
+        Ok(tier)
+    }
+
+    pub(crate) fn first(&self) -> Arc<OnceLock<OwnedFd>> {
+        Arc::clone(&self.kvm.first)
+    }
+
+    /// Waits until it is known whether KVM boots machines here.
+    pub async fn settled(&self) {
+        self.kvm.settled().await;
     }
 
     pub(crate) fn programs(&self) -> Result<&Programs, IsolationError> {
@@ -122,9 +140,24 @@ impl VmTier {
     pub(crate) async fn start(&self, boot: Boot) -> Result<Virtual, IsolationError> {
         let programs = self.programs()?.dir.clone();
         self.capabilities().check(&boot.machine.limits)?;
+        self.accelerates(boot.machine.accel)?;
+        self.launch(boot, programs, Arc::default()).await
+    }
+
+    /// `first` gets the first process, so that whoever waits can give up.
+    pub(crate) async fn launch(
+        &self,
+        boot: Boot,
+        programs: PathBuf,
+        first: Arc<OnceLock<OwnedFd>>,
+    ) -> Result<Virtual, IsolationError> {
         let (seats, disks) = (Arc::clone(&self.seats), Arc::clone(&self.disks));
         let (spec, dir) = (boot.machine.clone(), programs.clone());
+        let closing = Arc::clone(&self.kvm);
         let work = move |root: &Root, has_interface: bool| {
+            if closing.is_closing() {
+                return Err(IsolationError::Unsupported("the server ends".into()));
+            }
             let opened = disks.of(&seats, &dir, (root, &spec.limits))?;
             let network = seats.host.network.as_ref().filter(|_| has_interface);
             let network = network.map(|network| network.addresses());
@@ -133,8 +166,14 @@ impl VmTier {
                 descriptors: vec![opened.file],
             })
         };
+        let kvm = match qemu::accel_of(&boot.machine) {
+            Accel::Kvm => Some(self.kvm.device()?),
+            Accel::Software => None,
+        };
         let supervised = Supervised {
             programs,
+            kvm,
+            first,
             work: Box::new(work),
         };
         let settled = self
@@ -184,9 +223,31 @@ impl Isolation for VmTier {
         self.programs().map(drop)
     }
 
-    /// Emulated machines are had by name alone: `auto` never takes them.
+    /// Emulated machines are had by name alone: `auto` never takes them. Where KVM booted machines before and does not
+    /// now, the tier counts as there, so that `auto` becomes no weaker one.
     fn installed(&self) -> bool {
-        false
+        self.programs.is_ok() && self.kvm.counts()
+    }
+
+    fn accelerates(&self, accel: Option<Accel>) -> Result<(), IsolationError> {
+        let reason = match (accel, self.kvm.known()) {
+            (Some(Accel::Software), _) | (_, Known::Boots(_)) => return Ok(()),
+            (_, Known::Fails(reason)) => format!("KVM boots no machine on this host: {reason}"),
+            (_, Known::Trying) => {
+                "whether KVM boots machines on this host is still being tried; try again in some seconds".into()
+            }
+        };
+        Err(IsolationError::Unsupported(format!(
+            "{reason}. With accel 'software' a sandbox of the tier 'vm' runs here, emulated and slow"
+        )))
+    }
+
+    fn accels(&self) -> Vec<Accel> {
+        if self.programs.is_err() {
+            return Vec::new();
+        }
+        let kvm = matches!(self.kvm.known(), Known::Boots(_)).then_some(Accel::Kvm);
+        kvm.into_iter().chain([Accel::Software]).collect()
     }
 
     async fn turn(&self, owner: Option<&str>) -> Result<Option<BootTurn>, IsolationError> {
@@ -194,15 +255,14 @@ impl Isolation for VmTier {
     }
 
     async fn works(&self) -> Result<(), IsolationError> {
-        self.probe().await.map(drop).map_err(|reason| {
-            IsolationError::Unsupported(format!("QEMU does not work on this host: {reason}"))
-        })
+        self.available()?;
+        self.accelerates(None)
     }
 
     fn trees(&self, root: &Root) -> Result<Vec<PathBuf>, IsolationError> {
         match rootfs::is_block(&root.disk) {
             true => Err(IsolationError::Unsupported(
-                "disks of the tier 'vm' are block images and cannot be read as files".into(),
+                "the tier 'vm' has block images for disks: its snapshots cannot be exported, kept in object storage or made images; those of isolation container and gvisor can".into(),
             )),
             false => rootfs::trees(root).map_err(IsolationError::failed("look at the disk")),
         }
@@ -218,12 +278,28 @@ impl Isolation for VmTier {
     }
 
     async fn findings(&self) -> Vec<Finding> {
-        vec![match self.probe().await {
-            Ok(told) => good(TIER, told),
-            Err(reason) => warning(
+        let versions = match &self.programs {
+            Ok(programs) => programs.versions(),
+            Err(reason) => {
+                return vec![warning(
+                    TIER,
+                    format!("sandboxes cannot have isolation vm: {reason}"),
+                    "run scripts/provide-vm, which provides QEMU and a kernel".into(),
+                )];
+            }
+        };
+        let emulated = "sandboxes can have isolation vm with accel software, emulated and slow";
+        vec![match self.kvm.known() {
+            Known::Boots(told) => good(TIER, format!("accel kvm: {told} ({versions})")),
+            Known::Trying => warning(
                 TIER,
-                format!("sandboxes cannot have isolation vm: {reason}"),
-                "run scripts/provide-vm, which provides QEMU and a kernel".into(),
+                format!("whether KVM boots machines is being tried; {emulated} ({versions})"),
+                "ask again in half a minute".into(),
+            ),
+            Known::Fails(reason) => warning(
+                TIER,
+                format!("no accel kvm: {reason}; {emulated} ({versions})"),
+                self.kvm.fix(),
             ),
         }]
     }
@@ -269,6 +345,7 @@ impl Isolation for VmTier {
     }
 
     async fn close(&self) {
+        self.kvm.close().await;
         self.seats.close().await;
     }
 }

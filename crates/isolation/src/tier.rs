@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use cove_model::{NetworkPolicy, Resources, SandboxId};
+use cove_model::{Accel, NetworkPolicy, Resources, SandboxId};
 use cove_network::Network;
 use cove_parser::Parser;
 use cove_pool::Disk;
@@ -65,6 +65,8 @@ pub struct MachineSpec {
     pub hostname: String,
     pub limits: Resources,
     pub no_new_privs: bool,
+    /// Of a virtual machine; absent: KVM. Other tiers have none.
+    pub accel: Option<Accel>,
     /// In force before the first instruction of the guest.
     pub network: NetworkPolicy,
     pub volumes: Vec<MountedVolume>,
@@ -149,6 +151,23 @@ pub trait Isolation: Send + Sync {
     /// used: then sandboxes that should have this tier are refused, and get no weaker one.
     fn installed(&self) -> bool {
         self.available().is_ok()
+    }
+
+    /// Whether machines with this acceleration boot here; the error names one that does. Known without trying.
+    fn accelerates(&self, accel: Option<Accel>) -> Result<(), IsolationError> {
+        match accel {
+            None => Ok(()),
+            Some(accel) => Err(IsolationError::Unsupported(format!(
+                "accel '{}' is for virtual machines, and the tier '{}' has none",
+                accel.as_str(),
+                self.name()
+            ))),
+        }
+    }
+
+    /// Accelerations that machines can be asked for with.
+    fn accels(&self) -> Vec<Accel> {
+        Vec::new()
     }
 
     /// Waits for a turn to boot a machine of this owner, for those who cannot go back once they need it. `None`:

@@ -11,8 +11,45 @@ use crate::OrgId;
 pub const DEFAULT_ISOLATION: &str = "container";
 /// Asks for the strongest isolation tier that the host has and that the operator allows.
 pub const AUTO_ISOLATION: &str = "auto";
+/// The isolation tier whose machines have a kernel of their own.
+pub const VM_ISOLATION: &str = "vm";
 /// Every isolation tier there is, the strongest first.
-pub const ISOLATION_BY_STRENGTH: [&str; 2] = ["gvisor", "container"];
+pub const ISOLATION_BY_STRENGTH: [&str; 3] = [VM_ISOLATION, "gvisor", "container"];
+
+/// What executes the instructions of a virtual machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    /// The processor, by hardware virtualisation.
+    Kvm,
+    /// QEMU, in software: slow, and had by name alone.
+    Software,
+}
+
+impl Accel {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Software => "software",
+        }
+    }
+
+    /// What a tier's report calls it, among the capabilities.
+    pub fn capability(self) -> String {
+        format!("accel_{}", self.as_str())
+    }
+}
+
+impl std::str::FromStr for Accel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Kvm, Self::Software];
+        let found = all.into_iter().find(|accel| accel.as_str() == text);
+        found.ok_or_else(|| format!("'{text}' is neither 'kvm' nor 'software'"))
+    }
+}
 
 /// The tiers of one organisation, or of all that have no rule of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +144,8 @@ mod tests {
             (rule.default.as_str(), rule.allowed.len()),
             (AUTO_ISOLATION, 1)
         );
+        let rule = TierRule::of(&["container", "vm"]).expect("two tiers");
+        assert!(rule.allows(VM_ISOLATION));
         for wrong in [&["auto"][..], &[], &["qemu"], &["container", "auto"]] {
             TierRule::of(wrong).expect_err("not a rule");
         }
@@ -117,6 +156,9 @@ mod tests {
         let both = TierRule::of(&["container", "gvisor"]).expect("two tiers");
         assert_eq!(both.strongest(&["container", "gvisor"]), Some("gvisor"));
         assert_eq!(both.strongest(&["container"]), Some("container"));
+        assert_eq!(both.strongest(&["vm", "container"]), Some("container"));
+        let all = TierRule::default();
+        assert_eq!(all.strongest(&["container", "vm", "gvisor"]), Some("vm"));
         let one = TierRule::of(&["gvisor"]).expect("a tier");
         assert_eq!(one.strongest(&["container"]), None);
     }

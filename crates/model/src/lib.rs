@@ -38,7 +38,8 @@ pub use id::{
 };
 pub use identity::{Grant, IdentitySpec};
 pub use isolation::{
-    AUTO_ISOLATION, DEFAULT_ISOLATION, ISOLATION_BY_STRENGTH, IsolationPolicy, TierRule,
+    AUTO_ISOLATION, Accel, DEFAULT_ISOLATION, ISOLATION_BY_STRENGTH, IsolationPolicy, TierRule,
+    VM_ISOLATION,
 };
 pub use language::Language;
 pub use lifecycle::{Refusal, State};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Steady;
 use crate::identity::IdentitySpec;
-use crate::isolation::DEFAULT_ISOLATION;
+use crate::isolation::{Accel, DEFAULT_ISOLATION, VM_ISOLATION};
 use crate::network::NetworkPolicy;
 use crate::resources::{Resources, ResourcesError};
 use crate::secret::{SecretGrant, check_grants};
@@ -172,6 +172,9 @@ pub struct SandboxSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub isolation: String,
+    /// For the tier `vm` alone; absent there: KVM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accel: Option<Accel>,
     pub resources: Resources,
     pub env: BTreeMap<String, String>,
     pub network: NetworkPolicy,
@@ -202,6 +205,7 @@ impl Default for SandboxSpec {
             image: DEFAULT_IMAGE.into(),
             name: None,
             isolation: DEFAULT_ISOLATION.into(),
+            accel: None,
             resources: Resources::default(),
             env: BTreeMap::new(),
             network: NetworkPolicy::default(),
@@ -224,8 +228,26 @@ impl SandboxSpec {
         self.env.extend(given);
     }
 
+    /// What executes its instructions, where that is not the host's own kernel and processor as usual.
+    pub fn accel_in_force(&self) -> Option<Accel> {
+        let is_vm = self.isolation == VM_ISOLATION;
+        is_vm.then(|| self.accel.unwrap_or(Accel::Kvm))
+    }
+
     pub fn check(&self) -> Result<(), SpecError> {
         self.resources.check()?;
+        if let Some(accel) = self.accel
+            && self.isolation != VM_ISOLATION
+        {
+            return Err(field_error(
+                "accel",
+                format!(
+                    "'{}' is for isolation '{VM_ISOLATION}', and this sandbox has isolation '{}'; give both or leave accel out",
+                    accel.as_str(),
+                    self.isolation
+                ),
+            ));
+        }
         text("image", &self.image, 1, IMAGE_REF_MAX)?;
         if let Some(name) = &self.name {
             check_name(name)?;

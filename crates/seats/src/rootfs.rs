@@ -116,6 +116,14 @@ pub fn programs(dir: &Path) -> io::Result<OwnedFd> {
     detached(dir, RDONLY | NOSUID | NODEV, 0)
 }
 
+/// A device file of the pool, to be shown elsewhere. It opens there alone: the pool itself opens no devices.
+pub fn device(path: &Path) -> io::Result<OwnedFd> {
+    const NOSUID: u64 = 0x2;
+    const NODEV: u64 = 0x4;
+    const NOEXEC: u64 = 0x8;
+    detached_without(path, NOSUID | NOEXEC, NODEV, 0)
+}
+
 /// Gives a disk that came from another the empty directory an overlay works in: what the kernel keeps
 /// there names the files of the volume it was copied from, and is refused in a copy.
 fn renew_work(disk: &Disk) -> io::Result<()> {

@@ -327,6 +327,10 @@ impl Seat {
         is_alive(self.parts().child.pidfd.as_fd())
     }
 
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.parts().child.pidfd.as_fd()
+    }
+
     pub fn link(&self) -> &Link {
         &self.parts().link
     }

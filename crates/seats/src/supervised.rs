@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cove_isolation::{IsolationError, MachineSpec, Root};
@@ -24,6 +25,10 @@ pub struct Work {
 pub struct Supervised {
     /// The tree of programs that it runs.
     pub programs: PathBuf,
+    /// A device file to show as `/dev/kvm`, if the machine has KVM; QEMU has no rights and must be able to open it.
+    pub kvm: Option<PathBuf>,
+    /// Gets the first process, so that a boot can be given up.
+    pub first: Arc<OnceLock<OwnedFd>>,
     /// Opens the machine's disk. May wait. The interface comes after its descriptors, or something else where there
     /// is none; it says which.
     pub work: MakeWork,
@@ -49,7 +54,12 @@ impl Supervised {
         };
         work.descriptors
             .push(last.map_err(IsolationError::failed("open /dev/null"))?);
-        given(&self.programs, None, work)
+        let first = seat.pidfd().try_clone_to_owned();
+        let first = first.map_err(IsolationError::failed("keep the pidfd"))?;
+        let _ = self.first.set(first);
+        let kvm = self.kvm.as_deref().map(rootfs::device).transpose();
+        let kvm = kvm.map_err(IsolationError::failed("open /dev/kvm"))?;
+        given(&self.programs, (None, kvm), work)
     }
 }
 
@@ -60,14 +70,16 @@ fn nothing() -> io::Result<OwnedFd> {
 
 fn given(
     programs: &std::path::Path,
-    root: Option<OwnedFd>,
+    (root, kvm): (Option<OwnedFd>, Option<OwnedFd>),
     work: Work,
 ) -> Result<Given, IsolationError> {
     let keeper = Keeper::Supervisor(Supervisor {
         shows_root: root.is_some(),
+        shows_kvm: kvm.is_some(),
         arguments: work.arguments,
     });
     let mut trees = Vec::from_iter(root);
+    trees.extend(kvm);
     trees.extend(work.descriptors);
     Ok(Given {
         programs: rootfs::programs(programs)
@@ -96,7 +108,7 @@ impl Seats {
         rootfs::prepare_restore(&root.disk).map_err(IsolationError::failed("prepare the disk"))?;
         let (user_ns, uid_base) = (seat.user_ns(), seat.uid_base());
         let tree = rootfs::mount(root, &self.base_dir, user_ns, uid_base, &self.overlays)?;
-        let given = given(programs, Some(tree), work(uid_base)?)?;
+        let given = given(programs, (Some(tree), None), work(uid_base)?)?;
         let start = self.start_of(spec)?;
         let taken = seat.start(&start, given.programs, given.others, Some(&given.keeper))?;
         // It is over, or ends here.

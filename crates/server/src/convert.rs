@@ -30,6 +30,7 @@ pub fn everything<T>(items: Vec<T>) -> Page<T> {
 pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
     let mut spec = sandbox.spec;
     let lease = spec.lifecycle.lease.take();
+    let accel = spec.accel_in_force();
     Sandbox {
         id: sandbox.id.to_string(),
         name: spec.name,
@@ -38,6 +39,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         image: spec.image,
         image_id: sandbox.image.map(|image| image.to_string()),
         isolation: spec.isolation,
+        accel,
         resources: (&sandbox.limits).into(),
         env: spec.env,
         network: (&spec.network).into(),
@@ -68,6 +70,7 @@ pub use snapshot::{snapshot, timeline};
 
 pub fn template(row: control::TemplateRecord) -> cove_api::template::Template {
     let spec = row.spec;
+    let accel = spec.accel_in_force();
     cove_api::template::Template {
         id: row.id.into(),
         name: row.name,
@@ -78,6 +81,7 @@ pub fn template(row: control::TemplateRecord) -> cove_api::template::Template {
         lost: row.lost,
         created_at: row.created_at.into(),
         isolation: spec.isolation,
+        accel,
         resources: (&spec.resources).into(),
         env: spec.env,
         network: (&spec.network).into(),

@@ -29,6 +29,8 @@ const TREE_INODES: &str = "1024";
 const DIRECTORIES: [&str; 8] = [
     ".cove", "proc", "root", "bundle", "state", "tmp", "dev", "vm",
 ];
+/// A file of the tree, where a machine has it.
+pub const KVM: &str = "dev/kvm";
 const PROGRAM: &str = "/.cove/bin/runner";
 /// Where the program is told to write the id of the kernel's process, and what went wrong.
 const PID_FILE: &str = "/state/pid";
@@ -151,6 +153,9 @@ pub fn enter_tree(own: &str, trees: Vec<(OwnedFd, &str)>) -> Result<(), Failure>
     fs::write(format!("{place}/dev/null"), "").step("make the keeper's files")?;
     mounts::bind("/dev/null", &format!("{place}/dev/null")).step("show /dev/null")?;
     for (tree, at) in trees {
+        if at == KVM {
+            fs::write(format!("{place}/{at}"), "").step("make the keeper's files")?;
+        }
         mounts::attach(&tree, &format!("{place}/{at}")).step("attach the root")?;
     }
     // The sandbox's own group, where the guest looks for its figures.

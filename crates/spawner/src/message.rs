@@ -138,10 +138,11 @@ pub struct Runsc {
 
 /// The supervisor of a virtual machine, which `/.cove/bin/runner` is. Instead of the sandbox's root comes the tree of
 /// programs that it runs, shown in `/vm`; where it makes a disk image, the tree to make it of is the next descriptor,
-/// shown in `/root`. Further ones are the supervisor's from 5 on.
+/// shown in `/root`; where the machine has KVM, its device is the next one, shown as `/dev/kvm`. Further ones are the supervisor's from 5 on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Supervisor {
     pub shows_root: bool,
+    pub shows_kvm: bool,
     pub arguments: Vec<String>,
 }
 

@@ -28,11 +28,16 @@ pub fn run(
     (programs, mut others): (OwnedFd, Vec<OwnedFd>),
 ) -> Result<Never, Failure> {
     let mut trees = vec![(programs, "vm")];
-    if supervisor.shows_root {
-        if others.is_empty() {
+    for (shown, at) in [
+        (supervisor.shows_root, "root"),
+        (supervisor.shows_kvm, keeper::KVM),
+    ] {
+        if shown && others.is_empty() {
             return Err(Failure::new("receive the tree", Errno::BADF));
         }
-        trees.push((others.remove(0), "root"));
+        if shown {
+            trees.push((others.remove(0), at));
+        }
     }
     keeper::enter_tree(own, trees)?;
     lockdown::forbid_core_dumps().step("forbid core dumps")?;

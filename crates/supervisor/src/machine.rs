@@ -29,16 +29,22 @@ const DISK: i32 = 5;
 const PORT: i32 = 7;
 /// Of QEMU, in the sandbox's own range. This program has another, so that QEMU cannot touch it.
 const QEMU_USER: u32 = 1;
-/// How long QEMU and the guest may take together. Emulated machines boot slowly on busy hosts.
-const START_LIMIT: Duration = Duration::from_secs(110);
 /// When there are as many streams as there may be, or no descriptors are left.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What this program calls once the machine runs.
 const AFTERWARDS: &[libc::c_long] = &[libc::SYS_accept4, libc::SYS_wait4, libc::SYS_socketpair];
 
-/// `arguments` are QEMU's. Ends with QEMU.
+/// The first argument is how long the boot may take, the others are QEMU's. Ends with QEMU.
 pub fn run(arguments: &[String], engine: OwnedFd) -> ExitCode {
+    let limit = arguments.split_first();
+    let limit = limit.and_then(|(first, rest)| Some((first.parse().ok()?, rest)));
+    let Some((seconds, arguments)) = limit else {
+        let wrong = Err(("start".into(), io::ErrorKind::InvalidInput.into()));
+        tell(engine.as_fd(), &wrong);
+        return ExitCode::FAILURE;
+    };
+    let limit = Duration::from_secs(seconds);
     // The port's number is held until the port is there, so that nothing else gets it.
     // SAFETY: standard input is open, and this number is nobody's.
     unsafe { libc::dup2(0, PORT) };
@@ -47,7 +53,7 @@ pub fn run(arguments: &[String], engine: OwnedFd) -> ExitCode {
         .enable_time()
         .build();
     let ended = match runtime {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(arguments, engine)),
+        Ok(runtime) => LocalSet::new().block_on(&runtime, serve(arguments, limit, engine)),
         Err(error) => {
             tell(engine.as_fd(), &Err(("start an event loop".into(), error)));
             Err(())
@@ -67,7 +73,7 @@ struct Running {
     tail: Rc<RefCell<Tail>>,
 }
 
-async fn serve(arguments: &[String], engine: OwnedFd) -> Result<(), ()> {
+async fn serve(arguments: &[String], limit: Duration, engine: OwnedFd) -> Result<(), ()> {
     let fail = |step: String, error| {
         tell(engine.as_fd(), &Err((step, error)));
     };
@@ -79,8 +85,16 @@ async fn serve(arguments: &[String], engine: OwnedFd) -> Result<(), ()> {
         }
     };
     let tail = || running.tail.borrow().line();
+    let Ok(engine) = watch(engine, Interest::READABLE) else {
+        return Err(());
+    };
+    let fail = |step: String, error| {
+        tell(engine.get_ref().as_fd(), &Err((step, error)));
+    };
     tokio::select! {
         () = running.found.notified() => {}
+        // It says nothing more: it ended, or gave this boot up. Nobody would ever find the machine.
+        _ = engine.readable() => return Err(()),
         _ = running.qemu.readable() => {
             // What it said last may still be on its way.
             tokio::time::sleep(PAUSE).await;
@@ -88,13 +102,13 @@ async fn serve(arguments: &[String], engine: OwnedFd) -> Result<(), ()> {
             fail(step, io::Error::from_raw_os_error(libc::EIO));
             return Err(());
         }
-        () = tokio::time::sleep(START_LIMIT) => {
+        () = tokio::time::sleep(limit) => {
             let step = format!("boot the machine: the guest does not answer: {}", tail());
             fail(step, io::Error::from_raw_os_error(libc::ETIMEDOUT));
             return Err(());
         }
     }
-    tell(engine.as_fd(), &Ok(()));
+    tell(engine.get_ref().as_fd(), &Ok(()));
     drop(engine);
     tokio::select! {
         _ = running.qemu.readable() => Ok(()),

@@ -2,6 +2,8 @@
 //! up its own, and from then on carries the host's calls to the guest over a port of the machine. It ends with QEMU,
 //! and QEMU with it: it is PID 1 of their namespace.
 //!
+//! The argument after `machine` says how many seconds the boot may take; those that follow are QEMU's.
+//!
 //! With the argument `disk` it makes a disk image of a tree instead and ends.
 //!
 //! Descriptors: 3 listens for the host, 4 leads to the engine until the guest answers, those from 5 on are what the

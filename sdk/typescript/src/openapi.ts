@@ -4,6 +4,13 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * @description What executes the instructions of a virtual machine.
+         *     - `kvm`: The processor, by hardware virtualisation.
+         *     - `software`: QEMU, in software: slow, and had by name alone.
+         * @enum {string}
+         */
+        Accel: "kvm" | "software";
         /** @description Body of `POST /v1/images`: where the image comes from. */
         AddImage: {
             /** @description Password or token for the registry. */
@@ -568,6 +575,12 @@ export interface components {
         };
         /** @description Body of `POST /v1/sandboxes`. Everything has a default. */
         CreateSandbox: {
+            /**
+             * @description With isolation `vm`: what executes the machine's instructions. Default: `kvm`, refused on hosts where it does not
+             *     boot; `software` is emulation, slow, and never chosen by itself. Absent with `snapshot` or `template` and without
+             *     `isolation`: as there.
+             */
+            accel?: components["schemas"]["Accel"] | null;
             /** @description Environment variables of all commands. */
             env?: {
                 [key: string]: string;
@@ -576,7 +589,7 @@ export interface components {
             identity?: components["schemas"]["Identity"] | null;
             /** @description Name or id of an image; default: `debian`. */
             image?: string | null;
-            /** @description The isolation tier: `container`, `gvisor`, or `auto` for the strongest that is installed and allowed; default: the operator's choice, `container` unless changed. */
+            /** @description The isolation tier: `container`, `gvisor`, `vm`, or `auto` for the strongest that the host has and the operator allows; default: the operator's choice, `container` unless changed. */
             isolation?: string | null;
             /** @description Labels: key and value pairs to find it by. */
             labels?: {
@@ -2498,6 +2511,8 @@ export interface components {
         };
         /** @description A sandbox. */
         Sandbox: {
+            /** @description What executes its instructions: hardware virtualisation, or emulation in software. With isolation `vm` alone. */
+            accel?: components["schemas"]["Accel"] | null;
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
             /** @description Environment variables of all commands. */
@@ -2891,6 +2906,8 @@ export interface components {
         };
         /** @description One version of a template. Nothing of it changes but its tags. */
         Template: {
+            /** @description What executes the instructions of its sandboxes; with isolation `vm` alone. */
+            accel?: components["schemas"]["Accel"] | null;
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
             /** @description Environment variables of all commands. */

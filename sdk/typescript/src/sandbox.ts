@@ -91,6 +91,8 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions, LeaseOpt
   /** What it can reach. Default: `"none"`. */
   network?: Network | undefined;
   isolation?: string | undefined;
+  /** With `isolation: "vm"`. Default: `"kvm"`; `"software"` is slow emulation. */
+  accel?: "kvm" | "software" | undefined;
   /** Lets it ask who it is, and have identity tokens, at `http://cove.internal:16910/`. `{}` grants nothing else. */
   identity?: Identity | undefined;
   /** Secrets of the organisation that it uses by placeholders. `network` must list their hosts. */
@@ -154,7 +156,8 @@ export interface EgressOptions extends Cancel {
 }
 
 function createBody(options: SandboxOptions, lease: object | undefined): unknown {
-  const { image, snapshot, template, restoreMemory, name, isolation, env, labels, user, workdir } = options;
+  const { image, snapshot, template, restoreMemory, name, isolation, accel } = options;
+  const { env, labels, user, workdir } = options;
   if ((image as unknown) instanceof Image) {
     throw new CoveError("image: build it with Template.build(name, { image }), then give the template");
   }
@@ -170,6 +173,7 @@ function createBody(options: SandboxOptions, lease: object | undefined): unknown
     template: template instanceof Template ? template.id : template,
     name,
     isolation,
+    accel,
     identity: options.identity && snake(options.identity),
     secrets: options.secrets,
     resources: unlessEmpty({ ...(snake(options.resources ?? {}) as object), ...given(limits) }),

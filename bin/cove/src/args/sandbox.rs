@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, ValueEnum};
 use cove_api::sandbox::{
-    CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, NetworkRequest, PatchSandbox,
+    Accel, CreateSandbox, Grant, IdentitySpec, Network, NetworkMode, NetworkRequest, PatchSandbox,
     ResourcesChange, ResourcesRequest, SecretGrant, State,
 };
 
@@ -83,9 +83,12 @@ pub struct CreateOptions {
     /// Working directory of commands
     #[arg(long, short, value_name = "DIR")]
     pub workdir: Option<String>,
-    /// Isolation tier: container, gvisor, or auto for the strongest that is installed
+    /// Isolation tier: container, gvisor, vm, or auto for the strongest that the host has
     #[arg(long)]
     pub isolation: Option<String>,
+    /// With --isolation vm: kvm (default), or software for slow emulation on hosts without KVM
+    #[arg(long)]
+    pub accel: Option<Accel>,
     #[command(flatten)]
     pub network: NetworkOptions,
     #[command(flatten)]
@@ -280,6 +283,7 @@ impl CreateOptions {
             template: None,
             name: self.name.clone(),
             isolation: self.isolation.clone(),
+            accel: self.accel,
             resources: Some(resources).filter(|asked| *asked != ResourcesRequest::default()),
             env: variables(&self.env_file, &self.env),
             network: self.network.create_request(),

@@ -1,7 +1,7 @@
 //! Sandboxes themselves.
 
 use cove_api::ErrorCode;
-use cove_api::sandbox::{ListSandboxes, NetworkMode, PatchSandbox, Sandbox, StopSandbox};
+use cove_api::sandbox::{Accel, ListSandboxes, NetworkMode, PatchSandbox, Sandbox, StopSandbox};
 use cove_client::Client;
 
 use super::making;
@@ -58,7 +58,15 @@ pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), Cl
         return output::json(&all);
     }
     let mut table = Table::new(&[
-        "ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "NETWORK", "CREATED",
+        "ID",
+        "NAME",
+        "STATE",
+        "IMAGE",
+        "ISOLATION",
+        "CPU",
+        "MEMORY",
+        "NETWORK",
+        "CREATED",
     ]);
     for sandbox in all {
         table.row([
@@ -66,6 +74,7 @@ pub async fn list(client: &Client, args: &ListArgs, json: bool) -> Result<(), Cl
             sandbox.name.unwrap_or_default(),
             sandbox.state.as_str().into(),
             sandbox.image,
+            isolation(&sandbox.isolation, sandbox.accel),
             sandbox.resources.cpu.to_string(),
             memory(&sandbox.resources),
             network(&sandbox.network),
@@ -79,6 +88,15 @@ fn memory(resources: &cove_api::sandbox::ResourcesView) -> String {
     match resources.memory_max_mb {
         Some(max) => format!("{}-{} MiB", resources.memory_mb, max),
         None => format!("{} MiB", resources.memory_mb),
+    }
+}
+
+/// A tier, and what executes a virtual machine.
+pub fn isolation(tier: &str, accel: Option<Accel>) -> String {
+    match accel {
+        None => tier.to_owned(),
+        Some(Accel::Kvm) => format!("{tier} (kvm)"),
+        Some(Accel::Software) => format!("{tier} (emulated in software)"),
     }
 }
 
@@ -154,7 +172,7 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .add("state", sandbox.state.as_str())
         .maybe("reason", sandbox.reason.clone())
         .add("image", &sandbox.image)
-        .add("isolation", &sandbox.isolation)
+        .add("isolation", isolation(&sandbox.isolation, sandbox.accel))
         .add("cpu", resources.cpu.to_string())
         .add("memory", memory(resources))
         .add("disk", format!("{} MiB", resources.disk_mb))

@@ -144,7 +144,10 @@ fn show(one: &Template, json: bool) -> Result<(), CliError> {
                 limits.cpu, limits.pids
             ),
         )
-        .add("isolation", &one.isolation)
+        .add(
+            "isolation",
+            super::sandboxes::isolation(&one.isolation, one.accel),
+        )
         .maybe("user", one.user.clone())
         .maybe("directory", one.workdir.clone())
         .maybe("privileges", one.no_new_privs.then_some("none are gained"))

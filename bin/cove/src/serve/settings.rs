@@ -10,7 +10,8 @@ use cove_control::{Cidr, ControlConfig, Quota, RateLimit};
 use cove_engine::{Addresses, BackendChoice, EngineConfig, OpenTier, Overcommit};
 use cove_isolation_container::ContainerConfig;
 use cove_isolation_gvisor::GvisorConfig;
-use cove_model::{DEFAULT_ISOLATION, IsolationPolicy, OrgId, TierRule};
+use cove_isolation_vm::VmConfig;
+use cove_model::{DEFAULT_ISOLATION, IsolationPolicy, OrgId, TierRule, VM_ISOLATION};
 use cove_server::ServerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +104,7 @@ pub struct Settings {
     pub secret_key_command: Vec<String>,
     pub secret_roots: Option<PathBuf>,
     pub runsc: Option<PathBuf>,
+    pub vm_programs: Option<PathBuf>,
     pub isolation: Vec<String>,
     pub isolation_of: Vec<String>,
     pub objects: String,
@@ -183,7 +185,10 @@ impl Default for Settings {
             secret_key_command: Vec::new(),
             secret_roots: None,
             runsc: None,
-            isolation: [DEFAULT_ISOLATION, "gvisor"].map(str::to_owned).to_vec(),
+            vm_programs: None,
+            isolation: [DEFAULT_ISOLATION, "gvisor", VM_ISOLATION]
+                .map(str::to_owned)
+                .to_vec(),
             isolation_of: Vec::new(),
             objects: String::new(),
             objects_endpoint: String::new(),
@@ -280,7 +285,8 @@ settings! {
     secret_key_command "COMMAND" "Program with arguments, run by root, that prints the host key instead, for example from a key management service";
     secret_roots "FILE" "Additional certificate authorities, PEM, for the servers of bound hosts";
     runsc "FILE" "The runsc program, for sandboxes with isolation gvisor; empty: the one that scripts/setup installs, or the host's";
-    isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that is installed";
+    vm_programs "DIR" "Directory of QEMU and its kernel, as scripts/provide-vm makes it, for sandboxes with isolation vm; empty: the one that scripts/setup makes";
+    isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that the host has";
     isolation_of "RULES" "Isolation tiers of single organisations instead, as ORG=TIER+TIER, like org_…=auto+gvisor+container";
     objects "URL" "Object storage of durable snapshots, s3://BUCKET/PREFIX or file:///DIRECTORY; empty: none";
     objects_endpoint "URL" "Address of an S3-compatible server, with path-style requests; empty: AWS";
@@ -550,6 +556,7 @@ impl Settings {
             ("network_presets", &mut self.network_presets),
             ("criu", &mut self.criu),
             ("runsc", &mut self.runsc),
+            ("vm_programs", &mut self.vm_programs),
         ] {
             if let Some(path) = path {
                 *path = std::path::absolute(&*path).map_err(|source| {
@@ -562,6 +569,12 @@ impl Settings {
             if let Some(path) = path.as_ref().filter(|path| !path.is_file()) {
                 return Err(wrong(format!("{key}: there is no file {}", path.display())));
             }
+        }
+        if let Some(path) = self.vm_programs.as_ref().filter(|path| !path.is_dir()) {
+            return Err(wrong(format!(
+                "vm_programs: there is no directory {}",
+                path.display()
+            )));
         }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|source| ServeError::io("data_dir cannot be made absolute", source))?;
@@ -751,7 +764,18 @@ impl Settings {
 
     /// The isolation tiers that hold this host's sandboxes. The engine knows none but these.
     pub fn tiers(&self) -> Vec<Box<dyn OpenTier>> {
-        vec![Box::new(self.container()), Box::new(self.gvisor())]
+        vec![
+            Box::new(self.container()),
+            Box::new(self.gvisor()),
+            Box::new(self.vm()),
+        ]
+    }
+
+    fn vm(&self) -> VmConfig {
+        VmConfig {
+            programs: self.vm_programs.clone(),
+            ..VmConfig::default()
+        }
     }
 
     fn gvisor(&self) -> GvisorConfig {

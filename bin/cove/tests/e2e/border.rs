@@ -149,6 +149,11 @@ fn the_runner_keeps_the_operators_tiers_whoever_asks() {
         ] {
             let error = runner.create(of(org, refused)).await.unwrap_err();
             assert!(error.to_string().contains("isolation_of"), "{error}");
+            let mut emulated = of(org, "vm");
+            emulated.spec.accel = Some(cove_model::Accel::Software);
+            emulated.spec.resources.memory_mb = 256;
+            let error = runner.create(emulated).await.unwrap_err();
+            assert!(error.to_string().contains("isolation_of"), "{error}");
             assert_eq!(runner.list().await.unwrap(), []);
             // What control makes of `auto` is its own affair; here it means nothing.
             runner.create(of(org, "auto")).await.unwrap_err();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cove_engine::{Engine, EngineConfig, OpenTier};
 use cove_isolation_container::ContainerConfig;
+use cove_isolation_vm::VmConfig;
 use tempfile::TempDir;
 
 /// Far above what anything here needs, also on a busy machine.
@@ -419,7 +420,8 @@ impl Drop for Cove {
                 };
                 let started = Instant::now();
                 loop {
-                    let tiers: Vec<Box<dyn OpenTier>> = vec![Box::new(container.clone())];
+                    let tiers: Vec<Box<dyn OpenTier>> =
+                        vec![Box::new(container.clone()), Box::new(VmConfig::default())];
                     match Engine::open(config.clone(), tiers).await {
                         Ok(engine) => {
                             return engine.destroy().await.map_err(|error| error.to_string());

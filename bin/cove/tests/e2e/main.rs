@@ -48,3 +48,4 @@ mod ssh;
 mod terminal;
 mod travel;
 mod typescript;
+mod vm;

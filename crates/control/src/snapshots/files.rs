@@ -256,6 +256,7 @@ fn stranger_spec(told: &SandboxSpec) -> SandboxSpec {
         workdir: told.workdir.clone(),
         no_new_privs: told.no_new_privs,
         isolation: told.isolation.clone(),
+        accel: told.accel,
         ..SandboxSpec::default()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cove_control::testing::{Call, Fault};
 use cove_control::{CreateSandbox, ErrorCode, SandboxPatch, Source};
-use cove_model::{IdlePolicy, SandboxSpec, TierRule};
+use cove_model::{Accel, IdlePolicy, SandboxSpec, TierRule};
 use cove_runner_api::RunnerError;
 use tokio::sync::Semaphore;
 
@@ -32,6 +32,27 @@ async fn auto_takes_the_strongest_tier_that_the_host_has_and_the_rule_allows() {
     plane.crash().await;
     let made = plane.create(&plane.root, of_tier("auto")).await.unwrap();
     assert_eq!(made.sandbox.spec.isolation, "gvisor");
+    plane
+        .runner
+        .set_tiers(&[("container", &[]), ("gvisor", &[]), ("vm", &[])]);
+    plane.crash().await;
+    let made = plane.create(&plane.root, of_tier("auto")).await.unwrap();
+    assert_eq!(made.sandbox.spec.isolation, "vm");
+    assert_eq!(
+        made.sandbox.spec.accel, None,
+        "emulation is had by name alone"
+    );
+    let emulated = |isolation| SandboxSpec {
+        accel: Some(Accel::Software),
+        ..of_tier(isolation)
+    };
+    for isolation in ["auto", "container", "gvisor"] {
+        let refused = plane.create(&plane.root, emulated(isolation)).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.message.contains("accel"), "{refused:?}");
+    }
+    let made = plane.create(&plane.root, emulated("vm")).await.unwrap();
+    assert_eq!(made.sandbox.spec.accel, Some(Accel::Software));
     plane
         .crash_with(|config| config.isolation.all = rule(&["auto", "container"]))
         .await;

@@ -1,6 +1,7 @@
 //! Writing a snapshot out.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,13 @@ impl Engine {
     ) -> Result<GuestStream, RunnerError> {
         let hold = self.inner.snapshots.hold(id).await?;
         let (image, held) = self.inner.hold_image(hold.snapshot.record.image.as_str())?;
+        let inner = Arc::clone(&self.inner);
+        let found = spawn_blocking(move || {
+            // Before the stream begins, which could not say why it ends.
+            let trees = inner.trees_of(&hold.snapshot, &image);
+            trees.map(|trees| (hold, image, trees))
+        });
+        let (hold, image, trees) = found.await.map_err(internal)??;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(internal)?;
         ours.set_write_timeout(Some(STALL_MAX)).map_err(internal)?;
         theirs.set_nonblocking(true).map_err(internal)?;
@@ -36,7 +44,8 @@ impl Engine {
             let _held = held;
             let id = hold.snapshot.record.id.clone();
             // The reader learns of a failure by the missing end.
-            match inner.write_snapshot(&hold, &image, plain, io::BufWriter::new(&ours)) {
+            let output = io::BufWriter::new(&ours);
+            match inner.write_snapshot(&hold, (&image, trees), plain, output) {
                 Ok(()) => tracing::debug!(snapshot = %id, "exported"),
                 Err(error) => {
                     tracing::warn!(snapshot = %id, %error, "export of a snapshot aborted")
@@ -53,7 +62,7 @@ impl Inner {
     fn write_snapshot(
         &self,
         hold: &SnapshotHold,
-        image: &cove_image::Image,
+        (image, trees): (&cove_image::Image, Vec<PathBuf>),
         plain: bool,
         output: impl Write,
     ) -> io::Result<()> {
@@ -69,9 +78,6 @@ impl Inner {
             memory: record.memory.clone(),
         };
         writer.json(Kind::Manifest, &manifest)?;
-        let trees = self
-            .trees_of(&hold.snapshot, image)
-            .map_err(io::Error::other)?;
         let packing = self.parser.pack_tree(trees, !plain);
         copy(
             packing.map_err(io::Error::other)?,

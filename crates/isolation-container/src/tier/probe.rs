@@ -61,6 +61,7 @@ impl ContainerTier {
                         ..Resources::default()
                     },
                     no_new_privs: false,
+                    accel: None,
                     network: NetworkPolicy::default(),
                     volumes: Vec::new(),
                 },

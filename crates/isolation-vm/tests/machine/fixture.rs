@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cove_isolation::slots::Slots;
 use cove_isolation::{Boot, Isolation, Machine, MachineSpec, Root, TierHost};
 use cove_isolation_vm::{VmConfig, VmTier};
-use cove_model::{Resources, SandboxId};
+use cove_model::{Accel, Resources, SandboxId};
 use cove_network::Network;
 use cove_parser::Parser;
 use cove_pool::Disk;
@@ -223,6 +223,7 @@ impl TestTier {
                 hostname: "box".into(),
                 limits,
                 no_new_privs: false,
+                accel: Some(Accel::Software),
                 network: Default::default(),
                 volumes: Vec::new(),
             },

@@ -38,6 +38,9 @@ pub const SECRETS: Feature = Feature::new("secrets");
 /// Volumes with their owner and size, mounted where a sandbox asked for them, read-only where it asked for that.
 pub const VOLUMES: Feature = Feature::new("volumes");
 
+/// Which acceleration a virtual machine has; without it a runner might take another than was asked for.
+pub const ACCEL: Feature = Feature::new("accel");
+
 /// What a runner of this build enforces.
 pub const FEATURES: &[Feature] = &[
     LIMITS,
@@ -52,6 +55,7 @@ pub const FEATURES: &[Feature] = &[
     METADATA,
     SECRETS,
     VOLUMES,
+    ACCEL,
 ];
 
 /// Version 0 had no hello. Control and runner of one host are of one build, but a runner understands requests of
@@ -192,6 +196,7 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         identity,
         secrets,
         volumes,
+        accel,
         image: _,
         name: _,
         isolation: _,
@@ -211,7 +216,8 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         .add_if(*no_new_privs, NO_NEW_PRIVS)
         .add_if(identity.is_some(), METADATA)
         .add_if(!secrets.is_empty(), SECRETS)
-        .add_if(!volumes.is_empty(), VOLUMES);
+        .add_if(!volumes.is_empty(), VOLUMES)
+        .add_if(accel.is_some(), ACCEL);
     network(policy, needs);
 }
 

@@ -48,6 +48,8 @@ fn full_spec() -> SandboxSpec {
         },
         network: policy(),
         no_new_privs: true,
+        isolation: cove_model::VM_ISOLATION.into(),
+        accel: Some(cove_model::Accel::Software),
         identity: Some(cove_model::IdentitySpec::default()),
         secrets: vec![cove_model::secret::SecretGrant {
             name: "token".into(),

@@ -104,6 +104,8 @@ class SandboxInfo:
     last_active_at: datetime
     generation: int
     isolation: str = "container"
+    #: With isolation ``vm``: ``kvm``, or ``software`` for emulation.
+    accel: Optional[str] = None
     name: Optional[str] = None
     reason: Optional[str] = None
     image_id: Optional[str] = None
@@ -690,6 +692,8 @@ class TemplateInfo:
     #: Whether its snapshot is gone although nobody deleted it: no sandbox can begin from it.
     lost: bool = False
     isolation: str = "container"
+    #: With isolation ``vm``: ``kvm``, or ``software`` for emulation.
+    accel: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     env: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)

@@ -103,6 +103,7 @@ fn registries_reach_those_who_act_on_them() {
         ("network_resolvers", "resolver.example"),
         ("criu", "/there/is/none"),
         ("runsc", "/there/is/none"),
+        ("vm_programs", "/there/is/none"),
         ("isolation", "qemu"),
         ("isolation_of", "gvisor"),
         ("isolation_of", "org_x=gvisor"),
@@ -126,7 +127,8 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
                 network_presets = \"/srv/presets\"\n\
                 network_resolvers = [\"192.0.2.1\", \"[2001:db8::1]:5353\"]\n\
                 criu = \"/proc/self/exe\"\n\
-                runsc = \"/proc/self/exe\"";
+                runsc = \"/proc/self/exe\"\n\
+                vm_programs = \"/proc\"";
     settings.read_toml(text, "file").unwrap();
     settings.check().unwrap();
     let engine = settings.engine();
@@ -140,7 +142,7 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
     assert_eq!(asked, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
     assert_eq!(settings.container().criu, Some("/proc/self/exe".into()));
     settings
-        .set("isolation", "auto,gvisor,container", "here")
+        .set("isolation", "auto,vm,gvisor,container", "here")
         .unwrap();
     let org = cove_model::OrgId::random();
     let rule = format!("{org}=gvisor");
@@ -148,6 +150,8 @@ fn settings_of_the_network_and_of_memory_reach_the_engine() {
     settings.check().unwrap();
     let policy = settings.control().isolation;
     assert_eq!(policy.all.default, "auto");
+    assert!(policy.all.allows("vm"));
+    assert_eq!(settings.vm().programs, Some("/proc".into()));
     assert_eq!(policy.rule(&org).allowed, ["gvisor"]);
     assert_eq!(settings.gvisor().runsc, Some("/proc/self/exe".into()));
     settings.set("network_presets", "", "here").unwrap();

@@ -123,6 +123,7 @@ class AsyncSandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        accel: Optional[str] = None,
         identity: Optional[Mapping[str, Any]] = None,
         secrets: Optional[Sequence[Mapping[str, Any]]] = None,
         freeze_after: Optional[float] = None,
@@ -154,6 +155,7 @@ class AsyncSandbox:
             workdir=workdir,
             network=network,
             isolation=isolation,
+            accel=accel,
             identity=identity,
             secrets=secrets,
             lifecycle={

@@ -124,6 +124,7 @@ class Sandbox:
         workdir: Optional[str] = None,
         network: Union[str, Sequence[str], Mapping[str, Any], None] = None,
         isolation: Optional[str] = None,
+        accel: Optional[str] = None,
         identity: Optional[Mapping[str, Any]] = None,
         secrets: Optional[Sequence[Mapping[str, Any]]] = None,
         freeze_after: Optional[float] = None,
@@ -155,6 +156,7 @@ class Sandbox:
             workdir=workdir,
             network=network,
             isolation=isolation,
+            accel=accel,
             identity=identity,
             secrets=secrets,
             lifecycle={
