@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::asking::{Caller, Names};
 use crate::build_logs;
 use crate::convert::{self, SandboxDto};
+use crate::entrypoint;
 use crate::refusal::{Answer, Refusal};
 use crate::sandboxes::Wanted;
 use crate::server_address::ServerAddress;
@@ -381,7 +382,9 @@ impl Create {
             let base = control.base(caller, Source::Template(template.to_string()));
             let base = base.await?;
             let spec = self.wanted.over(base.spec);
-            let spec = spec.map_err(|refusal| ControlError::invalid(refusal.message()))?;
+            let mut spec = spec.map_err(|refusal| ControlError::invalid(refusal.message()))?;
+            let record = control.get_template(caller, template.as_str()).await?;
+            entrypoint::note(&mut spec, &record)?;
             let request = cove_control::CreateSandbox {
                 spec,
                 idempotency_key: None,
@@ -396,10 +399,12 @@ impl Create {
         if let Err(error) = removed.await {
             tracing::warn!(%error, %template, "cannot delete the template of an image; trying again with the next one");
         }
-        made?;
+        let made = made?;
         if self.pending.doomed.is_cancelled() {
             let id = self.pending.id.as_str();
             control.delete_sandbox(caller, id).await?;
+        } else {
+            entrypoint::start(&self.front, caller, &made.sandbox).await;
         }
         Ok(ended.steps == ended.cached)
     }

@@ -10,6 +10,7 @@
 mod asking;
 mod build_logs;
 mod convert;
+mod entrypoint;
 mod events;
 mod exec;
 mod file_links;

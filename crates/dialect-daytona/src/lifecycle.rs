@@ -8,6 +8,7 @@ use cove_model::{ResourcesPatch, State as SandboxState};
 
 use crate::asking::{Caller, Json, Names, Query};
 use crate::convert::{self, ARCHIVED, Intervals};
+use crate::entrypoint;
 use crate::refusal::{Answer, Refusal};
 use crate::server_address::ServerAddress;
 use crate::wire::{Force, Resize};
@@ -32,6 +33,7 @@ pub async fn start(
     }
     let started = front.control.start_sandbox(&caller, &id).await?;
     let settled = settle(&front, &caller, started, None).await?;
+    entrypoint::start(&front, &caller, &settled).await;
     Ok(axum::Json(convert::sandbox(settled, place.toolbox())).into_response())
 }
 

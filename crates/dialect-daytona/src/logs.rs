@@ -4,10 +4,10 @@ use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::IntoResponse;
 use bytes::{BufMut, BytesMut};
-use cove_control::GuestAction;
+use cove_control::{GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front, Kind};
 use cove_protocol::client::FollowEvent;
-use cove_protocol::message::{Channel, OutputFrom};
+use cove_protocol::message::{Channel, OutputFrom, Process};
 use futures_util::StreamExt;
 
 use crate::asking::{Caller, Names};
@@ -27,26 +27,39 @@ pub async fn logs(
     uri: Uri,
     request: Request,
 ) -> Answer {
-    let follows = uri
-        .query()
-        .is_some_and(|query| query.contains("follow=true"));
     let access = front
         .control
         .guest(&caller, &id, GuestAction::ProcessRead)
         .await?;
     let process = sessions::found(&access, &name, &cmd).await?;
-    if !(follows && streams::is_upgrade(&request)) {
-        return sessions::logs(&front, access, process).await;
+    if follows(&uri, &request) {
+        return follow(&front, &caller, access, process, request).await;
     }
+    sessions::logs(&front, access, process).await
+}
+
+/// Whether the output is asked for over a WebSocket.
+pub fn follows(uri: &Uri, request: &Request) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.contains("follow=true") && streams::is_upgrade(request)
+}
+
+pub async fn follow(
+    front: &Front,
+    caller: &Principal,
+    access: GuestAccess,
+    process: Process,
+    request: Request,
+) -> Answer {
     let from = OutputFrom {
         id: process.id,
         follow: true,
         ..OutputFrom::default()
     };
-    let seat = front.seat(&caller, Kind::Live)?;
-    let (upgrade, wire) = streams::upgrade(&front, &caller, request, Vec::new()).await?;
+    let seat = front.seat(caller, Kind::Live)?;
+    let (upgrade, wire) = streams::upgrade(front, caller, request, Vec::new()).await?;
     let mut following = Following::attach(access, from).await?;
-    let tracker = front.sessions.clone();
+    let (tracker, draining) = (front.sessions.clone(), front.draining.clone());
     Ok(upgrade
         .on_upgrade(move |socket| {
             tracker.track_future(async move {
@@ -67,7 +80,9 @@ pub async fn logs(
                                 frame.put_slice(&data);
                                 out.bytes(frame).await?;
                             }
-                            Ok(Some(FollowEvent::Exit(_)) | None) => return Some((DONE, String::new())),
+                            Ok(Some(FollowEvent::Exit(_)) | None) => {
+                                return Some((DONE, String::new()));
+                            }
                             Ok(Some(FollowEvent::Started(_))) => {}
                             Err(error) => {
                                 let refusal = crate::refusal::Refusal::from(error);
@@ -81,7 +96,7 @@ pub async fn logs(
                 let end = tokio::select! {
                     end = told => end,
                     () = left => None,
-                    () = front.draining.cancelled() => Some((1012, "the server is restarting".into())),
+                    () = draining.cancelled() => Some((1012, "the server is restarting".into())),
                     () = seat.ended() => Some(streams::taken_back()),
                 };
                 if let Some((code, reason)) = end {

@@ -34,15 +34,11 @@ const API: &[(&str, &str)] = &[
 const LSP: &str = "language servers are not part of this interface; start one with process.exec or a session; see docs/daytona.md, Refused";
 const SCREEN: &str =
     "sandboxes have no screen here, so there is no computer use; see docs/daytona.md, Refused";
-const ENTRYPOINT: &str =
-    "sandboxes have no entrypoint here: nothing runs in one but what is asked for";
 
 const TOOLBOX: &[(&str, &str)] = &[
     ("/lsp/{*what}", LSP),
     ("/computeruse", SCREEN),
     ("/computeruse/{*what}", SCREEN),
-    ("/process/session/entrypoint", ENTRYPOINT),
-    ("/process/session/entrypoint/logs", ENTRYPOINT),
 ];
 
 fn table(rows: &'static [(&str, &str)]) -> Router<Front> {

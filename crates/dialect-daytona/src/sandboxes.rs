@@ -20,7 +20,7 @@ use crate::images::{self, Images};
 use crate::refusal::{Answer, Refusal};
 use crate::server_address::ServerAddress;
 use crate::wire::{BuildInfo, CreateSandbox};
-use crate::{home, snapshots, volumes};
+use crate::{entrypoint, home, snapshots, volumes};
 
 /// How the SDKs say which language `code_run` is in.
 const LANGUAGE_LABEL: &str = "code-toolbox-language";
@@ -54,6 +54,10 @@ pub async fn create(
     let at_home = wanted.body.build_info.is_none()
         && wanted.body.user.is_none()
         && matches!(source, Source::Image(_));
+    let template = match &source {
+        Source::Template(id) => Some(front.control.get_template(&caller, id).await?),
+        _ => None,
+    };
     let base = front.control.base(&caller, source).await?;
     let mut request = cove_control::CreateSandbox {
         spec: wanted.over(base.spec)?,
@@ -61,6 +65,9 @@ pub async fn create(
         asked: None,
         from: base.from,
     };
+    if let Some(template) = &template {
+        entrypoint::note(&mut request.spec, template)?;
+    }
     let created = match at_home {
         false => front.control.create_sandbox(&caller, request).await?,
         true => {
@@ -82,6 +89,7 @@ pub async fn create(
             }
         }
     };
+    entrypoint::start(&front, &caller, &created.sandbox).await;
     let dto = convert::sandbox(created.sandbox, place.toolbox());
     Ok((StatusCode::OK, axum::Json(dto)).into_response())
 }

@@ -20,11 +20,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::asking::{Caller, Json, Names};
+use crate::entrypoint;
 use crate::exec::{ANSWER_MAX, SIGKILL, end};
 use crate::refusal::{Answer, Refusal, about_path};
 
 /// Output of each stream that is kept of a command.
-const RING_BYTES: u64 = 1024 * 1024;
+pub const RING_BYTES: u64 = 1024 * 1024;
 /// Characters of a session's name.
 const NAME_MAX: usize = 128;
 /// Bytes of a command, and of input at once.
@@ -71,7 +72,7 @@ pub struct Input {
 
 fn check_name(name: &str) -> Result<(), Refusal> {
     let good = (1..=NAME_MAX).contains(&name.chars().count())
-        && name != "entrypoint"
+        && name != entrypoint::NAME
         && !name.chars().any(|c| c.is_control() || c == '/');
     if good {
         return Ok(());
@@ -192,6 +193,7 @@ pub async fn list(
         .filter_map(|process| {
             let identity = Identity::of(process);
             let name = identity.name_of(owner::DAYTONA_SESSION)?;
+            let name = Some(name).filter(|name| *name != entrypoint::NAME)?;
             Some(described(&all, name))
         })
         .collect();

@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use crate::asking::{Caller, Json, Names, Query};
 use crate::build_logs;
 use crate::convert::{self, TARGET, time_text};
+use crate::entrypoint;
 use crate::images::{self, Images};
 use crate::refusal::{Answer, Refusal};
 use crate::sandboxes::Sizes;
@@ -73,13 +74,14 @@ fn stored(name: &str) -> String {
 /// The part of a template's configuration that is read here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Config {
-    entrypoint: Vec<String>,
+pub struct Config {
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
     labels: BTreeMap<String, String>,
 }
 
 impl Config {
-    fn of(record: &TemplateRecord) -> Self {
+    pub fn of(record: &TemplateRecord) -> Self {
         let text = record.config.as_deref();
         let read = text.map(serde_json::from_str).and_then(Result::ok);
         read.unwrap_or_default()
@@ -124,6 +126,7 @@ pub async fn fork(
         .into_iter()
         .next()
         .ok_or_else(|| Refusal::new(500, "INTERNAL", "the fork made no sandbox"))??;
+    entrypoint::start(&front, &caller, &child).await;
     Ok(axum::Json(convert::sandbox(child, place.toolbox())).into_response())
 }
 

@@ -5,7 +5,8 @@ use axum::routing::{delete, get, post};
 use cove_dialect::Front;
 
 use crate::{
-    exec, files, git, info, interpreter, logs, search, sessions, settings, terminals, tree,
+    entrypoint, exec, files, git, info, interpreter, logs, search, sessions, settings, terminals,
+    tree,
 };
 
 pub fn router() -> Router<Front> {
@@ -35,6 +36,8 @@ pub fn router() -> Router<Front> {
             "/process/session/{session}",
             get(sessions::get).delete(sessions::delete),
         )
+        .route("/process/session/entrypoint", get(entrypoint::session))
+        .route("/process/session/entrypoint/logs", get(entrypoint::output))
         .route("/process/session/{session}/exec", post(sessions::execute))
         .route(
             "/process/session/{session}/command/{command}",

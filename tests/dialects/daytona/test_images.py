@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import uuid
@@ -130,6 +131,41 @@ def test_snapshots_are_built_listed_used_and_deleted(client: Daytona) -> None:
         client.snapshot.get(name)
     with pytest.raises(DaytonaValidationError, match="name"):
         client.snapshot.create(CreateSnapshotParams(name='x"\nRUN true', image="debian"))
+
+
+def test_an_entrypoint_runs_from_each_start_on(client: Daytona) -> None:
+    program = "echo begun $WHO; echo bad >&2; until [ -e /tmp/stop ]; do sleep 0.1; done; exit 3"
+    image = Image.base("debian").env({"WHO": "me"}).entrypoint(["sh", "-c", program])
+    box = client.create(CreateSandboxFromImageParams(image=image))
+    try:
+        for _ in range(2):
+            session = box.process.get_entrypoint_session()
+            assert session.session_id == "entrypoint" and session.commands[0].exit_code is None
+            assert session.commands[0].command == f"sh -c {program}"
+            assert not box.process.list_sessions()
+            box.stop()
+            box.start()
+        out: list[str] = []
+        err: list[str] = []
+
+        async def follow() -> None:
+            following = asyncio.ensure_future(box.process.get_entrypoint_logs_async(out.append, err.append))
+            await asyncio.to_thread(box.process.exec, "touch /tmp/stop")
+            await asyncio.wait_for(following, 60)
+
+        asyncio.run(follow())
+        logs = box.process.get_entrypoint_logs()
+        assert (logs.stdout, logs.stderr) == ("begun me\n", "bad\n") == ("".join(out), "".join(err))
+        assert box.process.get_entrypoint_session().commands[0].exit_code == 3
+    finally:
+        box.delete()
+    plain = client.create(CreateSandboxFromImageParams(image="debian"))
+    with pytest.raises(DaytonaNotFoundError):
+        plain.process.get_entrypoint_session()
+    plain.delete()
+    long = Image.base("debian").entrypoint(["sleep", "1" * 300])
+    with pytest.raises(DaytonaError, match="ENTRYPOINT"):
+        client.create(CreateSandboxFromImageParams(image=long))
 
 
 def test_a_sandbox_that_waits_for_its_image_is_its_makers_alone(client: Daytona) -> None:

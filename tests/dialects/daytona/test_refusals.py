@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Any
 
@@ -23,9 +22,6 @@ def refused(call: Any, *args: Any, **named: Any) -> None:
 def test_what_is_not_here_says_so(client: Daytona, box: Sandbox) -> None:
     refused(box.update_secrets, {"A": "b"})
     refused(box.get_metrics)
-    refused(box.process.get_entrypoint_session)
-    refused(box.process.get_entrypoint_logs)
-    refused(lambda: asyncio.run(box.process.get_entrypoint_logs_async(print, print)))
     refused(client.secret.list)
     refused(client.secret.get, "s")
     refused(client.secret.create, CreateSecretParams(name="s", value="v"))
@@ -112,6 +108,8 @@ ROUTES = [
     ("POST", "/toolbox/{id}/files/upload-v2?path=/x", None),
     ("GET", "/toolbox/{id}/process/session", None),
     ("POST", "/toolbox/{id}/process/session", {"sessionId": "s"}),
+    ("GET", "/toolbox/{id}/process/session/entrypoint", None),
+    ("GET", "/toolbox/{id}/process/session/entrypoint/logs", None),
     ("GET", "/toolbox/{id}/process/session/s", None),
     ("DELETE", "/toolbox/{id}/process/session/s", None),
     ("POST", "/toolbox/{id}/process/session/s/exec", {"command": "true"}),
