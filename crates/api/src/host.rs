@@ -93,7 +93,7 @@ pub struct Runner {
 pub struct Tier {
     /// Name of the tier.
     pub name: String,
-    /// Whether sandboxes of this tier can run.
+    /// Whether sandboxes of this tier can run; virtual machines: without emulation.
     pub usable: bool,
     /// What the tier can do, like `snapshot` or `memory`.
     pub capabilities: Vec<String>,

@@ -31,6 +31,8 @@ const SEEN: &str = "kvm-seen";
 /// In the pool, which has device files: the one that machines are shown.
 const SHOWN: &str = "vm-dev";
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What the supervisor calls it.
+const BOOT_STEP: &str = "boot the machine";
 const VERDICT_MAX: u64 = 16 * 1024;
 /// Of a reason that is kept and shown.
 const REASON_MAX: usize = 600;
@@ -151,8 +153,7 @@ impl Kvm {
                 Err(error) => reason_of(error),
             },
         };
-        // What says nothing of KVM is not kept: a host that is full for a moment, or an engine that ends.
-        if matches!(tried, Ok(_) | Err(IsolationError::Failed { .. }))
+        if says_of_kvm(&tried)
             && !self.is_closing()
             && let Err(error) = self.keep(&verdict)
         {
@@ -248,6 +249,15 @@ fn device_number(path: &Path) -> io::Result<u64> {
     }
 }
 
+/// Only what QEMU did is kept, and not a host that is full for a moment.
+fn says_of_kvm(tried: &Result<String, IsolationError>) -> bool {
+    match tried {
+        Ok(_) => true,
+        Err(IsolationError::Failed { step, .. }) => step.starts_with(BOOT_STEP),
+        Err(_) => false,
+    }
+}
+
 fn reason_of(error: &IsolationError) -> String {
     let mut text = cove_model::error::chain(error);
     text.truncate(text.floor_char_boundary(REASON_MAX));
@@ -274,7 +284,7 @@ mod tests {
 
     fn hangs() -> IsolationError {
         let source = io::Error::from(io::ErrorKind::TimedOut);
-        IsolationError::failed("boot the machine")(source)
+        IsolationError::failed(format!("{BOOT_STEP}: it does not answer"))(source)
     }
 
     #[tokio::test]
@@ -311,6 +321,11 @@ mod tests {
         full.find_out(async { Err(IsolationError::Exhausted("uid range")) });
         full.settled().await;
         assert!(full.verdict().is_none());
+        let broken = kvm(dir.path(), "one");
+        let source = io::Error::from(io::ErrorKind::StorageFull);
+        broken.find_out(async { Err(IsolationError::failed("make the disk")(source)) });
+        broken.settled().await;
+        assert!(broken.verdict().is_none());
         // Also a try that ends with its engine.
         let ended = kvm(dir.path(), "one");
         ended.find_out(std::future::pending());

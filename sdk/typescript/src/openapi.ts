@@ -2988,7 +2988,7 @@ export interface components {
             capabilities: string[];
             /** @description Name of the tier. */
             name: string;
-            /** @description Whether sandboxes of this tier can run. */
+            /** @description Whether sandboxes of this tier can run; virtual machines: without emulation. */
             usable: boolean;
         };
         /** @description The tree a sandbox is part of. */

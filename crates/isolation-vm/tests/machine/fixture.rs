@@ -233,6 +233,7 @@ impl TestTier {
     }
 
     pub async fn boot(&self, image: &Path, volume: &Path) -> Arc<dyn Machine> {
+        self.tier.settled().await;
         let boot = self.boot_of(image, volume, limits());
         Arc::from(self.tier.boot(boot).await.unwrap())
     }
