@@ -102,6 +102,7 @@ pub struct Settings {
     pub secret_key_file: Option<PathBuf>,
     pub secret_key_command: Vec<String>,
     pub secret_roots: Option<PathBuf>,
+    pub approval_hold_s: u64,
     pub runsc: Option<PathBuf>,
     pub isolation: Vec<String>,
     pub isolation_of: Vec<String>,
@@ -182,6 +183,7 @@ impl Default for Settings {
             secret_key_file: None,
             secret_key_command: Vec::new(),
             secret_roots: None,
+            approval_hold_s: engine.approval_hold.as_secs(),
             runsc: None,
             isolation: [DEFAULT_ISOLATION, "gvisor"].map(str::to_owned).to_vec(),
             isolation_of: Vec::new(),
@@ -279,6 +281,7 @@ settings! {
     secret_key_file "FILE" "Host key that encrypts the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, created if missing";
     secret_key_command "COMMAND" "Program with arguments, run by root, that prints the host key instead, for example from a key management service";
     secret_roots "FILE" "Additional certificate authorities, PEM, for the servers of bound hosts";
+    approval_hold_s "SECONDS" "Time that a request with a secret that asks waits for an approval before it is refused, at most 600";
     runsc "FILE" "The runsc program, for sandboxes with isolation gvisor; empty: the one that scripts/setup installs, or the host's";
     isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that is installed";
     isolation_of "RULES" "Isolation tiers of single organisations instead, as ORG=TIER+TIER, like org_…=auto+gvisor+container";
@@ -495,6 +498,12 @@ impl Settings {
                     "{key} must be between 1 and {KEPT_DAYS_MAX}"
                 )));
             }
+        }
+        if self.approval_hold_s > cove_limits::APPROVAL_HOLD_MAX_S {
+            return Err(wrong(format!(
+                "approval_hold_s must be at most {}",
+                cove_limits::APPROVAL_HOLD_MAX_S
+            )));
         }
         let given = Some(&self.default_registry).filter(|name| !name.is_empty());
         for (key, name) in given
@@ -724,6 +733,7 @@ impl Settings {
             secret_key_file: self.secret_key_file.clone(),
             secret_key_command: self.secret_key_command.clone(),
             secret_roots: self.secret_roots.clone(),
+            approval_hold: Duration::from_secs(self.approval_hold_s),
             ..EngineConfig::new(self.engine_dir())
         }
     }

@@ -6,9 +6,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use cove_model::approval::BodyDigest;
 use http_body_util::BodyExt;
 use hyper::HeaderMap;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Body as _;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING,
 };
@@ -25,20 +27,13 @@ pub const HASHED_MAX: usize = 8 << 20;
 const HELD_TIME: Duration = Duration::from_secs(60);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// A body as the server gets it.
-pub enum Outgoing {
-    Streamed(Incoming),
-    Whole {
-        body: Option<Bytes>,
-        _held: Held,
-    },
-    Chunks {
-        body: Box<Resigned<Incoming>>,
-        _held: Held,
-    },
+/// A body as it comes from the sandbox: on its way, or read to its end for an approval.
+pub enum Body {
+    Coming(Incoming),
+    Whole { body: Option<Bytes>, held: Held },
 }
 
-impl Body for Outgoing {
+impl hyper::body::Body for Body {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -47,7 +42,62 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut *self {
-            Self::Streamed(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+            Self::Coming(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+            Self::Whole { body, .. } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Coming(body) => body.is_end_stream(),
+            Self::Whole { body, .. } => body.as_ref().is_none_or(Bytes::is_empty),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Coming(body) => body.size_hint(),
+            Self::Whole { body, .. } => {
+                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
+            }
+        }
+    }
+}
+
+pub fn digest(body: &[u8]) -> BodyDigest {
+    let digest = ring::digest::digest(&ring::digest::SHA256, body);
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(digest.as_ref());
+    BodyDigest {
+        sha256,
+        // Bodies that are held are shorter than that.
+        bytes: u32::try_from(body.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// A body as the server gets it.
+pub enum Outgoing {
+    Streamed(Body),
+    Whole {
+        body: Option<Bytes>,
+        _held: Held,
+    },
+    Chunks {
+        body: Box<Resigned<Body>>,
+        _held: Held,
+    },
+}
+
+impl hyper::body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match &mut *self {
+            Self::Streamed(body) => Pin::new(body).poll_frame(cx),
             Self::Whole { body, .. } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Self::Chunks { body, .. } => Pin::new(body).poll_frame(cx),
         }
@@ -86,9 +136,19 @@ pub fn is_form(headers: &HeaderMap) -> bool {
 /// All of a body, at most so many bytes.
 pub async fn collect(
     connection: &Connection,
-    mut body: Incoming,
+    body: Body,
     max: usize,
 ) -> Result<(Bytes, Held), Refusal> {
+    let mut body = match body {
+        Body::Coming(body) => body,
+        Body::Whole { body, held } => {
+            let body = body.unwrap_or_default();
+            return match body.len() > max {
+                true => Err(Refusal::TooLarge),
+                false => Ok((body, held)),
+            };
+        }
+    };
     let hint = body.size_hint();
     let expected = hint
         .exact()

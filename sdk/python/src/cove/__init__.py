@@ -60,6 +60,7 @@ from .errors import (
     WaitTimeout,
 )
 from .types import (
+    Approval,
     CodeContextInfo,
     CodeError,
     CodeOutput,
@@ -134,6 +135,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AlreadyExistsError",
     "ApiError",
+    "Approval",
     "AsyncClient",
     "AsyncCode",
     "AsyncCodeContext",
