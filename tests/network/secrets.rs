@@ -8,12 +8,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use cove_model::approval::{Approval, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret, SecretBinding, SecretGrant};
-use cove_model::{OrgId, SandboxId, SandboxSpec, SecretId};
+use cove_model::{EventKind, OrgId, SandboxId, SandboxSpec, SecretId};
 use cove_protocol::client::Guest;
 use cove_runner_api::{
-    CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, SandboxOwner, SandboxView,
-    SnapshotRequest,
+    CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError, SandboxOwner,
+    SandboxView, SnapshotRequest,
 };
 use cove_tests::engine_host::{eventually, guest, output, small_spec};
 use serde_json::{Value, json};
@@ -112,6 +113,7 @@ impl Scene {
         let binding = SecretBinding {
             hosts: hosts.collect(),
             usage: usage.parse().expect("a use"),
+            ask: false,
         };
         let about = cove_vault::About {
             org: &self.org,
@@ -127,6 +129,21 @@ impl Scene {
             sealed: sealed.expect("sealed"),
             binding,
         }
+    }
+
+    /// Each use of it needs an approval.
+    fn asking_secret(&self) -> SealedSecret {
+        let mut secret = self.secret("bearer", BEARER, "bearer");
+        secret.binding.ask = true;
+        let about = cove_vault::About {
+            org: &self.org,
+            name: &secret.name,
+            version: 1,
+            binding: &secret.binding,
+        };
+        let sealed = cove_vault::seal(&self.keys.public, &about, BEARER.as_bytes());
+        secret.sealed = sealed.expect("sealed");
+        secret
     }
 
     fn secrets(&self) -> Vec<SealedSecret> {
@@ -479,6 +496,113 @@ async fn copies_and_neighbours_cannot_use_what_they_learn() {
     assert_ne!(rolled.placeholders, second.placeholders);
     assert_eq!(status(pid, &second), 403);
     assert_eq!(status(pid, &rolled), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_with_a_secret_that_asks_wait_for_a_decision_and_copies_ask_for_themselves() {
+    let scene = Scene::with("python3", "server.py").await;
+    let secret = scene.asking_secret();
+    scene.set(std::slice::from_ref(&secret)).await;
+    let both = [BOUND, UNBOUND].map(|name| format!("{name}:{PORT}"));
+    let request = |from| scene.request_for(&["bearer"], &[&both[0], &both[1]], from);
+    let (made, pid) = scene.start(request(None)).await;
+    let bearer = format!("Bearer {}", made.placeholders["bearer"]);
+    let client = scene.stage.engine.client();
+    let mut talk = scene.connect(pid, BOUND);
+    let host = format!("{BOUND}:{PORT}");
+    let head = format!(
+        "POST /pay HTTP/1.1\r\nHost: {host}\r\nAuthorization: {bearer}\r\nContent-Length: 2\r\n\r\n"
+    );
+    talk.say(&json!({"head": head, "body": "10"}));
+    let mut asked = Vec::new();
+    while asked.is_empty() {
+        asked = client.approvals(&scene.org).await.expect("approvals");
+    }
+    let [one] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((&one.sandbox, &*one.secret), (&made.id, "bearer"));
+    assert_eq!((&*one.method, &*one.path), ("POST", "/pay"));
+    assert_eq!(one.host.to_string(), host);
+    assert_eq!(scene.count(), 0, "the request is held");
+    let told = client.secret_uses().await.expect("uses");
+    assert_eq!(told.waiting, [made.id.clone()]);
+    // Another organisation has no say, and sees nothing.
+    let other = OrgId::random();
+    assert_eq!(client.approvals(&other).await.expect("approvals"), []);
+    let foreign = client
+        .decide_approval(&other, &one.id, Decision::Once)
+        .await;
+    assert!(matches!(foreign, Err(RunnerError::NotFound { .. })));
+    let decided = client
+        .decide_approval(&scene.org, &one.id, Decision::Once)
+        .await;
+    decided.expect("decided");
+    assert_eq!(talk.hear()["status"], 200);
+    assert_eq!(
+        scene.seen()["headers"]["authorization"],
+        format!("Bearer {BEARER}").as_str()
+    );
+    let events = client.events(0, 0).await.expect("events").events;
+    let of_it = |kind: &EventKind| match kind {
+        EventKind::ApprovalRequested { approval, .. }
+        | EventKind::ApprovalDecided { approval, .. } => *approval == one.id,
+        _ => false,
+    };
+    assert_eq!(events.iter().filter(|it| of_it(&it.kind)).count(), 2);
+
+    // The same again asks again; for a time it need not.
+    talk.say(&json!({"head": head, "body": "10"}));
+    let mut asked = Vec::new();
+    while asked.is_empty() {
+        asked = client.approvals(&scene.org).await.expect("approvals");
+    }
+    assert_ne!(asked[0].id, one.id);
+    let decided = client
+        .decide_approval(&scene.org, &asked[0].id, Decision::For(3600))
+        .await;
+    decided.expect("decided");
+    assert_eq!(talk.hear()["status"], 200);
+    let answer = talk.ask("GET /echo", &[("Authorization", &bearer)], "");
+    assert_eq!(answer["status"], 200, "{answer}");
+
+    // A copy has nothing of it, and with the sandbox it ends.
+    let taken = client
+        .snapshot(SnapshotRequest {
+            id: cove_model::SnapshotId::random(),
+            sandbox: made.id.clone(),
+            memory: false,
+            unless_unchanged: false,
+        })
+        .await;
+    let from = FromSnapshot {
+        snapshot: taken.expect("a snapshot").id,
+        memory: false,
+    };
+    let (copy, copied) = scene.start(request(Some(from))).await;
+    let own = format!("Bearer {}", copy.placeholders["bearer"]);
+    let before = scene.count();
+    let mut copied = scene.connect(copied, BOUND);
+    let head = format!("GET /echo HTTP/1.1\r\nHost: {host}\r\nAuthorization: {own}\r\n\r\n");
+    copied.say(&json!({"head": head, "body": ""}));
+    let mut asked = Vec::new();
+    while !asked.iter().any(|it: &Approval| it.sandbox == copy.id) {
+        asked = client.approvals(&scene.org).await.expect("approvals");
+    }
+    assert_eq!(scene.count(), before);
+    client.delete(&copy.id).await.expect("deleted");
+    let asked = client.approvals(&scene.org).await.expect("approvals");
+    assert!(asked.iter().all(|it| it.sandbox == made.id), "{asked:?}");
+    // A terminator that is gone has taken all approvals along.
+    let terminator = scene.terminator();
+    cove_tests::engine_host::signal(terminator, rustix::process::Signal::KILL);
+    eventually("the approvals are gone", || async {
+        // Replaces it.
+        client.secret_uses().await.ok()?;
+        let asked = client.approvals(&scene.org).await.ok()?;
+        asked.is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

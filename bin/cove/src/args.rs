@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod access;
+pub mod approvals;
 pub mod build;
 pub mod code;
 pub mod identity;
@@ -19,6 +20,7 @@ pub mod volume;
 pub mod work;
 
 pub use access::{ImageCommand, KeyCommand, OrgCommand, QuarantineCommand};
+pub use approvals::ApprovalsCommand;
 pub use build::BuildArgs;
 pub use code::CodeCommand;
 pub use identity::IdentityCommand;
@@ -261,6 +263,9 @@ pub enum Command {
     /// Manage secrets: encrypted at rest and bound to hosts
     #[command(subcommand)]
     Secret(SecretCommand),
+    /// Approve or deny requests with secrets that ask
+    #[command(subcommand)]
+    Approvals(ApprovalsCommand),
     /// Log in to a sandbox with ssh, or create a token for other SSH clients
     Ssh(SshArgs),
     /// Manage public keys that can log in over SSH

@@ -7,6 +7,7 @@ use crate::output;
 use crate::report::CliError;
 
 pub mod access;
+pub mod approvals;
 pub mod audit;
 pub mod bench;
 pub mod builds;
@@ -136,6 +137,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
             bind,
         } => done(forward::run(&client, &sandbox, &ports, bind, json).await),
         Command::Identity(command) => done(identity::run(&client, command, json).await),
+        Command::Approvals(command) => done(approvals::run(&client, command, json).await),
         Command::Secret(command) => done(secret::run(&client, command, json).await),
         Command::Ssh(args) => ssh::run(&client, &args, json).await,
         Command::SshKey(command) => done(ssh::key(&client, command, json).await),

@@ -5,6 +5,7 @@
 //! command line speak nothing else. Requests refuse fields they do not know.
 #![forbid(unsafe_code)]
 
+pub mod approval;
 pub mod build;
 pub mod code;
 pub mod egress;

@@ -56,7 +56,7 @@ const TAGS: &[(&str, &str, &[&str])] = &[
     (
         "Secrets",
         "Credentials that sandboxes can use and never see.",
-        &["secret"],
+        &["secret", "approval"],
     ),
     (
         "Identity",

@@ -233,7 +233,7 @@ impl Route {
 
 /// Routes the design names that have nothing behind them yet. They answer `unsupported` with this
 /// text to callers with a valid key, and are not in the OpenAPI document.
-pub const PLANNED: &[(Verb, &str, &str)] = &[(Verb::Get, "/v1/approvals", "approvals")];
+pub const PLANNED: &[(Verb, &str, &str)] = &[];
 
 macro_rules! operations {
     ($($name:ident = $text:literal,)*) => {
@@ -318,6 +318,8 @@ operations! {
     RotateSecretKeys = "secret.rotate",
     RemoveSecret = "secret.remove",
     SecretUses = "secret.uses",
+    ListApprovals = "approval.list",
+    DecideApproval = "approval.decide",
     ListImages = "image.list",
     AddImage = "image.add",
     GetImage = "image.get",

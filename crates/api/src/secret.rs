@@ -23,6 +23,9 @@ pub struct SetSecret {
     #[serde(rename = "use", default = "bearer")]
     #[schemars(length(min = 1, max = cove_limits::SECRET_USE_MAX))]
     pub usage: String,
+    /// Each use needs an approval.
+    #[serde(default)]
+    pub ask: bool,
 }
 
 impl std::fmt::Debug for SetSecret {
@@ -51,6 +54,9 @@ pub struct Secret {
     /// Place in the request: `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE` or `exposed`.
     #[serde(rename = "use")]
     pub usage: String,
+    /// Each use needs an approval.
+    #[serde(default)]
+    pub ask: bool,
     /// Time of creation.
     pub created_at: Timestamp,
     /// When this version was set.

@@ -4,6 +4,7 @@
 //! no environment and keeps no global state.
 #![forbid(unsafe_code)]
 
+mod approvals;
 mod attach;
 mod body;
 mod builds;

@@ -345,7 +345,9 @@ impl Control {
                 | EventKind::NetworkChanged
                 | EventKind::Resized
                 | EventKind::Snapshotted { .. }
-                | EventKind::CaptureFailed { .. } => {}
+                | EventKind::CaptureFailed { .. }
+                | EventKind::ApprovalRequested { .. }
+                | EventKind::ApprovalDecided { .. } => {}
             }
             let at = match &event.restated {
                 None => event.at,

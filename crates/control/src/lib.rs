@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 mod access;
 mod activity;
 mod admission;
+mod approvals;
 mod audit;
 mod background;
 pub mod budget;

@@ -56,7 +56,9 @@ impl Control {
                 .iter()
                 .map(ToString::to_string)
                 .collect();
-            operation.detail = Some(format!("{} at {}", request.binding.usage, hosts.join(" ")));
+            let asks = if request.binding.ask { ", asks" } else { "" };
+            let usage = &request.binding.usage;
+            operation.detail = Some(format!("{usage} at {}{asks}", hosts.join(" ")));
             let outcome = control.try_set_secret(&principal, &request).await;
             if outcome.is_ok() {
                 control.spread_secrets(&principal.org).await;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cove_model::approval::{Approval, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets};
 use cove_model::{
-    ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId,
+    ApprovalId, ImageId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State,
+    VolumeId,
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostInventory,
@@ -302,6 +304,19 @@ impl RunnerApi for Engine {
 
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.taken_secret_uses().await
+    }
+
+    async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {
+        self.asked_approvals(org).await
+    }
+
+    async fn decide_approval(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> Result<(), RunnerError> {
+        self.decided_approval(org, id, decision).await
     }
 
     async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cove_model::IsolationPolicy;
 use cove_model::network::Cidr;
@@ -53,6 +54,8 @@ pub struct EngineConfig {
     pub secret_key_command: Vec<String>,
     /// Certificates, PEM, that servers of bound hosts may be signed by besides those that this host trusts.
     pub secret_roots: Option<PathBuf>,
+    /// How long a request with a secret that asks is held until it is refused.
+    pub approval_hold: Duration,
     /// Ed25519 keys of other hosts whose exported memory is restored here; this host's own always is.
     pub trusted_keys: Vec<[u8; 32]>,
 }
@@ -100,6 +103,7 @@ impl EngineConfig {
             secret_key_file: None,
             secret_key_command: Vec::new(),
             secret_roots: None,
+            approval_hold: Duration::from_secs(cove_limits::APPROVAL_HOLD_DEFAULT_S),
             trusted_keys: Vec::new(),
         }
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_gateway::host::Termination;
+use cove_model::approval::{Approval, ApprovalState, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets, SecretHost, placeholder};
-use cove_model::{OrgId, SandboxId, SandboxSpec};
+use cove_model::{ApprovalId, EventKind, OrgId, SandboxId, SandboxSpec};
 use cove_runner_api::{RunnerError, SecretUses};
+use cove_terminator::call::Decided;
 use cove_vault::{HostKeys, VaultError};
 use tokio::task::spawn_blocking;
 
@@ -133,8 +135,77 @@ impl Engine {
             // Without a network nobody uses any.
             Err(_) => Vec::new(),
         };
+        let (new, waiting) = terminators.take_asked().await;
+        for approval in new {
+            let Ok(sandbox) = self.inner.find(&approval.sandbox) else {
+                continue;
+            };
+            sandbox.emit(EventKind::ApprovalRequested {
+                approval: approval.id,
+                secret: approval.secret,
+                host: approval.host.to_string(),
+                method: approval.method,
+                path: approval.path,
+            });
+        }
         let life = terminators.life.clone();
-        Ok(SecretUses { life, uses })
+        Ok(SecretUses {
+            life,
+            uses,
+            waiting,
+        })
+    }
+
+    pub(crate) async fn asked_approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {
+        let asked = self.inner.terminators.asked(org).await;
+        asked.map_err(|error| internal(format!("approvals: {}", chain(&error))))
+    }
+
+    pub(crate) async fn decided_approval(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> Result<(), RunnerError> {
+        let invalid = |message: String| RunnerError::Invalid { message };
+        decision
+            .check()
+            .map_err(|error| invalid(error.to_string()))?;
+        // Before it is decided, since it can be used up at once.
+        let asked = self.asked_approvals(org).await?;
+        let asked = asked.into_iter().find(|asked| asked.id == *id);
+        let missing = || RunnerError::NotFound {
+            what: "approval".into(),
+            id: id.to_string(),
+        };
+        let asked = asked.ok_or_else(missing)?;
+        let decided = self.inner.terminators.decide(org, id, decision).await;
+        let decided = decided.map_err(|error| internal(format!("approvals: {}", chain(&error))))?;
+        match decided {
+            Decided::Done => {}
+            Decided::Unknown => return Err(missing()),
+            Decided::Already => {
+                return Err(RunnerError::InUse {
+                    message: format!("{id} is approved already"),
+                });
+            }
+            Decided::NotOnce => {
+                return Err(invalid(format!(
+                    "{id} cannot be approved once: its body is longer than 1 MiB or has no end; approve it for a time"
+                )));
+            }
+        }
+        if let Ok(sandbox) = self.inner.find(&asked.sandbox) {
+            sandbox.emit(EventKind::ApprovalDecided {
+                approval: id.clone(),
+                decision: match decision {
+                    Decision::Once => ApprovalState::Once,
+                    Decision::For(_) => ApprovalState::Timed,
+                    Decision::Deny => ApprovalState::Denied,
+                },
+            });
+        }
+        Ok(())
     }
 }
 

@@ -222,6 +222,23 @@ pub const SECRET_PLACE_MAX: usize = 64;
 pub const SECRET_USE_MAX: usize = 80;
 /// Secrets that one sandbox holds.
 pub const SECRETS_PER_SANDBOX_MAX: usize = 32;
+/// How long a request with a secret that asks is held until it is refused, unless the operator says otherwise.
+pub const APPROVAL_HOLD_DEFAULT_S: u64 = 60;
+pub const APPROVAL_HOLD_MAX_S: u64 = 600;
+/// How long an approval waits for a decision, and a decision about one request for that request.
+pub const APPROVAL_KEPT_S: u64 = 3600;
+/// How long a secret can be approved for at one host.
+pub const APPROVAL_FOR_MAX_S: u32 = 7 * DAY_S as u32;
+/// Approvals of one sandbox that wait for a decision, and requests that are held for them.
+pub const APPROVALS_PENDING_MAX: usize = 8;
+pub const APPROVALS_WAITING_MAX: u32 = 64;
+/// Approvals of one organisation on one host, those that were decided included.
+pub const APPROVALS_MAX: usize = 256;
+/// A body that is held so that its request can be approved once.
+pub const APPROVAL_BODY_MAX: usize = MIB;
+/// What a person is shown of a request: it is never shortened.
+pub const APPROVAL_PATH_MAX: usize = 4096;
+pub const APPROVAL_METHOD_MAX: usize = 32;
 /// Scopes of a key.
 pub const SCOPES_MAX: usize = 4;
 pub const QUOTA_CPU_MAX: f64 = 1e9;

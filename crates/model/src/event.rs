@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
+use crate::approval::ApprovalState;
 use crate::clock::BootTime;
-use crate::id::{SandboxId, SnapshotId};
+use crate::id::{ApprovalId, SandboxId, SnapshotId};
 use crate::lifecycle::State;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -95,5 +96,27 @@ pub enum EventKind {
         /// Id of the snapshot of its state before.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         kept: SnapshotId,
+    },
+    /// It asks to send a request with a secret.
+    ApprovalRequested {
+        /// Id of the approval.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        approval: ApprovalId,
+        /// Name of the secret.
+        secret: String,
+        /// Host, with its port if that is not 443.
+        host: String,
+        /// Method of the request.
+        method: String,
+        /// Path of the request, with the query.
+        path: String,
+    },
+    /// Somebody decided about a request with a secret.
+    ApprovalDecided {
+        /// Id of the approval.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        approval: ApprovalId,
+        /// What was decided.
+        decision: ApprovalState,
     },
 }

@@ -129,6 +129,10 @@ id!(
     SecretId, "sec"
 );
 id!(
+    /// One request with a secret that somebody must agree to.
+    ApprovalId, "apr"
+);
+id!(
     /// One organisation, the unit of tenancy.
     OrgId, "org"
 );

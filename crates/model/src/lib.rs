@@ -4,6 +4,7 @@
 //! rest of the system never meets an invalid one.
 #![forbid(unsafe_code)]
 
+pub mod approval;
 pub mod backoff;
 pub mod build;
 pub mod clock;
@@ -33,8 +34,8 @@ pub use error::ErrorCode;
 pub use event::{Event, EventKind, Restated};
 pub use host::{JobState, Level};
 pub use id::{
-    BuildId, HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId, TemplateId,
-    VolumeId,
+    ApprovalId, BuildId, HostId, ImageId, KeyId, OrgId, ProcessId, SandboxId, SecretId, SnapshotId,
+    TemplateId, VolumeId,
 };
 pub use identity::{Grant, IdentitySpec};
 pub use isolation::{

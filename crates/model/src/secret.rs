@@ -38,6 +38,9 @@ pub struct SecretBinding {
     pub hosts: Vec<SecretHost>,
     #[serde(rename = "use")]
     pub usage: SecretUse,
+    /// Each use needs an approval.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
 }
 
 /// A secret in a sandbox: where inside its placeholder is.
@@ -102,6 +105,12 @@ pub struct OrgSecrets {
 
 impl SecretBinding {
     pub fn check(&self) -> Result<(), SpecError> {
+        if self.usage == SecretUse::Exposed && self.ask {
+            return Err(refused(
+                "ask",
+                "an exposed secret cannot ask: the sandbox has the value".into(),
+            ));
+        }
         if self.usage == SecretUse::Exposed {
             return match self.hosts.is_empty() {
                 true => Ok(()),
@@ -390,6 +399,7 @@ mod tests {
                 "git.example:8443".parse().unwrap(),
             ],
             usage: SecretUse::Bearer,
+            ask: false,
         };
         let policy = |mode, allow: &[&str]| NetworkPolicy {
             mode,

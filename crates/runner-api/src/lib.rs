@@ -9,8 +9,11 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use cove_model::approval::{Approval, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
+use cove_model::{
+    ApprovalId, Event, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId,
+};
 
 pub mod clock;
 pub mod snapshot_file;
@@ -139,6 +142,15 @@ pub trait RunnerApi: Send + Sync + 'static {
     ) -> Result<BTreeMap<String, String>, RunnerError>;
     /// What was used since the last time.
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError>;
+    /// Requests of an organisation's sandboxes with a secret that asks, and what was decided about them.
+    async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError>;
+    /// In force when this returns. Control says who may decide; the sandbox never does.
+    async fn decide_approval(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> Result<(), RunnerError>;
 
     /// Which host this is, from its data directory. A caller that draws conclusions from what a host does not
     /// have asks this first.

@@ -173,6 +173,9 @@ pub struct SecretUses {
     /// Which start of the runner's process this is from; another one knows no secrets yet.
     pub life: String,
     pub uses: Vec<SecretUseReport>,
+    /// Sandboxes with a request that is held until somebody decides about it: they are not idle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<SandboxId>,
 }
 
 /// How often a sandbox used a secret since that was last asked.

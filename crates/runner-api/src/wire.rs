@@ -9,8 +9,11 @@
 //! Only the uids the server was given may call, whatever the socket's mode says. A caller that goes
 //! away cancels questions, never changes: those run to their end.
 
+use cove_model::approval::Decision;
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
+use cove_model::{
+    ApprovalId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -160,6 +163,14 @@ enum Request {
         id: SandboxId,
     },
     SecretUses,
+    Approvals {
+        org: OrgId,
+    },
+    DecideApproval {
+        org: OrgId,
+        id: ApprovalId,
+        decision: Decision,
+    },
     Identity,
     Check,
     Tiers,
@@ -188,6 +199,7 @@ impl Request {
             | Self::SetNetwork { .. }
             | Self::SetSecrets { .. }
             | Self::SecretUses
+            | Self::DecideApproval { .. }
             | Self::CreateVolume { .. }
             | Self::AdoptVolume { .. }
             | Self::DeleteVolume { .. }
@@ -213,6 +225,7 @@ impl Request {
             | Self::MakeSecretKeys { .. }
             | Self::RewrapSecretKeys { .. }
             | Self::ExposedSecrets { .. }
+            | Self::Approvals { .. }
             | Self::Identity
             | Self::Check
             | Self::Tiers

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
+pub mod approvals;
 pub mod attach;
 pub mod builds;
 pub mod code;

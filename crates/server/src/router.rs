@@ -13,8 +13,9 @@ use crate::extract::Caller;
 use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
-    attach, builds, code, egress, events, exec, files, host, identity, images, nodes, ports,
-    processes, quarantine, sandboxes, secrets, snapshots, ssh, templates, tenancy, tree, volumes,
+    approvals, attach, builds, code, egress, events, exec, files, host, identity, images, nodes,
+    ports, processes, quarantine, sandboxes, secrets, snapshots, ssh, templates, tenancy, tree,
+    volumes,
 };
 use crate::mcp;
 use crate::state::App;
@@ -151,6 +152,8 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::RotateSecretKeys => on(verb, secrets::rotate),
         Op::RemoveSecret => on(verb, secrets::remove),
         Op::SecretUses => on(verb, secrets::uses),
+        Op::ListApprovals => on(verb, approvals::list),
+        Op::DecideApproval => on(verb, approvals::decide),
         Op::CreateCodeContext => on(verb, code::create),
         Op::ListCodeContexts => on(verb, code::list),
         Op::RemoveCodeContext => on(verb, code::remove),

@@ -2,13 +2,18 @@
 
 use std::io;
 
+use cove_model::approval::Decision;
 use cove_model::secret::{SECRET_VALUE_MAX, SECRET_VALUE_MIN, SealedSecret};
-use cove_model::{OrgId, SandboxId};
+use cove_model::{ApprovalId, OrgId, SandboxId};
 use cove_wire::frame::{GATEWAY_CALL, GATEWAY_REPLY};
 use cove_wire::{Layout, stream};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use zeroize::{Zeroize, Zeroizing};
+
+mod asked;
+
+pub use asked::{ASKED_MAX, Asked, is_shown_whole};
 
 /// Calls are JSON that root writes.
 const CALL: Layout = GATEWAY_CALL;
@@ -28,6 +33,8 @@ pub struct Start {
     pub gid: u32,
     /// Who may hand over connections: the gateway.
     pub gateway_uid: u32,
+    /// How long a request that needs an approval is held.
+    pub approval_hold_s: u64,
     /// Opens the organisation's secrets, base64.
     pub opening: String,
     /// Signs the certificates that its sandboxes trust, PKCS #8, base64.
@@ -56,7 +63,34 @@ pub enum Call {
         sandbox: SandboxId,
         secret: String,
     },
+    /// Approvals in the order of their ids, those after this one.
+    Asked {
+        after: Option<ApprovalId>,
+    },
+    Decide {
+        approval: ApprovalId,
+        decision: Decision,
+    },
 }
+
+/// What came of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decided {
+    Done,
+    /// There is none, or none any more.
+    Unknown,
+    /// It was approved before.
+    Already,
+    /// The request cannot be approved once.
+    NotOnce,
+}
+
+const DECIDED: [Decided; 4] = [
+    Decided::Done,
+    Decided::Unknown,
+    Decided::Already,
+    Decided::NotOnce,
+];
 
 /// A sandbox and its placeholders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +124,8 @@ pub enum Reply {
     Refused,
     Uses(Vec<Used>),
     Value(Revealed),
+    Asked(Vec<Asked>),
+    Decided(Decided),
 }
 
 /// The value of an exposed secret. It is not shown when this is printed.
@@ -118,6 +154,17 @@ impl Reply {
                 bytes
             }
             Self::Value(Revealed(value)) => [&[3], &value[..]].concat(),
+            Self::Asked(asked) => {
+                let mut bytes = vec![4];
+                for one in asked.iter().take(ASKED_MAX) {
+                    one.encode(&mut bytes);
+                }
+                bytes
+            }
+            Self::Decided(decided) => {
+                let code = DECIDED.iter().position(|it| it == decided).unwrap_or(1);
+                vec![5, code as u8]
+            }
         }
     }
 
@@ -129,6 +176,17 @@ impl Reply {
             [3, value @ ..] if (SECRET_VALUE_MIN..=SECRET_VALUE_MAX).contains(&value.len()) => {
                 Some(Self::Value(Revealed(Zeroizing::new(value.to_vec()))))
             }
+            [4, rest @ ..] => {
+                let (mut rest, mut asked) = (rest, Vec::new());
+                while !rest.is_empty() {
+                    if asked.len() == ASKED_MAX {
+                        return None;
+                    }
+                    asked.push(Asked::decode(&mut rest)?);
+                }
+                Some(Self::Asked(asked))
+            }
+            [5, code] => DECIDED.get(usize::from(*code)).copied().map(Self::Decided),
             [2, records @ ..] => {
                 let (records, rest) = records.as_chunks::<USE_BYTES>();
                 if !rest.is_empty() || records.len() > USES_MAX {
@@ -209,6 +267,9 @@ mod tests {
             Reply::Refused,
             Reply::Uses(Vec::new()),
             Reply::Uses(uses),
+            Reply::Asked(Vec::new()),
+            Reply::Decided(Decided::Done),
+            Reply::Decided(Decided::NotOnce),
         ] {
             let bytes = reply.encode();
             assert_eq!(Reply::decode(&bytes), Some(reply));

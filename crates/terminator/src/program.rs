@@ -1,6 +1,7 @@
 //! The process: everything that reads what a sandbox or a server said, and everything that knows a value.
 
 mod answer;
+mod approvals;
 mod body;
 mod carry;
 mod certificates;

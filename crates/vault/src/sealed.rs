@@ -84,6 +84,7 @@ mod tests {
         SecretBinding {
             hosts: vec![host.parse().unwrap()],
             usage: "bearer".parse().unwrap(),
+            ask: false,
         }
     }
 
@@ -105,6 +106,10 @@ mod tests {
         let opened = OpenedKeys::unwrap(&keys, &host).unwrap();
         assert_eq!(&opened.open(&about, &sealed).unwrap()[..], b"canary");
         let elsewhere = binding("evil.example");
+        let asking = SecretBinding {
+            ask: true,
+            ..bound.clone()
+        };
         for changed in [
             About {
                 org: &other,
@@ -116,6 +121,10 @@ mod tests {
             },
             About {
                 version: 2,
+                ..about.clone()
+            },
+            About {
+                binding: &asking,
                 ..about.clone()
             },
             About {

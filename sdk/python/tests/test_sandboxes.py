@@ -201,6 +201,12 @@ def test_secrets_are_kept_and_not_shown() -> None:
     assert [one.use for one in listed] == ["header:x-api-key"] and value not in repr(listed)
     with pytest.raises(cove.InvalidRequestError):
         client.set_secret("python-tests", "short", hosts=["api.example.com"])
+    assert not listed[0].ask
+    asks = client.set_secret("python-tests", value, hosts=["api.example.com"], ask=True)
+    assert asks.ask and "python-tests" not in [one.secret for one in client.approvals()]
+    for decide in (client.approve, client.deny):
+        with pytest.raises(cove.NotFoundError):
+            decide("apr_aaaaaaaaaaaaaaaaaaaa")
     client.remove_secret("python-tests")
     assert "python-tests" not in [one.name for one in client.secrets()]
 

@@ -7,7 +7,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
-import type { Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
+import type { Approval, Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -176,14 +176,16 @@ export class Client {
   /**
    * Keeps a secret, or a new value of one, for requests to `hosts`. `use` says where in a request it belongs:
    * `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE`,
-   * or `exposed` without hosts for a value that sandboxes hold as it is.
+   * or `exposed` without hosts for a value that sandboxes hold as it is. With `ask` each request that uses it waits
+   * for `approve`.
    */
   async setSecret(
     name: string,
     value: string,
-    options: Cancel & { hosts?: readonly string[]; use?: string },
+    options: Cancel & { hosts?: readonly string[]; use?: string; ask?: boolean },
   ): Promise<Secret> {
-    const json = { name, value, hosts: [...(options.hosts ?? [])], use: options.use ?? "bearer" };
+    const { hosts = [], use = "bearer", ask = false } = options;
+    const json = { name, value, hosts: [...hosts], use, ask };
     return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
   }
 
@@ -195,6 +197,27 @@ export class Client {
   /** Removes a secret. Connections that used it are cut. */
   async removeSecret(name: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/secrets/${encodeURIComponent(name)}`, ...options });
+  }
+
+  /** Requests of sandboxes that wait for an approval, and what was decided; the oldest first. */
+  async approvals(options: Cancel = {}): Promise<Approval[]> {
+    return this.#all<Approval>({ method: "GET", path: "/v1/approvals", ...options });
+  }
+
+  /**
+   * Lets a request with a secret be sent once. With `seconds`, all requests of its sandbox with the secret to the
+   * host may be sent for that time.
+   */
+  async approve(id: string, options: Cancel & { seconds?: number } = {}): Promise<void> {
+    const json = { decision: "approve", for_seconds: wholeSeconds("seconds", options.seconds) };
+    const path = `/v1/approvals/${encodeURIComponent(id)}`;
+    await this._done({ method: "POST", path, json, signal: options.signal });
+  }
+
+  /** Refuses a request with a secret, or revokes its approval. */
+  async deny(id: string, options: Cancel = {}): Promise<void> {
+    const path = `/v1/approvals/${encodeURIComponent(id)}`;
+    await this._done({ method: "POST", path, json: { decision: "deny" }, signal: options.signal });
   }
 
   async #all<T>(call: Call): Promise<T[]> {

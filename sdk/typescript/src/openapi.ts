@@ -97,6 +97,55 @@ export interface components {
              */
             sandboxes: number;
         };
+        /** @description A request that a sandbox asks to send with a secret. */
+        Approval: {
+            /** @description Time of the first such request. */
+            asked_at: components["schemas"]["Timestamp"];
+            /**
+             * Format: uint32
+             * @description Bytes of the body.
+             */
+            body_bytes?: number | null;
+            /** @description SHA-256 of the body, in hexadecimal digits. Absent if the body was not read: then the request cannot be approved once. */
+            body_sha256?: string | null;
+            /** @description Time at which it is removed, with what was decided. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description Host, with its port if that is not 443. */
+            host: string;
+            /** @description Id. */
+            id: string;
+            /** @description Method of the request. */
+            method: string;
+            /** @description Path of the request, with the query. */
+            path: string;
+            /** @description Id of the sandbox. */
+            sandbox: string;
+            /** @description Name of the secret. */
+            secret: string;
+            /** @description What was decided. */
+            state: components["schemas"]["ApprovalState"];
+            /**
+             * Format: uint32
+             * @description Requests that are held for it now.
+             */
+            waiting: number;
+        };
+        /**
+         * @description A decision.
+         *     - `approve`: The request may be sent.
+         *     - `deny`: The request is refused; what was approved before is revoked.
+         * @enum {string}
+         */
+        ApprovalDecision: "approve" | "deny";
+        /**
+         * @description What was decided.
+         *     - `pending`: Nothing yet.
+         *     - `once`: Exactly this request may be sent once.
+         *     - `timed`: All requests of the sandbox with the secret to the host may be sent until it expires.
+         *     - `denied`: This request is refused until it expires.
+         * @enum {string}
+         */
+        ApprovalState: "pending" | "once" | "timed" | "denied";
         /** @description Query of attach. */
         AttachQuery: {
             /**
@@ -676,6 +725,16 @@ export interface components {
              */
             size_mb?: number | null;
         };
+        /** @description Body of `POST /v1/approvals/{approval}`. */
+        DecideApproval: {
+            /** @description What is decided. */
+            decision: components["schemas"]["ApprovalDecision"];
+            /**
+             * Format: uint32
+             * @description Approve all requests of the sandbox with the secret to the host for so many seconds. Default: exactly this request, once.
+             */
+            for_seconds?: number | null;
+        };
         /** @description Query of `DELETE /v1/templates/{template}`. */
         DeleteTemplate: {
             /** @description With a name alone: all of its versions. Without, a name that has several is refused. */
@@ -955,6 +1014,32 @@ export interface components {
              * @constant
              */
             type: "rolled_back";
+        } | {
+            /** @description Id of the approval. */
+            approval: string;
+            /** @description Host, with its port if that is not 443. */
+            host: string;
+            /** @description Method of the request. */
+            method: string;
+            /** @description Path of the request, with the query. */
+            path: string;
+            /** @description Name of the secret. */
+            secret: string;
+            /**
+             * @description Always `approval_requested`.
+             * @constant
+             */
+            type: "approval_requested";
+        } | {
+            /** @description Id of the approval. */
+            approval: string;
+            /** @description What was decided. */
+            decision: components["schemas"]["ApprovalState"];
+            /**
+             * @description Always `approval_decided`.
+             * @constant
+             */
+            type: "approval_decided";
         });
         /** @description Query of the event streams. */
         EventsQuery: {
@@ -1955,42 +2040,42 @@ export interface components {
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page14: {
             /** @description The items of this page. */
-            items: components["schemas"]["Org"][];
+            items: components["schemas"]["Approval"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page15: {
             /** @description The items of this page. */
-            items: components["schemas"]["AuditRecord"][];
+            items: components["schemas"]["Org"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page16: {
             /** @description The items of this page. */
-            items: components["schemas"]["AuditChain"][];
+            items: components["schemas"]["AuditRecord"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page17: {
             /** @description The items of this page. */
-            items: components["schemas"]["Runner"][];
+            items: components["schemas"]["AuditChain"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page18: {
             /** @description The items of this page. */
-            items: components["schemas"]["Node"][];
+            items: components["schemas"]["Runner"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page19: {
             /** @description The items of this page. */
-            items: components["schemas"]["Quarantined"][];
+            items: components["schemas"]["Node"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
@@ -1998,6 +2083,13 @@ export interface components {
         Page2: {
             /** @description The items of this page. */
             items: components["schemas"]["Snapshot"][];
+            /** @description Cursor of the next page; absent on the last one. */
+            next_cursor?: string | null;
+        };
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        Page20: {
+            /** @description The items of this page. */
+            items: components["schemas"]["Quarantined"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
@@ -2634,6 +2726,11 @@ export interface components {
         Scope: "read" | "use" | "manage" | "admin";
         /** @description A secret without its value. */
         Secret: {
+            /**
+             * @description Each use needs an approval.
+             * @default false
+             */
+            ask: boolean;
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
             /** @description Hosts that it may be sent to. */
@@ -2684,6 +2781,11 @@ export interface components {
         };
         /** @description Body of `POST /v1/secrets`: the first version of a secret, or its next one. */
         SetSecret: {
+            /**
+             * @description Each use needs an approval.
+             * @default false
+             */
+            ask: boolean;
             /**
              * @description Where it may be sent: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
              * @default []

@@ -71,6 +71,8 @@ export interface SshKey extends Camel<Schemas["SshKey"]> {}
 export interface SecretGrant extends Camel<Schemas["SecretGrant"]> {}
 /** A sandbox that used a secret. */
 export interface SecretUser extends Camel<Schemas["SecretUser"]> {}
+/** A request that a sandbox asks to send with a secret. */
+export interface Approval extends Camel<Schemas["Approval"]> {}
 /** A secret of the organisation, without its value. */
 export interface Secret extends Camel<Schemas["Secret"]> {}
 /** What a key allows. */

@@ -230,6 +230,10 @@ describe("sandboxes", { concurrency: 4 }, () => {
     assert.deepEqual([secret.hosts, secret.use, secret.lastUsedAt], [["api.example.com"], "basic", undefined]);
     const listed = (await client.secrets()).filter((one) => one.name === name);
     assert.ok(listed.length === 1 && !JSON.stringify(listed).includes(value));
+    const asks = await client.setSecret(name, value, { hosts: ["api.example.com"], ask: true });
+    assert.ok(asks.ask && !(await client.approvals()).some((one) => one.secret === name));
+    await assert.rejects(client.approve("apr_aaaaaaaaaaaaaaaaaaaa", { seconds: 60 }), NotFoundError);
+    await assert.rejects(client.deny("apr_aaaaaaaaaaaaaaaaaaaa"), NotFoundError);
     await client.removeSecret(name);
     assert.ok(!(await client.secrets()).some((one) => one.name === name));
   });

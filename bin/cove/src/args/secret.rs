@@ -16,6 +16,9 @@ pub enum SecretCommand {
         /// sigv4:REGION/SERVICE, or exposed for values that sandboxes hold
         #[arg(long = "use", default_value = "bearer", value_name = "USE")]
         usage: String,
+        /// Hold each request that uses it until somebody approves it
+        #[arg(long)]
+        ask: bool,
         /// File with the value; - is standard input [default: standard input, or a prompt in a terminal]
         #[arg(long, short)]
         file: Option<PathBuf>,

@@ -277,6 +277,16 @@ fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
         EventKind::RolledBack { to, kept } => {
             format!("rolled back to {to}; what it was before is {kept}")
         }
+        EventKind::ApprovalRequested {
+            approval,
+            secret,
+            host,
+            method,
+            path,
+        } => format!("{approval}: asks to use {secret} for {method} {host}{path}"),
+        EventKind::ApprovalDecided { approval, decision } => {
+            format!("{approval}: {}", decision.as_str())
+        }
     };
     let what = crate::report::printable(&what);
     output::line(&format!(

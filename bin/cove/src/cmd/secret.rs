@@ -21,6 +21,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
             name,
             hosts,
             usage,
+            ask,
             file,
         } => {
             let value = read_value(&name, file.as_deref())?;
@@ -29,6 +30,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
                 value,
                 hosts,
                 usage,
+                ask,
             };
             let secret = client.set_secret(&set).await?;
             match json {
@@ -105,13 +107,22 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
     if json {
         return output::json(&all);
     }
-    let mut table = Table::new(&["NAME", "VERSION", "HOSTS", "USE", "SET", "LAST USED"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "VERSION",
+        "HOSTS",
+        "USE",
+        "ASKS",
+        "SET",
+        "LAST USED",
+    ]);
     for secret in all {
         table.row([
             secret.name,
             secret.version.to_string(),
             secret.hosts.join(" "),
             secret.usage,
+            if secret.ask { "yes" } else { "no" }.to_owned(),
             units::ago(secret.updated_at),
             secret
                 .last_used_at

@@ -103,6 +103,7 @@ pub struct Settings {
     pub secret_key_file: Option<PathBuf>,
     pub secret_key_command: Vec<String>,
     pub secret_roots: Option<PathBuf>,
+    pub approval_hold_s: u64,
     pub runsc: Option<PathBuf>,
     pub vm_programs: Option<PathBuf>,
     pub isolation: Vec<String>,
@@ -184,6 +185,7 @@ impl Default for Settings {
             secret_key_file: None,
             secret_key_command: Vec::new(),
             secret_roots: None,
+            approval_hold_s: engine.approval_hold.as_secs(),
             runsc: None,
             vm_programs: None,
             isolation: [DEFAULT_ISOLATION, "gvisor", VM_ISOLATION]
@@ -284,6 +286,7 @@ settings! {
     secret_key_file "FILE" "Host key that encrypts the keys of organisations' secrets, mode 0600; empty: engine/secret.key in the data directory, created if missing";
     secret_key_command "COMMAND" "Program with arguments, run by root, that prints the host key instead, for example from a key management service";
     secret_roots "FILE" "Additional certificate authorities, PEM, for the servers of bound hosts";
+    approval_hold_s "SECONDS" "Time that a request with a secret that asks waits for an approval before it is refused, at most 600";
     runsc "FILE" "The runsc program, for sandboxes with isolation gvisor; empty: the one that scripts/setup installs, or the host's";
     vm_programs "DIR" "Directory of QEMU and its kernel, as scripts/provide-vm makes it, for sandboxes with isolation vm; empty: the one that scripts/setup makes";
     isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that the host has";
@@ -501,6 +504,12 @@ impl Settings {
                     "{key} must be between 1 and {KEPT_DAYS_MAX}"
                 )));
             }
+        }
+        if self.approval_hold_s > cove_limits::APPROVAL_HOLD_MAX_S {
+            return Err(wrong(format!(
+                "approval_hold_s must be at most {}",
+                cove_limits::APPROVAL_HOLD_MAX_S
+            )));
         }
         let given = Some(&self.default_registry).filter(|name| !name.is_empty());
         for (key, name) in given
@@ -737,6 +746,7 @@ impl Settings {
             secret_key_file: self.secret_key_file.clone(),
             secret_key_command: self.secret_key_command.clone(),
             secret_roots: self.secret_roots.clone(),
+            approval_hold: Duration::from_secs(self.approval_hold_s),
             ..EngineConfig::new(self.engine_dir())
         }
     }

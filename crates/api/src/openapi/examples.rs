@@ -56,6 +56,7 @@ pub fn request(operation: Op) -> Option<Value> {
         Op::SetSecret => json!({
             "name": "github", "value": "ghp_example", "hosts": ["api.github.com"], "use": "bearer",
         }),
+        Op::DecideApproval => json!({"decision": "approve", "for_seconds": 3600}),
         Op::CreateOrg => json!({"name": "research", "quota": {"sandboxes": 50}}),
         Op::PatchOrg => json!({"quota": {"sandboxes": 100}}),
         Op::CreateJoinToken => json!({"valid_s": 3600}),

@@ -124,8 +124,8 @@ fn check_example(name: &str, example: &Value) {
         read.map(|_| ()).map_err(|error| error.to_string())
     }
     use crate::{
-        build, code, file, identity, image, lifecycle, node, port, process, quarantine, sandbox,
-        secret, snapshot, ssh, template, tenancy, volume,
+        approval, build, code, file, identity, image, lifecycle, node, port, process, quarantine,
+        sandbox, secret, snapshot, ssh, template, tenancy, volume,
     };
     let read = match name {
         "sandbox.create" => reads::<sandbox::CreateSandbox>(example),
@@ -156,6 +156,7 @@ fn check_example(name: &str, example: &Value) {
         "key.create" => reads::<tenancy::CreateKey>(example),
         "ssh_key.add" => reads::<ssh::AddSshKey>(example),
         "secret.set" => reads::<secret::SetSecret>(example),
+        "approval.decide" => reads::<approval::DecideApproval>(example),
         "org.create" => reads::<tenancy::CreateOrg>(example),
         "org.update" => reads::<tenancy::PatchOrg>(example),
         "node.token" => reads::<node::CreateJoinToken>(example),

@@ -6,8 +6,8 @@ use crate::egress::{EgressLine, EgressList, EgressQuery};
 use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
-    NoQuery, Page, PageQuery, build, code, file, host, identity, image, lifecycle, node, port,
-    process, quarantine, sandbox, secret, snapshot, ssh, template, tenancy, volume,
+    NoQuery, Page, PageQuery, approval, build, code, file, host, identity, image, lifecycle, node,
+    port, process, quarantine, sandbox, secret, snapshot, ssh, template, tenancy, volume,
 };
 
 const fn get(
@@ -846,6 +846,20 @@ pub const ROUTES: &[Route] = &[
         "Which sandboxes used a secret, the latest first",
     )
     .reply::<Page<secret::SecretUser>>(200),
+    get(
+        Op::ListApprovals,
+        "/v1/approvals",
+        Manage,
+        "List requests that wait for an approval, and what was decided",
+    )
+    .reply::<Page<approval::Approval>>(200),
+    post(
+        Op::DecideApproval,
+        "/v1/approvals/{approval}",
+        Admin,
+        "Approve or deny a request with a secret",
+    )
+    .body::<approval::DecideApproval>(),
     get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Org>>(200),

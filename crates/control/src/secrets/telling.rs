@@ -200,8 +200,10 @@ impl Control {
             }
             host.secrets_life.lock().clone_from(&told.life);
         }
+        let waiting = self.note_waiting(host, told.waiting).await;
         let uses = self.own_uses(host, told.uses).await?;
-        self.note_uses(uses).await
+        self.note_uses(uses).await?;
+        waiting
     }
 
     /// A node reports uses by its own sandboxes, of their organisation's secrets. The rest is nobody's.

@@ -14,6 +14,7 @@ fn set(name: &str, host: &str) -> SetSecret {
         binding: SecretBinding {
             hosts: vec![host.parse().unwrap()],
             usage: "bearer".parse().unwrap(),
+            ask: false,
         },
     }
 }

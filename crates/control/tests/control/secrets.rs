@@ -14,6 +14,7 @@ fn set(name: &str, value: &str, host: &str) -> SetSecret {
         binding: cove_model::secret::SecretBinding {
             hosts: vec![host.parse().unwrap()],
             usage: "bearer".parse().unwrap(),
+            ask: false,
         },
     }
 }

@@ -188,6 +188,7 @@ async fn patches_change_what_they_name_and_resize_the_host() {
     };
     let patch = SandboxPatch {
         name: Some(Some("renamed".into())),
+        env: None,
         labels: Some(labels.clone()),
         lifecycle: Some(lifecycle.clone()),
         resources: Some(ResourcesPatch {

@@ -7,22 +7,27 @@
 //! Each organisation has a lock of its own, held while its process is spoken to: one that does not answer delays
 //! its own organisation and no other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cove_isolation::accounts;
+use cove_model::approval::{APPROVALS_MAX, Approval, ApprovalState, Decision};
 use cove_model::secret::{OrgSecrets, SecretHost};
-use cove_model::{OrgId, SandboxId};
+use cove_model::{ApprovalId, OrgId, SandboxId};
 use cove_runner_api::SecretUseReport;
-use cove_terminator::call::{Call, Placed, PlacedGrant, Reply, Revealed, Start, USES_MAX, Used};
+use cove_terminator::call::{
+    ASKED_MAX, Asked, Call, Decided, Placed, PlacedGrant, Reply, Revealed, Start, USES_MAX, Used,
+};
 use cove_terminator::host::Process;
 use cove_vault::{OpenedKeys, Zeroizing};
+use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
 use super::HostKeySource;
@@ -51,6 +56,7 @@ pub struct Terminators {
     host_cache: PathBuf,
     data_dir: PathBuf,
     extra_roots: Option<PathBuf>,
+    approval_hold: Duration,
     orgs: parking_lot::Mutex<HashMap<OrgId, Known>>,
 }
 
@@ -69,6 +75,30 @@ struct Org {
     /// While it has sandboxes with secrets.
     serving: Option<Serving>,
     uses: Vec<(SandboxId, String, Used)>,
+    /// Approvals that control has heard of.
+    told: HashSet<ApprovalId>,
+}
+
+impl Org {
+    async fn new_asked(&mut self) -> (Vec<Approval>, Vec<SandboxId>) {
+        let secrets = self.secrets.iter().flat_map(|known| &known.secrets);
+        let asks = secrets.into_iter().any(|secret| secret.binding.ask);
+        let Some(serving) = self.serving.as_mut().filter(|_| asks) else {
+            self.told.clear();
+            return Default::default();
+        };
+        // One that does not answer is replaced when uses are asked for.
+        let Ok(asked) = serving.asked().await else {
+            return Default::default();
+        };
+        let waiting = asked.iter().filter(|it| it.waiting > 0);
+        let waiting: HashSet<_> = waiting.map(|it| it.sandbox.clone()).collect();
+        let told = std::mem::take(&mut self.told);
+        self.told = asked.iter().map(|it| it.id.clone()).collect();
+        let is_new = |it: &Approval| it.state == ApprovalState::Pending && !told.contains(&it.id);
+        let new = asked.into_iter().filter(is_new).collect();
+        (new, waiting.into_iter().collect())
+    }
 }
 
 struct Serving {
@@ -120,6 +150,61 @@ impl Serving {
         named.collect()
     }
 
+    /// The call's answer. A process that does not answer has no place any more.
+    async fn ask(&mut self, call: &Call) -> io::Result<Option<Reply>> {
+        let Some(process) = &mut self.process else {
+            return Ok(None);
+        };
+        let reply = process.call(call).await;
+        if reply.is_err() {
+            self.process = None;
+        }
+        reply.map(Some)
+    }
+
+    /// All approvals there are; none where no process runs, since they were in its memory.
+    async fn asked(&mut self) -> io::Result<Vec<Approval>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        for _ in 0..APPROVALS_MAX.div_ceil(ASKED_MAX) + 1 {
+            match self.ask(&Call::Asked { after }).await? {
+                None => break,
+                Some(Reply::Asked(asked)) => {
+                    let more = asked.len() == ASKED_MAX;
+                    after = asked.last().map(|last| last.id.clone());
+                    all.extend(asked.into_iter().filter_map(|one| self.approval(one)));
+                    if !more {
+                        break;
+                    }
+                }
+                Some(_) => return Err(other_question()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// `None` for what the process makes up.
+    fn approval(&self, asked: Asked) -> Option<Approval> {
+        let mut sandboxes = self.sandboxes.values();
+        let time =
+            |ms: u64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).ok();
+        Some(Approval {
+            id: asked.id,
+            sandbox: sandboxes
+                .find(|it| it.slot == asked.sandbox)?
+                .sandbox
+                .clone(),
+            secret: self.names.get(asked.secret as usize)?.clone(),
+            host: asked.host,
+            method: asked.method,
+            path: asked.path,
+            body: asked.body,
+            state: asked.state,
+            waiting: asked.waiting,
+            asked_at: time(asked.asked_ms)?,
+            expires_at: time(asked.expires_ms)?,
+        })
+    }
+
     /// Everything that was used since the last time. A process that does not answer has no place any more.
     async fn ask_uses(&mut self) -> io::Result<Vec<(SandboxId, String, Used)>> {
         let mut all = Vec::new();
@@ -156,6 +241,10 @@ fn size_of(secrets: &OrgSecrets) -> usize {
     keys + each.sum::<usize>()
 }
 
+fn other_question() -> io::Error {
+    io::Error::other("an answer to another question")
+}
+
 fn tell_refused(org: &OrgId) {
     tracing::error!(%org, "a secret does not open; it was changed in the database");
 }
@@ -168,6 +257,7 @@ impl Terminators {
             host_cache: config.host_cache.clone(),
             data_dir: config.data_dir.clone(),
             extra_roots: config.secret_roots.clone(),
+            approval_hold: config.approval_hold,
             orgs: parking_lot::Mutex::default(),
         }
     }
@@ -313,7 +403,7 @@ impl Terminators {
                 if let Some(serving) = &mut entry.serving {
                     serving.process = None;
                 }
-                other.and(Err(io::Error::other("an answer to another question")))
+                other.and(Err(other_question()))
             }
         }
     }
@@ -393,6 +483,54 @@ impl Terminators {
         told.collect()
     }
 
+    pub async fn asked(&self, org: &OrgId) -> io::Result<Vec<Approval>> {
+        let Some(entry) = self.find(org) else {
+            return Ok(Vec::new());
+        };
+        match &mut entry.lock().await.serving {
+            Some(serving) => serving.asked().await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    pub async fn decide(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> io::Result<Decided> {
+        let Some(entry) = self.find(org) else {
+            return Ok(Decided::Unknown);
+        };
+        let mut entry = entry.lock().await;
+        let Some(serving) = &mut entry.serving else {
+            return Ok(Decided::Unknown);
+        };
+        let call = Call::Decide {
+            approval: id.clone(),
+            decision,
+        };
+        match serving.ask(&call).await? {
+            None => Ok(Decided::Unknown),
+            Some(Reply::Decided(decided)) => Ok(decided),
+            Some(_) => Err(other_question()),
+        }
+    }
+
+    /// Approvals that wait for a decision and were not told before, and the sandboxes with requests that are held.
+    pub async fn take_asked(&self) -> (Vec<Approval>, Vec<SandboxId>) {
+        let orgs: Vec<_> = {
+            let orgs = self.orgs.lock();
+            orgs.values().map(|known| Arc::clone(&known.org)).collect()
+        };
+        let asked = orgs
+            .into_iter()
+            .map(|entry| async move { entry.lock().await.new_asked().await });
+        let each = futures_util::future::join_all(asked).await;
+        let (new, waiting): (Vec<_>, Vec<_>) = each.into_iter().unzip();
+        (new.concat(), waiting.concat())
+    }
+
     /// Tells a process what has changed. One that died, or was never there, is started with everything.
     async fn tell(&self, org: &OrgId, entry: &mut Org, call: Call, uid: u32) -> io::Result<()> {
         if entry.secrets.is_none() {
@@ -444,6 +582,7 @@ impl Terminators {
         let (source, keys, org) = (self.source.clone(), secrets.keys.clone(), org.clone());
         let (cache, data) = (self.host_cache.clone(), self.data_dir.clone());
         let extra = self.extra_roots.clone();
+        let approval_hold_s = self.approval_hold.as_secs();
         let made = tokio::task::spawn_blocking(move || -> io::Result<Start> {
             let host = source.read().map_err(io::Error::other)?;
             let opened = OpenedKeys::unwrap(&keys, &host).map_err(io::Error::other)?;
@@ -458,6 +597,7 @@ impl Terminators {
                 uid,
                 gid: uid,
                 gateway_uid,
+                approval_hold_s,
             })
         });
         made.await.map_err(io::Error::other)?

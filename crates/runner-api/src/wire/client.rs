@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cove_model::approval::{Approval, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets};
-use cove_model::{NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId};
+use cove_model::{
+    ApprovalId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, VolumeId,
+};
 use cove_wire::frame::RUNNER;
 use cove_wire::{Hello, stream};
 use serde::de::DeserializeOwned;
@@ -473,6 +476,24 @@ impl RunnerApi for Client {
 
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.question(Request::SecretUses).await
+    }
+
+    async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {
+        self.question(Request::Approvals { org: org.clone() }).await
+    }
+
+    async fn decide_approval(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> Result<(), RunnerError> {
+        self.change(Request::DecideApproval {
+            org: org.clone(),
+            id: id.clone(),
+            decision,
+        })
+        .await
     }
 
     async fn identity(&self) -> Result<HostIdentity, RunnerError> {

@@ -4,6 +4,7 @@
 //! somebody has decided which feature it needs. Control names them in its hello; a runner that lacks one refuses
 //! the request before it reads it.
 
+use cove_model::secret::SecretBinding;
 use cove_model::{NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
 use cove_wire::{Feature, Needs, Side};
 
@@ -35,6 +36,9 @@ pub const METADATA: Feature = Feature::new("metadata");
 /// Placeholders inside, values outside, and only where each secret is bound to.
 pub const SECRETS: Feature = Feature::new("secrets");
 
+/// Secrets whose use waits until somebody agrees to it.
+pub const APPROVALS: Feature = Feature::new("approvals");
+
 /// Volumes with their owner and size, mounted where a sandbox asked for them, read-only where it asked for that.
 pub const VOLUMES: Feature = Feature::new("volumes");
 
@@ -54,6 +58,7 @@ pub const FEATURES: &[Feature] = &[
     REGISTRY_SECRET,
     METADATA,
     SECRETS,
+    APPROVALS,
     VOLUMES,
     ACCEL,
 ];
@@ -105,8 +110,27 @@ impl Request {
                     .add(LIMITS)
                     .add_if(memory_max_mb.is_some(), MEMORY_GROWTH);
             }
-            Self::SetSecrets { secrets: _ } | Self::ExposedSecrets { id: _ } => {
+            Self::SetSecrets { secrets } => {
+                let asks = secrets.secrets.iter().any(|secret| {
+                    let SecretBinding {
+                        ask,
+                        hosts: _,
+                        usage: _,
+                    } = &secret.binding;
+                    *ask
+                });
+                needs.add(SECRETS).add_if(asks, APPROVALS);
+            }
+            Self::ExposedSecrets { id: _ } => {
                 needs.add(SECRETS);
+            }
+            Self::Approvals { org: _ }
+            | Self::DecideApproval {
+                org: _,
+                id: _,
+                decision: _,
+            } => {
+                needs.add(APPROVALS);
             }
             Self::SetNetwork { policy, id: _ } => network(policy, &mut needs),
             Self::CreateVolume { request: _ } | Self::AdoptVolume { id: _, owner: _ } => {

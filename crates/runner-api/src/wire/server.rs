@@ -412,6 +412,10 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::SetSecrets { secrets } => whole(&api.set_secrets(secrets).await?),
         Request::ExposedSecrets { id } => whole(&api.exposed_secrets(&id).await?),
         Request::SecretUses => whole(&api.secret_uses().await?),
+        Request::Approvals { org } => whole(&api.approvals(&org).await?),
+        Request::DecideApproval { org, id, decision } => {
+            whole(&api.decide_approval(&org, &id, decision).await?)
+        }
         Request::Identity => whole(&api.identity().await?),
         Request::Check => whole(&api.check().await?),
         Request::Tiers => whole(&api.tiers().await?),

@@ -456,6 +456,23 @@ impl RunnerApi for Fake {
     ) -> Result<std::collections::BTreeMap<String, String>, RunnerError> {
         Ok(Default::default())
     }
+    async fn approvals(
+        &self,
+        _: &cove_model::OrgId,
+    ) -> Result<Vec<cove_model::approval::Approval>, RunnerError> {
+        Ok(Vec::new())
+    }
+    async fn decide_approval(
+        &self,
+        _: &cove_model::OrgId,
+        id: &cove_model::ApprovalId,
+        _: cove_model::approval::Decision,
+    ) -> Result<(), RunnerError> {
+        Err(RunnerError::NotFound {
+            what: "approval".into(),
+            id: id.to_string(),
+        })
+    }
     async fn secret_uses(&self) -> Result<cove_runner_api::SecretUses, RunnerError> {
         Ok(Default::default())
     }

@@ -107,7 +107,8 @@ async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature
         let client = served.client();
         let id = SandboxId::random();
         let mut refusals = Vec::new();
-        let of_sandbox = ![needs::IMAGE_OWNER, needs::REGISTRY_SECRET].contains(&missing);
+        let elsewhere = [needs::IMAGE_OWNER, needs::REGISTRY_SECRET, needs::APPROVALS];
+        let of_sandbox = !elsewhere.contains(&missing);
         if of_sandbox {
             let created = client.create(request(full_spec(), true)).await;
             refusals.push(("create", created.err()));
@@ -124,6 +125,32 @@ async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature
                 ..ResourcesPatch::default()
             };
             refusals.push(("resize", client.resize(&id, patch).await.err()));
+        }
+        if missing == needs::APPROVALS {
+            let org = cove_model::OrgId::random();
+            let keys = client.make_secret_keys(&org).await.unwrap();
+            let binding = cove_model::secret::SecretBinding {
+                hosts: vec!["api.example".parse().unwrap()],
+                usage: "bearer".parse().unwrap(),
+                ask: true,
+            };
+            let secret = cove_model::secret::SealedSecret {
+                id: cove_model::SecretId::random(),
+                name: "token".into(),
+                version: 1,
+                binding,
+                sealed: "AAAA".into(),
+            };
+            let secrets = cove_model::secret::OrgSecrets {
+                keys,
+                secrets: vec![secret],
+            };
+            refusals.push(("set secrets", client.set_secrets(secrets).await.err()));
+            refusals.push(("approvals", client.approvals(&org).await.err()));
+            let id = cove_model::ApprovalId::random();
+            let decision = cove_model::approval::Decision::Once;
+            let decided = client.decide_approval(&org, &id, decision).await;
+            refusals.push(("decide", decided.err()));
         }
         if missing == needs::VOLUMES {
             let volume = cove_runner_api::VolumeRequest {

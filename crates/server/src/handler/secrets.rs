@@ -35,6 +35,7 @@ pub async fn set(
     let binding = SecretBinding {
         hosts: hosts.collect::<Result<_, _>>().map_err(invalid)?,
         usage: body.usage.parse().map_err(invalid)?,
+        ask: body.ask,
     };
     let request = cove_control::SetSecret {
         name: body.name,
@@ -94,6 +95,7 @@ fn shown(secret: cove_control::SecretRecord) -> Secret {
             .map(ToString::to_string)
             .collect(),
         usage: secret.binding.usage.to_string(),
+        ask: secret.binding.ask,
         created_at: secret.created_at.into(),
         updated_at: secret.updated_at.into(),
         last_used_at: secret.last_used_at.map(Timestamp),

@@ -42,6 +42,7 @@ fn said(route: &Route) -> (&'static str, &'static str) {
             "",
             r#"{"name":"made","value":"sk-0123456789","hosts":["api.example"]}"#,
         ),
+        Op::DecideApproval => ("", r#"{"decision":"approve"}"#),
         Op::CreateOrg => ("", r#"{"name":"made"}"#),
         Op::PatchOrg => ("", r#"{"quota":{"sandboxes":1}}"#),
         Op::CreateSandbox | Op::AdoptQuarantined | Op::CreateJoinToken => ("", "{}"),

@@ -13,6 +13,7 @@ fn set(name: &str, value: &str, hosts: &[&str], usage: &str) -> SetSecret {
         value: value.into(),
         hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         usage: usage.into(),
+        ask: false,
     }
 }
 
@@ -113,4 +114,47 @@ async fn keys_in_the_environment_are_warned_of_and_exposed_secrets_are_marked() 
         text.contains("\"exposed\":true") && !text.contains(CANARY),
         "{text}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_asks_is_shown_as_such_and_decisions_are_the_admins() {
+    use cove_api::approval::{ApprovalDecision, DecideApproval};
+    let server = Server::bare().await;
+    let client = &server.client;
+    let asks = SetSecret {
+        ask: true,
+        ..set("payments", CANARY, &["api.example"], "bearer")
+    };
+    assert!(client.set_secret(&asks).await.unwrap().ask);
+    let listed = client.secrets(&PageQuery::default()).await.unwrap();
+    assert!(listed.items[0].ask);
+    let exposed = SetSecret {
+        ask: true,
+        ..set("plain", CANARY, &[], "exposed")
+    };
+    assert_eq!(refused(client.set_secret(&exposed).await).0, 422);
+    // An entry of a policy cannot ask.
+    let asking = serde_json::json!({"network": {"mode": "allowlist", "allow": ["api.example"], "ask": true}});
+    assert!(serde_json::from_value::<cove_api::sandbox::CreateSandbox>(asking).is_err());
+    assert!(client.approvals().await.unwrap().items.is_empty());
+    let approve = |for_seconds| DecideApproval {
+        decision: ApprovalDecision::Approve,
+        for_seconds,
+    };
+    for forged in ["apr_aaaaaaaaaaaaaaaaaaaa", "apr_", "nonsense"] {
+        let decided = client.decide_approval(forged, &approve(None)).await;
+        assert_eq!(refused(decided).0, 404, "{forged}");
+    }
+    let id = "apr_aaaaaaaaaaaaaaaaaaaa";
+    for wrong in [
+        approve(Some(0)),
+        approve(Some(cove_limits::APPROVAL_FOR_MAX_S + 1)),
+        DecideApproval {
+            decision: ApprovalDecision::Deny,
+            for_seconds: Some(60),
+        },
+    ] {
+        let decided = client.decide_approval(id, &wrong).await;
+        assert_eq!(refused(decided).0, 422, "{wrong:?}");
+    }
 }

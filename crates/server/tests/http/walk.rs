@@ -16,6 +16,7 @@ pub fn filled(path: &str, id: &str) -> String {
         .replace("{org}", "org_aaaaaaaaaaaaaaaaaaaa")
         .replace("{snapshot}", "snap_aaaaaaaaaaaaaaaaaaaa")
         .replace("{secret}", "sec_aaaaaaaaaaaaaaaaaaaa")
+        .replace("{approval}", "apr_aaaaaaaaaaaaaaaaaaaa")
         .replace("{template}", "tpl_aaaaaaaaaaaaaaaaaaaa")
         .replace("{build}", "bld_aaaaaaaaaaaaaaaaaaaa")
         .replace("{tag}", "latest")

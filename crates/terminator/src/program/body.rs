@@ -6,9 +6,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use cove_model::approval::BodyDigest;
 use http_body_util::BodyExt;
 use hyper::HeaderMap;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Body as _;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING,
 };
@@ -28,20 +30,23 @@ const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// What is sent at once of a body that is held, so that it counts as held until its last piece is taken.
 const PIECE: usize = 64 * 1024;
 
-/// A body as the server gets it.
-pub enum Outgoing {
-    Streamed(Incoming),
-    Whole {
-        body: Bytes,
-        _held: Held,
-    },
-    Chunks {
-        body: Box<Resigned<Incoming>>,
-        _held: Held,
-    },
+/// The next piece of a body that is held.
+fn next_piece(body: &mut Bytes) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    if body.is_empty() {
+        return Poll::Ready(None);
+    }
+    let piece = body.split_to(body.len().min(PIECE));
+    // A slice would keep all of the body in memory.
+    Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
 }
 
-impl Body for Outgoing {
+/// A body as it comes from the sandbox: on its way, or read to its end for an approval.
+pub enum Body {
+    Coming(Incoming),
+    Whole { body: Bytes, held: Held },
+}
+
+impl hyper::body::Body for Body {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -50,13 +55,61 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut *self {
-            Self::Streamed(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
-            Self::Whole { body, .. } if body.is_empty() => Poll::Ready(None),
-            Self::Whole { body, .. } => {
-                let piece = body.split_to(body.len().min(PIECE));
-                // A slice would keep all of the body in memory.
-                Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
-            }
+            Self::Coming(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+            Self::Whole { body, .. } => next_piece(body),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Coming(body) => body.is_end_stream(),
+            Self::Whole { body, .. } => body.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Coming(body) => body.size_hint(),
+            Self::Whole { body, .. } => SizeHint::with_exact(body.len() as u64),
+        }
+    }
+}
+
+pub fn digest(body: &[u8]) -> BodyDigest {
+    let digest = ring::digest::digest(&ring::digest::SHA256, body);
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(digest.as_ref());
+    BodyDigest {
+        sha256,
+        // Bodies that are held are shorter than that.
+        bytes: u32::try_from(body.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// A body as the server gets it.
+pub enum Outgoing {
+    Streamed(Body),
+    Whole {
+        body: Bytes,
+        _held: Held,
+    },
+    Chunks {
+        body: Box<Resigned<Body>>,
+        _held: Held,
+    },
+}
+
+impl hyper::body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match &mut *self {
+            Self::Streamed(body) => Pin::new(body).poll_frame(cx),
+            Self::Whole { body, .. } => next_piece(body),
             Self::Chunks { body, .. } => Pin::new(body).poll_frame(cx),
         }
     }
@@ -92,9 +145,18 @@ pub fn is_form(headers: &HeaderMap) -> bool {
 /// All of a body, at most so many bytes.
 pub async fn collect(
     connection: &Connection,
-    mut body: Incoming,
+    body: Body,
     max: usize,
 ) -> Result<(Bytes, Held), Refusal> {
+    let mut body = match body {
+        Body::Coming(body) => body,
+        Body::Whole { body, held } => {
+            return match body.len() > max {
+                true => Err(Refusal::TooLarge),
+                false => Ok((body, held)),
+            };
+        }
+    };
     let hint = body.size_hint();
     let expected = hint
         .exact()

@@ -8,7 +8,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cove_model::approval::{APPROVAL_BODY_MAX, APPROVAL_METHOD_MAX, APPROVAL_PATH_MAX};
 use cove_model::network::Name;
+use cove_model::secret::SecretHost;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -27,7 +29,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 use super::answer::scrubbed;
-use super::body::{FORM_MAX, HASHED_MAX, Outgoing, collect, is_form, set_length};
+use super::approvals::{Permit, Wanted};
+use super::body::{Body, FORM_MAX, HASHED_MAX, Outgoing, collect, digest, is_form, set_length};
 use super::certificates::Certificates;
 use super::chunks::{CHUNK_MAX, Resigned};
 use super::heads::{is_websocket, only_chunked, restrain};
@@ -35,6 +38,7 @@ use super::refusal::Refusal;
 use super::sigv4::{self, Payload, Signing};
 use super::swap::{swap, swap_form};
 use super::table::{Connection, Usable, Usables};
+use crate::call::is_shown_whole;
 
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -47,6 +51,13 @@ const SEND_BUFFER: usize = 64 * 1024;
 const STREAMS_MAX: u32 = 100;
 
 pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
+
+/// With these some servers take a request for one with another method.
+const METHOD_HEADERS: [&str; 3] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
 
 /// Where a connection leads.
 pub struct Route {
@@ -135,6 +146,14 @@ enum Sender {
 }
 
 impl Sender {
+    /// The server has ended the connection. One that is busy has not.
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(sender) => sender.try_lock().is_ok_and(|sender| sender.is_closed()),
+            Self::Many(sender) => sender.is_closed(),
+        }
+    }
+
     async fn send(&self, request: Request<Outgoing>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::One(sender) => {
@@ -331,6 +350,7 @@ impl Exchange {
         let client = upgrading.then(|| hyper::upgrade::on(&mut request));
         let (mut parts, body) = request.into_parts();
         only_chunked(&parts.headers).map_err(|_| Refusal::Unwritable)?;
+        let (body, permit) = self.approved(&mut parts, body, upgrading).await?;
         let now = OffsetDateTime::now_utc();
         let usable = self.connection.usable(&self.route.host, self.route.port);
         let signing = sigv4::wanted(&mut parts, &usable, now)?;
@@ -353,7 +373,7 @@ impl Exchange {
         let body = self
             .outgoing(&mut parts, body, signing, &usable, &mut used, now)
             .await?;
-        if !used.is_empty() && !self.connection.use_now(&used) {
+        if !used.is_empty() && !self.connection.use_now(&used, &permit) {
             return Err(Refusal::Unknown);
         }
         drop(used);
@@ -370,11 +390,123 @@ impl Exchange {
         scrubbed(&self.connection, answer, scrubber, head)
     }
 
+    /// Waits where the request uses a secret that asks, until it may be sent. What is decided about is the request
+    /// as the sandbox sent it; the values are put in afterwards.
+    async fn approved(
+        &self,
+        parts: &mut Parts,
+        body: Incoming,
+        upgrading: bool,
+    ) -> Result<(Body, Permit), Refusal> {
+        let body = Body::Coming(body);
+        let usable = self.connection.usable(&self.route.host, self.route.port);
+        if !usable.secrets.iter().any(|it| it.binding.ask) {
+            return Ok((body, Permit::default()));
+        }
+        let now = OffsetDateTime::now_utc();
+        let mut probe = parts.clone();
+        let signing = sigv4::wanted(&mut probe, &usable, now)?;
+        let mut used = swap(&mut probe, &usable, now)?;
+        used.extend(signing.map(|it| it.secret));
+        used.retain(|it| it.binding.ask);
+        let is_asking_field =
+            |it: &Usable| it.binding.ask && it.binding.usage.form_field().is_some();
+        let form = is_form(&parts.headers) && usable.secrets.iter().any(is_asking_field);
+        if used.is_empty() && !form {
+            return Ok((body, Permit::default()));
+        }
+        let mut wanted = self.wanted(parts)?;
+        let asking = |used: &[&Usable]| used.iter().map(|it| it.asking()).collect::<Vec<_>>();
+        if !form && let Some(permit) = self.connection.timed_permit(&asking(&used), &wanted) {
+            return Ok((body, permit));
+        }
+        let mut body = body;
+        // Frames after an upgrade have no end that could be waited for.
+        if !upgrading {
+            let length = hyper::body::Body::size_hint(&body).exact();
+            if length.is_none_or(|length| length <= APPROVAL_BODY_MAX as u64) {
+                let collected = collect(&self.connection, body, APPROVAL_BODY_MAX).await;
+                let (whole, held) = match collected {
+                    // What was read of it is gone, so that it cannot be sent when somebody approves.
+                    Err(Refusal::TooLarge) if !form => {
+                        return Err(match self.connection.permit(&asking(&used), &wanted)? {
+                            Ok(_) => Refusal::TooLarge,
+                            Err(id) => Refusal::AskedForTime(id),
+                        });
+                    }
+                    other => other?,
+                };
+                wanted.body = Some(digest(&whole));
+                if form && let Some((_, fields)) = swap_form(&whole, &usable, now)? {
+                    used.extend(fields.into_iter().filter(|it| it.binding.ask));
+                }
+                if !whole.is_empty() || parts.headers.contains_key(TRANSFER_ENCODING) {
+                    set_length(&mut parts.headers, whole.len());
+                }
+                body = Body::Whole { body: whole, held };
+            } else if form {
+                return Err(Refusal::TooLarge);
+            }
+        }
+        if used.is_empty() {
+            return Ok((body, Permit::default()));
+        }
+        let secrets = asking(&used);
+        // No value is in memory for this request while it waits.
+        drop(used);
+        drop((usable, probe));
+        let mut decisions = self.connection.decisions();
+        let deadline = tokio::time::Instant::now() + self.connection.hold_time();
+        loop {
+            decisions.borrow_and_update();
+            if self.sender.is_closed() {
+                return Err(Refusal::Left);
+            }
+            let id = match self.connection.permit(&secrets, &wanted)? {
+                Ok(permit) => return Ok((body, permit)),
+                Err(id) => id,
+            };
+            let refusal = match wanted.body {
+                Some(_) => Refusal::Asked(id.clone()),
+                None => Refusal::AskedForTime(id.clone()),
+            };
+            let Some(_waiting) = self.connection.wait(&id) else {
+                return Err(refusal);
+            };
+            let decided = tokio::time::timeout_at(deadline, decisions.changed()).await;
+            if decided.is_err() {
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// What a person is asked about: all of it can be shown.
+    fn wanted(&self, parts: &Parts) -> Result<Wanted, Refusal> {
+        let path = parts.uri.path_and_query().map_or("/", |it| it.as_str());
+        let method = parts.method.as_str();
+        let mut others = METHOD_HEADERS.iter();
+        if !is_shown_whole(path, APPROVAL_PATH_MAX)
+            || !is_shown_whole(method, APPROVAL_METHOD_MAX)
+            || others.any(|name| parts.headers.contains_key(*name))
+        {
+            return Err(Refusal::Unshowable);
+        }
+        Ok(Wanted {
+            host: SecretHost {
+                name: self.route.host.clone(),
+                port: self.route.port,
+            },
+            method: method.to_owned(),
+            path: path.to_owned(),
+            body: None,
+        })
+    }
+
     /// The body as it is sent. Holds all of one that has a form's field to be swapped, or that must be hashed.
     async fn outgoing<'a>(
         &self,
         parts: &mut Parts,
-        body: Incoming,
+        body: Body,
         signing: Option<Signing<'a>>,
         usable: &'a Usables,
         used: &mut Vec<&'a Usable>,

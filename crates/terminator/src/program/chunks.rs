@@ -178,7 +178,7 @@ impl<B: Body<Data = Bytes>> Resigned<B> {
 
 impl<B> Body for Resigned<B>
 where
-    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
     type Data = Bytes;
     type Error = io::Error;

@@ -1,10 +1,15 @@
 //! What a client hears when a request is not passed on. Nothing of a secret or a server's answer is in it.
 
 use bytes::Bytes;
+use cove_model::ApprovalId;
+use cove_model::approval::APPROVALS_PENDING_MAX;
 use http_body_util::Full;
 use hyper::{Response, StatusCode, header};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Has the approval's id, for programs.
+const APPROVAL_HEADER: &str = "cove-approval";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the request is for another host than the connection")]
     OtherHost,
@@ -44,15 +49,40 @@ pub enum Refusal {
     Unsearchable,
     #[error("the server cannot be reached")]
     Server,
+    #[error(
+        "this request needs an approval, {0}; once it is approved (`cove approvals approve {0}`), send the request again"
+    )]
+    Asked(ApprovalId),
+    #[error(
+        "this request needs an approval, {0}, and cannot be approved once: its body is longer than 1 MiB, or it is an upgrade; after an approval for a time (`cove approvals approve {0} --for 1h`), send the request again"
+    )]
+    AskedForTime(ApprovalId),
+    #[error("this request was denied, {0}")]
+    Denied(ApprovalId),
+    #[error(
+        "{APPROVALS_PENDING_MAX} requests of this sandbox wait for an approval, or too many of its organisation; see `cove approvals ls`"
+    )]
+    TooManyAsked,
+    #[error(
+        "a request that needs an approval may have no header that changes its method, and only a short method and path of printable ASCII"
+    )]
+    Unshowable,
+    #[error(
+        "the server ended the connection while the request waited for its approval; send the request again on a new connection"
+    )]
+    Left,
 }
 
 impl Refusal {
-    fn status(self) -> StatusCode {
+    fn status(&self) -> StatusCode {
         match self {
             Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unknown | Self::Scope | Self::Asymmetric | Self::Expired => StatusCode::FORBIDDEN,
-            Self::Unwritable | Self::Signature => StatusCode::BAD_REQUEST,
+            Self::Asked(_) | Self::AskedForTime(_) | Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::TooManyAsked => StatusCode::TOO_MANY_REQUESTS,
+            Self::Left => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unshowable | Self::Unwritable | Self::Signature => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -66,6 +96,11 @@ impl Refusal {
         *response.status_mut() = self.status();
         let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, plain);
+        if let Self::Asked(id) | Self::AskedForTime(id) | Self::Denied(id) = &self
+            && let Ok(id) = header::HeaderValue::from_str(id.as_str())
+        {
+            response.headers_mut().insert(APPROVAL_HEADER, id);
+        }
         response
     }
 }

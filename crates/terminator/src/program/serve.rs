@@ -38,10 +38,11 @@ impl Config {
     pub fn new(start: &Start) -> io::Result<Self> {
         let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
         let keys = OpenedKeys::from_parts(bytes(&start.opening)?, bytes(&start.authority)?);
+        let hold = Duration::from_secs(start.approval_hold_s);
         let certificates = Certificates::new(start.org.as_str(), &keys, &start.roots)?;
         Ok(Self {
             gateway_uid: start.gateway_uid,
-            table: Arc::new(Table::new(start.org.clone(), keys)),
+            table: Arc::new(Table::new(start.org.clone(), keys, hold)),
             certificates: Arc::new(certificates),
         })
     }
@@ -95,6 +96,10 @@ pub async fn serve(
                 Some(value) => Reply::Value(Revealed(value)),
                 None => Reply::Refused,
             },
+            Ok(Call::Asked { after }) => Reply::Asked(config.table.asked(after.as_ref())),
+            Ok(Call::Decide { approval, decision }) => {
+                Reply::Decided(config.table.decide(&approval, decision))
+            }
             Ok(Call::Uses) => Reply::Uses(config.table.take_uses()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error),

@@ -2,20 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cove_model::approval::Decision;
 use cove_model::network::Name;
 use cove_model::secret::{AwsKeys, SealedSecret, SecretBinding, SecretUse, TotpSeed};
-use cove_model::{OrgId, SandboxId, SecretId};
+use cove_model::{ApprovalId, OrgId, SandboxId, SecretId};
 use cove_vault::{About, OpenedKeys, Zeroizing};
 use parking_lot::Mutex;
 use time::OffsetDateTime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
+use super::approvals::{Approvals, Asking, Permit, Wanted};
 use super::refusal::Refusal;
 use super::scrub::{Scrubber, Searcher};
 use super::totp;
-use crate::call::{Placed, USES_MAX, Used};
+use crate::call::{Asked, Decided, Placed, USES_MAX, Used};
 
 /// Connections of one sandbox at once. What each holds in memory is bounded; a sandbox gets a small part of all.
 const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
@@ -61,6 +63,13 @@ impl Usable {
         }
     }
 
+    pub fn asking(&self) -> Asking {
+        Asking {
+            key: self.key.clone(),
+            slots: self.slots,
+        }
+    }
+
     /// What takes the placeholder's place at this time.
     pub fn current(&self, now: OffsetDateTime) -> Result<Zeroizing<String>, Refusal> {
         match &self.binding.usage {
@@ -93,6 +102,18 @@ impl Drop for Held {
     }
 }
 
+/// A request that is held until somebody decides.
+pub struct Waiting {
+    table: Arc<Table>,
+    id: ApprovalId,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.table.state.lock().approvals.waited(&self.id);
+    }
+}
+
 struct Opened {
     value: Arc<Zeroizing<String>>,
     sealed: SealedSecret,
@@ -105,6 +126,10 @@ pub struct Table {
     /// What looks for the same versions of secrets, as long as a connection uses it. Held while one is made: many
     /// connections at once make one.
     searchers: Mutex<Searchers>,
+    /// Tells requests that wait for an approval to look again.
+    decisions: watch::Sender<()>,
+    /// How long a request waits for one.
+    hold: Duration,
 }
 
 #[derive(Default)]
@@ -115,6 +140,7 @@ struct State {
     live: HashMap<u64, Live>,
     /// Bytes of bodies by sandbox.
     held: HashMap<SandboxId, usize>,
+    approvals: Approvals,
     next: u64,
 }
 
@@ -140,12 +166,14 @@ type Known = ((SecretId, u64), String);
 type Searchers = HashMap<Vec<(SecretId, u64)>, Weak<Searcher>>;
 
 impl Table {
-    pub fn new(org: OrgId, keys: OpenedKeys) -> Self {
+    pub fn new(org: OrgId, keys: OpenedKeys, hold: Duration) -> Self {
         Self {
             org,
             keys,
             state: Mutex::default(),
             searchers: Mutex::default(),
+            decisions: watch::Sender::new(()),
+            hold,
         }
     }
 
@@ -182,6 +210,9 @@ impl Table {
                 live.cut.notify_one();
             }
         }
+        // What was approved was this version of the secret.
+        state.approvals.keep_secrets(|key| valid.contains(key));
+        self.decisions.send_replace(());
         all_opened
     }
 
@@ -203,6 +234,16 @@ impl Table {
     /// Other placeholders than before make those worthless; connections go on with what they have used.
     pub fn place(&self, placed: Placed) {
         let mut state = self.state.lock();
+        let before = state.placed.get(&placed.sandbox);
+        let is_same = |before: &Placed| {
+            let mut grants = before.grants.iter();
+            grants.all(|grant| placed.grants.contains(grant))
+        };
+        // A sandbox that was rolled back is another one: nobody approved what it does now.
+        if !before.is_none_or(is_same) {
+            state.approvals.forget_sandbox(&placed.sandbox);
+            self.decisions.send_replace(());
+        }
         state.placed.insert(placed.sandbox.clone(), placed);
     }
 
@@ -211,6 +252,26 @@ impl Table {
         state.placed.remove(sandbox);
         let theirs = state.live.values().filter(|live| live.sandbox == *sandbox);
         theirs.for_each(|live| live.cut.notify_one());
+        state.approvals.forget_sandbox(sandbox);
+        self.decisions.send_replace(());
+    }
+
+    /// In force when this returns: requests that wait hear of it, and connections that used what is no longer
+    /// approved are cut.
+    pub fn decide(&self, id: &ApprovalId, decision: Decision) -> Decided {
+        let mut state = self.state.lock();
+        let (decided, over) = state.approvals.decide(id, decision);
+        if let Some((sandbox, key)) = over {
+            let all = state.live.values();
+            let theirs = all.filter(|live| live.sandbox == sandbox && live.used.contains(&key));
+            theirs.for_each(|live| live.cut.notify_one());
+        }
+        self.decisions.send_replace(());
+        decided
+    }
+
+    pub fn asked(&self, after: Option<&ApprovalId>) -> Vec<Asked> {
+        self.state.lock().approvals.list(after)
     }
 
     /// `None` when the sandbox has as many connections as it may.
@@ -273,7 +334,7 @@ impl Table {
     }
 }
 
-fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
@@ -346,9 +407,43 @@ impl Connection {
         })
     }
 
-    /// Notes that secrets are about to be sent. `false` when one was revoked since they were looked up: then nothing
-    /// may be sent.
-    pub fn use_now(&self, used: &[&Usable]) -> bool {
+    /// See [`Approvals::permit`].
+    pub fn permit(
+        &self,
+        secrets: &[Asking],
+        wanted: &Wanted,
+    ) -> Result<Result<Permit, ApprovalId>, Refusal> {
+        let mut state = self.table.state.lock();
+        state.approvals.permit(&self.sandbox, secrets, wanted)
+    }
+
+    pub fn timed_permit(&self, secrets: &[Asking], wanted: &Wanted) -> Option<Permit> {
+        let mut state = self.table.state.lock();
+        state.approvals.timed(&self.sandbox, secrets, wanted)
+    }
+
+    pub fn hold_time(&self) -> Duration {
+        self.table.hold
+    }
+
+    /// Changes whenever something was decided.
+    pub fn decisions(&self) -> watch::Receiver<()> {
+        self.table.decisions.subscribe()
+    }
+
+    /// A request of this connection is held for that approval, until this is dropped. `None` when too many are.
+    pub fn wait(&self, id: &ApprovalId) -> Option<Waiting> {
+        let mut state = self.table.state.lock();
+        let waits = state.approvals.wait(&self.sandbox, id);
+        waits.then(|| Waiting {
+            table: self.table.clone(),
+            id: id.clone(),
+        })
+    }
+
+    /// Notes that secrets are about to be sent. `false` when one was revoked, or its approval was, since they were
+    /// looked up: then nothing may be sent.
+    pub fn use_now(&self, used: &[&Usable], permit: &Permit) -> bool {
         let now = now_ms();
         let mut state = self.table.state.lock();
         let valid = |it: &&&Usable| {
@@ -358,6 +453,10 @@ impl Connection {
                 .any(|known| key(&known.sealed) == it.key)
         };
         if used.iter().filter(valid).count() != used.len() {
+            return false;
+        }
+        let mut asking = used.iter().filter(|it| it.binding.ask);
+        if !asking.all(|it| state.approvals.covers(permit, &it.key)) {
             return false;
         }
         for it in used {
@@ -390,6 +489,7 @@ pub mod tests {
             binding: SecretBinding {
                 hosts: vec!["api.example".parse().unwrap()],
                 usage: usage.parse().unwrap(),
+                ask: false,
             },
             placeholder: placeholder.to_owned(),
             key: (SecretId::random(), 1),
@@ -404,7 +504,7 @@ pub mod tests {
         let org = OrgId::random();
         let keys = make_keys(&org, &host).unwrap();
         let keys = OpenedKeys::unwrap(&keys, &host).unwrap();
-        let table = Arc::new(Table::new(org, keys));
+        let table = Arc::new(Table::new(org, keys, Duration::ZERO));
         let (greedy, other) = (SandboxId::random(), SandboxId::random());
         let held: Vec<_> = (0..CONNECTIONS_PER_SANDBOX_MAX)
             .map(|_| table.connect(greedy.clone()).unwrap())

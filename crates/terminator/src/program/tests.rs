@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cove_model::secret::{SealedSecret, SecretBinding};
@@ -25,6 +26,8 @@ use super::serve::take_over;
 use super::table::Table;
 use crate::call::{Placed, PlacedGrant};
 use crate::handover::{self, Handover};
+
+mod asking;
 
 const HOST: &str = "api.example";
 const PLACEHOLDER: &str = "cove-secret-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -58,6 +61,20 @@ async fn connect_with<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
+    connect_asking(usage, value, None, protocol, serve).await
+}
+
+/// `ask`: each use needs an approval, and is held for so long.
+async fn connect_asking<F>(
+    usage: &str,
+    value: &str,
+    ask: Option<Duration>,
+    protocol: &[u8],
+    serve: impl FnOnce(tokio_rustls::server::TlsStream<TcpStream>) -> F,
+) -> (TlsStream<TcpStream>, Arc<Table>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let folder = tempfile::tempdir().unwrap();
     let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
     let org = OrgId::random();
@@ -66,6 +83,7 @@ where
     let binding = SecretBinding {
         hosts: vec![HOST.parse().unwrap()],
         usage: usage.parse().unwrap(),
+        ask: ask.is_some(),
     };
     let about = About {
         org: &org,
@@ -74,7 +92,7 @@ where
         binding: &binding,
     };
     let sealed = cove_vault::seal(&keys.public, &about, value.as_bytes()).unwrap();
-    let table = Arc::new(Table::new(org.clone(), opened()));
+    let table = Arc::new(Table::new(org.clone(), opened(), ask.unwrap_or_default()));
     assert!(table.set_secrets(vec![SealedSecret {
         id: SecretId::random(),
         name: "token".into(),
@@ -345,7 +363,7 @@ async fn a_connection_ends_when_the_gateway_closes_its_end() {
     let keys = cove_vault::make_keys(&org, &host).unwrap();
     let opened = || OpenedKeys::unwrap(&keys, &host).unwrap();
     let certificates = Certificates::new(org.as_str(), &opened(), "").unwrap();
-    let table = Arc::new(Table::new(org, opened()));
+    let table = Arc::new(Table::new(org, opened(), Duration::ZERO));
     let (_inside, client) = pair().await;
     let (server, _outside) = pair().await;
     let (gateway, ours) = tokio::net::UnixStream::pair().unwrap();

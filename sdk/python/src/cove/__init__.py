@@ -61,6 +61,7 @@ from .errors import (
     WaitTimeout,
 )
 from .types import (
+    Approval,
     CodeContextInfo,
     CodeError,
     CodeOutput,
@@ -135,6 +136,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AlreadyExistsError",
     "ApiError",
+    "Approval",
     "AsyncClient",
     "AsyncCode",
     "AsyncCodeContext",

@@ -474,6 +474,27 @@ class Secret:
     updated_at: datetime
     uses: int
     last_used_at: Optional[datetime] = None
+    #: Each use needs an approval.
+    ask: bool = False
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A request that a sandbox asks to send with a secret. ``state``: pending, once, timed or denied."""
+
+    id: str
+    sandbox: str
+    secret: str
+    host: str
+    method: str
+    path: str
+    state: str
+    waiting: int
+    asked_at: datetime
+    expires_at: datetime
+    #: Of the body; absent if it was not read, and then the request cannot be approved once.
+    body_sha256: Optional[str] = None
+    body_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cove_model::approval::{Approval, Decision};
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret};
 use cove_model::{
-    NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId, lifecycle,
+    ApprovalId, NetworkPolicy, OrgId, ResourcesPatch, SandboxId, SnapshotId, State, VolumeId,
+    lifecycle,
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
@@ -67,6 +69,15 @@ impl MemoryRunner {
     }
 
     /// Told to whoever asks next.
+    /// A request that waits for somebody to decide.
+    pub fn ask_approval(&self, org: &OrgId, approval: Approval) {
+        self.world().approvals.push((org.clone(), approval));
+    }
+
+    pub fn decided_approvals(&self) -> Vec<(ApprovalId, Decision)> {
+        self.world().decided.clone()
+    }
+
     pub fn report_use(&self, used: SecretUseReport) {
         self.world().secret_uses.push(used);
     }
@@ -569,10 +580,42 @@ impl RunnerApi for MemoryRunner {
 
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.reached()?;
+        let mut world = self.world();
+        let waiting = world.approvals.iter().filter(|(_, it)| it.waiting > 0);
         Ok(SecretUses {
             life: "memory".into(),
-            uses: std::mem::take(&mut self.world().secret_uses),
+            waiting: waiting.map(|(_, it)| it.sandbox.clone()).collect(),
+            uses: std::mem::take(&mut world.secret_uses),
         })
+    }
+
+    async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {
+        self.reached()?;
+        let world = self.world();
+        let own = world.approvals.iter().filter(|(whose, _)| whose == org);
+        Ok(own.map(|(_, approval)| approval.clone()).collect())
+    }
+
+    async fn decide_approval(
+        &self,
+        org: &OrgId,
+        id: &ApprovalId,
+        decision: Decision,
+    ) -> Result<(), RunnerError> {
+        self.reached()?;
+        let mut world = self.world();
+        let known = world
+            .approvals
+            .iter()
+            .any(|(whose, it)| whose == org && it.id == *id);
+        if !known {
+            return Err(RunnerError::NotFound {
+                what: "approval".into(),
+                id: id.to_string(),
+            });
+        }
+        world.decided.push((id.clone(), decision));
+        Ok(())
     }
 
     async fn tiers(&self) -> Result<Vec<TierReport>, RunnerError> {

@@ -370,6 +370,41 @@ fn table() -> String {
             "422",
         ),
         ("Hosts of a secret", SECRET_HOSTS_MAX.to_string(), "422"),
+        (
+            "Approvals of a sandbox that wait for a decision",
+            APPROVALS_PENDING_MAX.to_string(),
+            "429 to the request inside",
+        ),
+        (
+            "Requests of a sandbox that are held for approvals",
+            APPROVALS_WAITING_MAX.to_string(),
+            "403 to the request inside",
+        ),
+        (
+            "Approvals of an organisation on a host",
+            APPROVALS_MAX.to_string(),
+            "429 to the request inside",
+        ),
+        (
+            "Time that an approval and a decision about one request last",
+            seconds(APPROVAL_KEPT_S),
+            "asked again",
+        ),
+        (
+            "Approval for a time",
+            seconds(u64::from(APPROVAL_FOR_MAX_S)),
+            "422",
+        ),
+        (
+            "Body of a request that is approved once",
+            bytes(APPROVAL_BODY_MAX),
+            "approved for a time only",
+        ),
+        (
+            "Path of a request that asks",
+            bytes(APPROVAL_PATH_MAX),
+            "400 to the request inside",
+        ),
         ("Nodes of a fleet", count(NODES_MAX as u64), "429"),
         ("Name of a node", bytes(NODE_NAME_MAX), "422"),
         (

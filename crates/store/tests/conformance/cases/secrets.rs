@@ -17,6 +17,7 @@ fn secret(org: &OrgId, name: &str, version: u64) -> SecretRecord {
         binding: SecretBinding {
             hosts: vec!["api.example".parse().unwrap()],
             usage: "header:x-api-key".parse().unwrap(),
+            ask: false,
         },
         sealed: format!("sealed {version}"),
         created_at: at(1),

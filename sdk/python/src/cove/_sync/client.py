@@ -26,7 +26,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, decode
+from ..types import Approval, Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -184,12 +184,15 @@ class Client:
         """Secrets of the organisation. No call shows a value."""
         return [decode(Secret, item) for item in self._pages(Call("GET", "/v1/secrets"))]
 
-    def set_secret(self, name: str, value: str, *, hosts: Sequence[str] = (), use: str = "bearer") -> Secret:
+    def set_secret(
+        self, name: str, value: str, *, hosts: Sequence[str] = (), use: str = "bearer", ask: bool = False
+    ) -> Secret:
         """Keeps a secret, or a new value of one, for requests to ``hosts``.
 
         ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME``,
         ``query:NAME``, ``form:NAME``, ``totp:PLACE:NAME``, ``sigv4:REGION/SERVICE``,
         or ``exposed`` without hosts for a value that sandboxes hold as it is.
+        With ``ask`` each request that uses it waits for :meth:`approve`.
 
         >>> with Client() as client:
         ...     secret = client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])
@@ -197,7 +200,7 @@ class Client:
         ...     client.remove_secret("example")
         ['api.example.com'] bearer
         """
-        body = {"name": name, "value": value, "hosts": list(hosts), "use": use}
+        body = {"name": name, "value": value, "hosts": list(hosts), "use": use, "ask": ask}
         return decode(Secret, self._json(Call("POST", "/v1/secrets", json=body)))
 
     def secret_uses(self, name: str) -> list[SecretUser]:
@@ -208,6 +211,22 @@ class Client:
     def remove_secret(self, name: str) -> None:
         """Removes a secret. Connections that used it are cut."""
         self._done(Call("DELETE", f"/v1/secrets/{segment(name)}"))
+
+    def approvals(self) -> list[Approval]:
+        """Requests of sandboxes that wait for an approval, and what was decided; the oldest first."""
+        return [decode(Approval, item) for item in self._pages(Call("GET", "/v1/approvals"))]
+
+    def approve(self, id: str, *, seconds: Optional[float] = None) -> None:
+        """Lets a request with a secret be sent once.
+
+        With ``seconds``, all requests of its sandbox with the secret to the host may be sent for that time.
+        """
+        body = present(decision="approve", for_seconds=whole_seconds("seconds", seconds))
+        self._done(Call("POST", f"/v1/approvals/{segment(id)}", json=body))
+
+    def deny(self, id: str) -> None:
+        """Refuses a request with a secret, or revokes its approval."""
+        self._done(Call("POST", f"/v1/approvals/{segment(id)}", json={"decision": "deny"}))
 
     # What follows is for the other modules of this package.
 
