@@ -526,7 +526,7 @@ async fn requests_with_a_secret_that_asks_wait_for_a_decision_and_copies_ask_for
     assert_eq!(one.host.to_string(), host);
     assert_eq!(scene.count(), 0, "the request is held");
     let told = client.secret_uses().await.expect("uses");
-    assert_eq!(told.waiting, [made.id.clone()]);
+    assert_eq!(told.waiting, std::slice::from_ref(&made.id));
     // Another organisation has no say, and sees nothing.
     let other = OrgId::random();
     assert_eq!(client.approvals(&other).await.expect("approvals"), []);
