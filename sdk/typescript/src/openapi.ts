@@ -735,6 +735,14 @@ export interface components {
              */
             for_seconds?: number | null;
         };
+        /** @description Query of `DELETE /v1/nodes/{node}`. */
+        DeleteNode: {
+            /**
+             * @description The node does not answer and never will: its sandboxes, volumes, and snapshots that are not durable are given
+             *     up. Durable snapshots go to another host.
+             */
+            lost?: boolean;
+        };
         /** @description Query of `DELETE /v1/templates/{template}`. */
         DeleteTemplate: {
             /** @description With a name alone: all of its versions. Without, a name that has several is refused. */
