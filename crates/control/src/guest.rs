@@ -403,6 +403,9 @@ impl GuestAccess {
     }
 }
 
+/// How long a command may take to read its large input.
+const LARGE_INPUT_MAX: Duration = Duration::from_secs(600);
+
 /// Standard input that is too large to travel with its command. It is written whether or not the
 /// caller stays, as what travels with the command is.
 struct LargeInput {
@@ -429,6 +432,13 @@ impl LargeInput {
             let mut stdin = guest.patient().stdin(process.clone()).await?;
             stdin.write(self.data.clone()).await?;
             stdin.close().await
+        };
+        // What is never read would be paid for, and wake the sandbox from each rest, for ever.
+        let writing = async {
+            let late = |_| GuestError::TimedOut(LARGE_INPUT_MAX);
+            tokio::time::timeout(LARGE_INPUT_MAX, writing)
+                .await
+                .map_err(late)?
         };
         match writing.await {
             Ok(_) => {}

@@ -44,7 +44,15 @@ impl Control {
             // A tier that does not exist is refused by the host, which names those it has.
             let known = BY_STRENGTH.contains(&asked.as_str());
             if !known || rule.allows(asked) {
-                return Ok(());
+                let Some(missing) = rule.missing_for(spec.accel_in_force()) else {
+                    return Ok(());
+                };
+                let message = format!(
+                    "accel 'software' is for organisations whose sandboxes may have isolation {missing}; allowed: {}",
+                    allowed()
+                );
+                return Err(ControlError::new(ErrorCode::Forbidden, message)
+                    .hint("leave accel out, or ask the operator, who decides by the settings isolation and isolation_of"));
             }
             let message = format!(
                 "sandboxes of this organisation may not have isolation {asked}; allowed: {}",

@@ -434,8 +434,16 @@ impl Create {
                 cached,
             })
         };
+        let admission = self.front.control.admission_of(&self.caller);
+        // A key that was revoked makes no sandbox: its build is cancelled, as by a deletion.
+        let revoked = async {
+            admission.ended().await;
+            self.pending.doomed.cancel();
+            std::future::pending::<()>().await;
+        };
         let outcome = tokio::select! {
             outcome = work => outcome,
+            () = revoked => return,
             () = self.front.draining.cancelled() => return,
         };
         let stage = outcome.unwrap_or_else(|error: ControlError| Stage::Failed {

@@ -404,6 +404,9 @@ pub struct Listing {
     source_sandbox_id: Option<String>,
 }
 
+/// A larger one is listed without its entrypoint.
+const CONFIG_SHOWN_MAX: usize = 16 * 1024;
+
 /// The templates that names stand for, and every build of one.
 async fn made(
     front: &Front,
@@ -420,7 +423,14 @@ async fn made(
         let current = |one: &TemplateRecord| {
             one.name != images::TEMPLATE && one.tags.iter().any(|tag| tag == LATEST)
         };
-        templates.extend(found.items.into_iter().filter(current));
+        // What nobody is shown is not kept in memory: a row may have hundreds of kilobytes of it.
+        let slim = |mut one: TemplateRecord| {
+            one.spec.env.clear();
+            one.spec.labels.clear();
+            one.config = one.config.filter(|text| text.len() <= CONFIG_SHOWN_MAX);
+            one
+        };
+        templates.extend(found.items.into_iter().filter(current).map(slim));
         cursor = found.next_cursor;
         if cursor.is_none() {
             break;

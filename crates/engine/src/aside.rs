@@ -247,7 +247,7 @@ impl Inner {
     fn described(&self, request: Reinstate) -> Result<Record, RunnerError> {
         // Control describes it, and may describe another tier or network than it had.
         let owner = request.owner.as_ref().map(|owner| owner.org.as_str());
-        self.check_allowed(owner, &request.spec.isolation)?;
+        self.check_allowed(owner, &request.spec)?;
         self.check_network(&request.spec.network)?;
         let image = self
             .images

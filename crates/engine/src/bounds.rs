@@ -5,7 +5,7 @@
 use cove_gateway::host::is_operators;
 use cove_isolation::{Capabilities, IsolationError};
 use cove_model::network::{Cidr, Entry};
-use cove_model::{ISOLATION_BY_STRENGTH, NetworkPolicy, Resources};
+use cove_model::{ISOLATION_BY_STRENGTH, NetworkPolicy, Resources, SandboxSpec};
 use cove_runner_api::RunnerError;
 
 use crate::engine::Inner;
@@ -30,12 +30,22 @@ impl Inner {
     }
 
     /// Refuses a tier that the operator does not allow to the owner of a new sandbox.
-    pub(crate) fn check_allowed(&self, owner: Option<&str>, tier: &str) -> Result<(), RunnerError> {
+    pub(crate) fn check_allowed(
+        &self,
+        owner: Option<&str>,
+        spec: &SandboxSpec,
+    ) -> Result<(), RunnerError> {
         let rule = self.config.isolation.rule_of(owner);
-        if rule.allows(tier) || !ISOLATION_BY_STRENGTH.contains(&tier) {
+        let asked = spec.isolation.as_str();
+        let missing = rule.missing_for(spec.accel_in_force());
+        if missing.is_none() && (rule.allows(asked) || !ISOLATION_BY_STRENGTH.contains(&asked)) {
             // A tier that does not exist is refused with the names of those that do.
             return Ok(());
         }
+        let tier = match missing {
+            Some(missing) => format!("{missing}, and so accel 'software',"),
+            None => asked.to_owned(),
+        };
         let message = format!(
             "the settings of this host do not allow isolation {tier} here, only {}; the operator decides by isolation and isolation_of",
             rule.allowed.join(" or ")

@@ -50,7 +50,7 @@ impl Engine {
         };
         self.inner.check_presets(&spec.network, audience).await?;
         let owner_id = owner.as_deref();
-        self.inner.check_allowed(owner_id, &spec.isolation)?;
+        self.inner.check_allowed(owner_id, &spec)?;
         let placeholders = self.inner.grant_secrets(owner_id, &spec).await?;
         let origin = self.inner.origin(&spec, from).await?;
         let image = origin.image.clone();

@@ -41,20 +41,23 @@ pub struct Opened {
 }
 
 impl Disks {
-    /// Drops what was half made, and block images of images that are gone. May wait.
-    pub fn open(pool_dir: &Path) -> io::Result<Self> {
-        let dir = pool_dir.join(KEPT);
-        fs::create_dir_all(&dir)?;
-        fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    /// May wait. A pool that is full or read-only keeps no server from starting.
+    pub fn open(pool_dir: &Path) -> Self {
         let disks = Self {
-            dir,
+            dir: pool_dir.join(KEPT),
             making: Mutex::default(),
         };
-        disks.tidy()?;
-        Ok(disks)
+        if let Err(error) = disks.tidy() {
+            tracing::warn!(%error, "cannot look at block images; trying again when the next one is made");
+        }
+        disks
     }
 
+    /// Drops what was half made, and block images of images that are gone.
     fn tidy(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&self.dir, mode)?;
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             let of = image_of(&path);

@@ -249,11 +249,13 @@ fn device_number(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Only what QEMU did is kept, and not a host that is full for a moment.
+/// Only what QEMU did is kept, and not a host that is full or slow for a moment.
 fn says_of_kvm(tried: &Result<String, IsolationError>) -> bool {
     match tried {
         Ok(_) => true,
-        Err(IsolationError::Failed { step, .. }) => step.starts_with(BOOT_STEP),
+        Err(IsolationError::Failed { step, source }) => {
+            step.starts_with(BOOT_STEP) && source.kind() != io::ErrorKind::TimedOut
+        }
         Err(_) => false,
     }
 }
@@ -282,9 +284,13 @@ mod tests {
         })
     }
 
-    fn hangs() -> IsolationError {
-        let source = io::Error::from(io::ErrorKind::TimedOut);
+    fn ends(kind: io::ErrorKind) -> IsolationError {
+        let source = io::Error::from(kind);
         IsolationError::failed(format!("{BOOT_STEP}: it does not answer"))(source)
+    }
+
+    fn breaks() -> IsolationError {
+        ends(io::ErrorKind::BrokenPipe)
     }
 
     #[tokio::test]
@@ -292,7 +298,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let first = kvm(dir.path(), "one");
         assert!(!first.counts());
-        first.find_out(async { Err(hangs()) });
+        first.find_out(async { Err(breaks()) });
         first.settled().await;
         let Known::Fails(reason) = first.known() else {
             panic!("{:?}", first.known());
@@ -309,7 +315,7 @@ mod tests {
         // Where it booted before, `auto` becomes no weaker tier when it does not any more.
         let broken = kvm(dir.path(), "three");
         assert!(broken.counts(), "while it is tried");
-        broken.find_out(async { Err(hangs()) });
+        broken.find_out(async { Err(ends(io::ErrorKind::TimedOut)) });
         broken.settled().await;
         assert!(matches!(broken.known(), Known::Fails(_)) && broken.counts());
     }
@@ -321,6 +327,11 @@ mod tests {
         full.find_out(async { Err(IsolationError::Exhausted("uid range")) });
         full.settled().await;
         assert!(full.verdict().is_none());
+        // One that takes too long may be on a host that is busy.
+        let slow = kvm(dir.path(), "one");
+        slow.find_out(async { Err(ends(io::ErrorKind::TimedOut)) });
+        slow.settled().await;
+        assert!(matches!(slow.known(), Known::Fails(_)) && slow.verdict().is_none());
         let broken = kvm(dir.path(), "one");
         let source = io::Error::from(io::ErrorKind::StorageFull);
         broken.find_out(async { Err(IsolationError::failed("make the disk")(source)) });

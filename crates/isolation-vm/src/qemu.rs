@@ -41,7 +41,8 @@ pub fn arguments(spec: &MachineSpec, network: Option<Addresses>, fresh: bool) ->
     let limits = &spec.limits;
     let accel = accel_of(spec);
     let (executes, cpu) = match accel {
-        Accel::Kvm => ("kvm".to_owned(), "host"),
+        // Nested virtualisation and performance counters are much code of the host's kernel, and nothing inside needs them.
+        Accel::Kvm => ("kvm".to_owned(), "host,-vmx,-svm,pmu=off"),
         // On one thread: the kernel rewrites its own code while it runs, and QEMU lets a second thread execute
         // the breakpoint that stands there meanwhile after it is gone.
         Accel::Software => (

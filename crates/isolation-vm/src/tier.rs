@@ -103,8 +103,7 @@ impl VmTier {
             },
             host,
         )?;
-        let disks =
-            Disks::open(&host.pool_dir).map_err(IsolationError::failed("look at block images"))?;
+        let disks = Disks::open(&host.pool_dir);
         let kvm = Kvm::open(programs.as_ref(), host)
             .map_err(IsolationError::failed("look at /dev/kvm"))?;
         let tier = Self {
@@ -226,7 +225,8 @@ impl Isolation for VmTier {
     /// Emulated machines are had by name alone: `auto` never takes them. Where KVM booted machines before and does not
     /// now, the tier counts as there, so that `auto` becomes no weaker one.
     fn installed(&self) -> bool {
-        self.programs.is_ok() && self.kvm.counts()
+        // Without its programs, too: then its requests are refused with the reason.
+        self.kvm.counts()
     }
 
     fn accelerates(&self, accel: Option<Accel>) -> Result<(), IsolationError> {

@@ -19,8 +19,7 @@ pub struct InvalidId {
     prefix: &'static str,
 }
 
-fn random_part() -> String {
-    let bits: u128 = rand::random();
+fn random_part(bits: u128) -> String {
     (0..RANDOM_CHARS)
         .map(|i| ALPHABET[((bits >> (5 * i)) & 31) as usize] as char)
         .collect()
@@ -46,7 +45,12 @@ macro_rules! id {
 
             /// A new id nobody has had before.
             pub fn random() -> Self {
-                Self(format!("{}_{}", $prefix, random_part()))
+                Self::of(rand::random())
+            }
+
+            /// The id of these bits, for programs with a source of randomness of their own.
+            pub fn of(bits: u128) -> Self {
+                Self(format!("{}_{}", $prefix, random_part(bits)))
             }
 
             pub fn as_str(&self) -> &str {

@@ -100,6 +100,13 @@ impl TierRule {
         self.allowed.iter().any(|name| name == tier)
     }
 
+    /// The tier that is missing for machines by this `accel`. The border of an emulated machine counts as a container's,
+    /// so it is for those who may have containers.
+    pub fn missing_for(&self, accel: Option<Accel>) -> Option<&'static str> {
+        let emulated = accel == Some(Accel::Software);
+        (emulated && !self.allows(DEFAULT_ISOLATION)).then_some(DEFAULT_ISOLATION)
+    }
+
     /// The strongest allowed tier among those that a host has.
     pub fn strongest<'a>(&self, of_host: &[&'a str]) -> Option<&'a str> {
         ISOLATION_BY_STRENGTH.into_iter().find_map(|tier| {
@@ -146,6 +153,10 @@ mod tests {
         );
         let rule = TierRule::of(&["container", "vm"]).expect("two tiers");
         assert!(rule.allows(VM_ISOLATION));
+        assert_eq!(rule.missing_for(Some(Accel::Software)), None);
+        let hard = TierRule::of(&["vm", "gvisor"]).expect("two tiers");
+        assert_eq!(hard.missing_for(Some(Accel::Kvm)), None);
+        assert_eq!(hard.missing_for(Some(Accel::Software)), Some("container"));
         for wrong in [&["auto"][..], &[], &["qemu"], &["container", "auto"]] {
             TierRule::of(wrong).expect_err("not a rule");
         }

@@ -19,7 +19,15 @@ fn a_first_session_reads_as_in_the_guide() {
     assert_eq!(
         headings,
         [
-            "ID", "NAME", "STATE", "IMAGE", "CPU", "MEMORY", "NETWORK", "CREATED"
+            "ID",
+            "NAME",
+            "STATE",
+            "IMAGE",
+            "ISOLATION",
+            "CPU",
+            "MEMORY",
+            "NETWORK",
+            "CREATED"
         ]
     );
     let row: Vec<_> = lines.next().unwrap().split_whitespace().collect();

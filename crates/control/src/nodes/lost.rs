@@ -2,8 +2,8 @@
 
 use cove_model::{HostId, State};
 use cove_store::{
-    Desired, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord, SnapshotRecord, SnapshotState,
-    StoreError, VolumeDoomed, VolumeRecord,
+    Desired, ObjectCopy, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord, SnapshotChange,
+    SnapshotRecord, SnapshotState, StoreError, VolumeDoomed, VolumeRecord,
 };
 
 use super::Node;
@@ -12,6 +12,10 @@ use crate::error::{ControlError, ErrorCode};
 
 /// How the reason of a sandbox begins that was given up with its node.
 const LOST: &str = "its host was lost";
+
+fn in_storage(row: &SnapshotRecord) -> bool {
+    row.state == SnapshotState::Ready && row.object_copy == ObjectCopy::Stored
+}
 
 /// Every row that a list of the store has for a host.
 macro_rules! every {
@@ -46,25 +50,20 @@ impl Control {
         }
         let store = self.store();
         let snapshots = every!(store, snapshots_on, &node.host);
-        let stored =
-            |row: &SnapshotRecord| row.state == SnapshotState::Ready && self.is_stored(row);
-        let next = match snapshots.iter().any(stored) {
-            true => Some(self.remaining_host(&node.host)?),
-            false => None,
-        };
+        if snapshots.iter().any(in_storage) {
+            // They would be lost with it. Asked before anything changes.
+            self.require_objects()?;
+            self.remaining_host(&node.host)?;
+        }
         store.cordon_node(&node.host, true).await?;
         let sandboxes = every!(store, sandboxes_on, &node.host);
         let reason = format!("{LOST}: node {}", node.name);
         for row in &sandboxes {
             self.give_up_sandbox(row, &reason).await?;
         }
-        for row in snapshots {
-            match &next {
-                Some(next) if stored(&row) => {
-                    self.move_row(row, next).await?;
-                }
-                _ => self.bury_snapshot(&row).await?,
-            }
+        // Once more: an upload may have ended meanwhile.
+        for row in every!(store, snapshots_on, &node.host) {
+            self.give_up_snapshot_of(&node.host, row).await?;
         }
         let volumes = every!(store, volumes_on, &node.host);
         for row in &volumes {
@@ -109,6 +108,41 @@ impl Control {
             .await?;
         self.bury(&row).await?;
         self.tell_the_end(&[row]).await
+    }
+
+    /// A durable one goes to another host, the others are gone.
+    async fn give_up_snapshot_of(
+        &self,
+        lost: &HostId,
+        mut row: SnapshotRecord,
+    ) -> Result<(), ControlError> {
+        if let Some(objects) = &self.0.objects {
+            objects.cancel_upload(&row.id);
+        }
+        loop {
+            if in_storage(&row) {
+                self.move_row(row, &self.remaining_host(lost)?).await?;
+                return Ok(());
+            }
+            let gone = SnapshotChange {
+                only_copy: Some(row.object_copy),
+                deleted_at: Some(self.now()),
+                ..SnapshotChange::default()
+            };
+            match self.store().change_snapshot(&row.id, &gone).await {
+                Ok(_) => {
+                    self.meter_snapshot(&row, None).await;
+                    return Ok(());
+                }
+                Err(StoreError::NotFound { .. }) => return Ok(()),
+                // Its upload went on until now.
+                Err(StoreError::Stale) => match self.store().any_snapshot(&row.id).await? {
+                    Some(now) if now.deleted_at.is_none() => row = now,
+                    _ => return Ok(()),
+                },
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     async fn give_up_volume(&self, row: &VolumeRecord) -> Result<(), ControlError> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cove_store::{SnapshotChange, SnapshotRecord};
+use cove_store::{SnapshotChange, SnapshotRecord, StoreError};
 
 use crate::Control;
 use crate::error::ControlError;
@@ -72,7 +72,11 @@ impl Control {
                 on_host: Some(false),
                 ..SnapshotChange::default()
             };
-            self.store().change_snapshot(&row.id, &change).await?;
+            match self.store().change_snapshot(&row.id, &change).await {
+                // It has moved to another host, or is gone.
+                Err(StoreError::Stale | StoreError::NotFound { .. }) => continue,
+                changed => drop(changed?),
+            }
             if let Err(error) = self.take_off_host(&row).await {
                 tracing::warn!(%error, snapshot = %row.id, "an evicted snapshot is deleted later");
                 continue;

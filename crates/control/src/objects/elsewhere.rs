@@ -48,7 +48,19 @@ impl Control {
         let former = row.host.clone();
         let row = match former == *host {
             true => row,
-            false => self.move_row(row, host).await?,
+            false => {
+                // It stays where it is when this host does not answer, or another one is at it.
+                self.runner(host).await?;
+                let fetching =
+                    |objects: &super::ObjectStorage| objects.fetches.lock().contains_key(&row.id);
+                if self.0.objects.as_ref().is_some_and(fetching) {
+                    return Err(ControlError::conflict(
+                        "another host is fetching the snapshot from object storage",
+                    )
+                    .hint("try again in a moment"));
+                }
+                self.move_row(row, host).await?
+            }
         };
         self.bring_back_from(row, &former).await
     }

@@ -280,7 +280,7 @@ impl Control {
     }
 
     /// Nothing of it is left on the host.
-    pub(crate) async fn bury_snapshot(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
+    pub(super) async fn bury_snapshot(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
         let gone = SnapshotChange {
             deleted_at: Some(self.now()),
             ..SnapshotChange::default()

@@ -88,6 +88,13 @@ impl Control {
     ) -> Result<(), ControlError> {
         let mut failed = None;
         for id in self.deleted_snapshots(host, on_host).await? {
+            // Somebody may be about to fetch it to this host again.
+            let _evicting = self.lock_eviction(&id).await?;
+            let row = self.store().any_snapshot(&id).await?;
+            let is_back = row.is_some_and(|row| row.host == host.id && row.deleted_at.is_none());
+            if is_back || self.0.guards.is_held(&id).await? {
+                continue;
+            }
             tracing::warn!(snapshot = %id, host = %host.id, "deleting a snapshot that was deleted or moved before");
             match host.runner().await?.delete_snapshot(&id).await {
                 Ok(()) => {}

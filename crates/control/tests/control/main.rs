@@ -4,6 +4,7 @@
 mod access;
 mod approvals;
 mod auditing;
+mod builds;
 mod clocks;
 mod crash;
 mod creating;

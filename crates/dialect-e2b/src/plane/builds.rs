@@ -16,7 +16,7 @@ use cove_control::{
 };
 use cove_dialect::{Front, Kind as Held};
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE, check_name};
-use cove_model::template::check_tag;
+use cove_model::template::{TEMPLATE_TAGS_MAX, check_tag};
 use cove_model::{BuildId, BuildState, OrgId, SandboxSpec};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -88,8 +88,13 @@ impl Waiting {
         self.0.lock().remove(id)
     }
 
+    /// Unless others have taken its place meanwhile.
     fn put_back(&self, id: BuildId, reserved: Reserved) {
-        self.0.lock().insert(id, reserved);
+        let mut waiting = self.0.lock();
+        let own = waiting.values().filter(|other| other.org == reserved.org);
+        if own.count() < WAITING_MAX {
+            waiting.insert(id, reserved);
+        }
     }
 }
 
@@ -135,8 +140,12 @@ fn check(request: NewTemplate, org: &OrgId) -> Result<Reserved, Refusal> {
         )));
     }
     let named = tag.map(str::to_owned).into_iter();
+    let given = request.tags.unwrap_or_default();
+    if given.len() > TEMPLATE_TAGS_MAX {
+        return Err(invalid(format!("tags: at most {TEMPLATE_TAGS_MAX}")));
+    }
     let mut tags: Vec<String> = Vec::new();
-    for tag in named.chain(request.tags.unwrap_or_default()) {
+    for tag in named.chain(given) {
         let tag = tag.trim().to_lowercase();
         if ids::is_uuid(&tag) || check_tag(&tag).is_err() {
             return Err(invalid(format!(

@@ -28,6 +28,9 @@ pub const CHECK_MAX: Duration = Duration::from_secs(READY_S);
 /// Characters of a step that logs show.
 const SHOWN_MAX: usize = 200;
 const STEPS_MAX: usize = 1_000;
+/// Arguments of one step, and all arguments: each may become an instruction of its own.
+const ARGUMENTS_MAX: usize = 512;
+const ALL_ARGUMENTS_MAX: usize = 10_000;
 
 /// Runs `$2` as E2B does: by a login shell, in the directory `$1` or else at home.
 const RUN: &str = r#"cd "${1:-$HOME}" && exec /bin/bash -l -c "$2""#;
@@ -119,6 +122,14 @@ pub fn translate(
 ) -> Result<Translated, Refusal> {
     if steps.len() > STEPS_MAX {
         return Err(Refusal::invalid(format!("steps: at most {STEPS_MAX}")));
+    }
+    let arguments = steps.iter().map(|step| step.args.len());
+    if arguments.clone().any(|count| count > ARGUMENTS_MAX)
+        || arguments.sum::<usize>() > ALL_ARGUMENTS_MAX
+    {
+        return Err(Refusal::invalid(format!(
+            "steps: at most {ARGUMENTS_MAX} arguments each, and {ALL_ARGUMENTS_MAX} together"
+        )));
     }
     let mut walk = Walk {
         user: ground.user,
@@ -365,6 +376,8 @@ fn is_pattern(part: &str) -> bool {
 }
 
 fn shortened(text: &str) -> String {
+    // Enough for what is shown; a step may have a megabyte.
+    let text = &text[..text.floor_char_boundary(SHOWN_MAX * 16)];
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}…", &line[..end]),

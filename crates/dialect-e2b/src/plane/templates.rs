@@ -10,7 +10,7 @@ use cove_control::{
     BuildRecord, Control, ControlError, ErrorCode, PageRequest, Principal, Scope, TemplateRecord,
 };
 use cove_model::template::LATEST;
-use cove_model::{BuildState, SnapshotId};
+use cove_model::{BuildState, SandboxSpec, SnapshotId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -107,7 +107,15 @@ async fn pages(
     };
     loop {
         let rows = control.list_templates(principal, name, &page).await?;
-        all.extend(rows.items);
+        // What nobody is shown is not kept in memory: a row may have hundreds of kilobytes of it.
+        all.extend(rows.items.into_iter().map(|row| TemplateRecord {
+            spec: SandboxSpec {
+                resources: row.spec.resources,
+                ..SandboxSpec::default()
+            },
+            config: None,
+            ..row
+        }));
         page.cursor = rows.next_cursor;
         if page.cursor.is_none() {
             return Ok(all);

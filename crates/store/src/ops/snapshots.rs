@@ -187,7 +187,11 @@ impl Op for Change {
             .as_ref()
             .is_some_and(|host| *host != old.host);
         let in_storage = old.object_copy == ObjectCopy::Stored && old.state == SnapshotState::Ready;
-        if elsewhere || (self.change.host.is_some() && !in_storage) {
+        let copied = self
+            .change
+            .only_copy
+            .is_some_and(|copy| copy != old.object_copy);
+        if elsewhere || copied || (self.change.host.is_some() && !in_storage) {
             return Err(StoreError::Stale);
         }
         let ends = self.change.state == Some(SnapshotState::Deleting);

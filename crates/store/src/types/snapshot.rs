@@ -85,6 +85,8 @@ pub struct SnapshotChange {
     /// Applied only while the row names this host; refused with [`StoreError::Stale`](crate::StoreError::Stale)
     /// otherwise.
     pub only_on: Option<HostId>,
+    /// Applied only while object storage has so much of it; refused likewise.
+    pub only_copy: Option<ObjectCopy>,
     /// This host fetches it from object storage when it is used next. Refused with
     /// [`StoreError::Stale`](crate::StoreError::Stale) for one that object storage does not have.
     pub host: Option<HostId>,

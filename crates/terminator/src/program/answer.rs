@@ -21,6 +21,7 @@ use super::table::{Connection, Held};
 /// Without values of secrets in its headers, its body and its trailers.
 pub fn scrubbed(
     connection: &Connection,
+    room: Option<Held>,
     answer: Response<Incoming>,
     scrubber: Option<Arc<Scrubber>>,
     head: bool,
@@ -51,8 +52,9 @@ pub fn scrubbed(
     // A guest may leave many answers unread, each with a decoder that holds what it has not sent.
     let decoder = match Decoder::of(&mut parts.headers)? {
         Some(decoder) => {
-            let held = connection.hold(decode::MEMORY).ok_or(Refusal::Busy)?;
-            Some((decoder, held))
+            // Some servers compress what they were asked to send plain.
+            let held = room.or_else(|| connection.hold_spare(decode::MEMORY));
+            Some((decoder, held.ok_or(Refusal::Busy)?))
         }
         None => None,
     };

@@ -164,7 +164,7 @@ pub async fn collect(
     if expected > max {
         return Err(Refusal::TooLarge);
     }
-    let held = connection.hold(expected).ok_or(Refusal::Busy)?;
+    let mut held = connection.hold(expected).ok_or(Refusal::Busy)?;
     let collecting = async {
         let mut all = BytesMut::new();
         while let Some(frame) = body.frame().await {
@@ -182,6 +182,7 @@ pub async fn collect(
     let all = timeout(HELD_TIME, collecting)
         .await
         .map_err(|_| Refusal::Slow)??;
+    held.shrink(all.len());
     Ok((all, held))
 }
 

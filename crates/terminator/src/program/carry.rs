@@ -14,7 +14,7 @@ use cove_model::secret::SecretHost;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{HOST, TRANSFER_ENCODING};
+use hyper::header::{ACCEPT_ENCODING, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -33,6 +33,7 @@ use super::approvals::{Permit, Wanted};
 use super::body::{Body, FORM_MAX, HASHED_MAX, Outgoing, collect, digest, is_form, set_length};
 use super::certificates::Certificates;
 use super::chunks::{CHUNK_MAX, Resigned};
+use super::decode;
 use super::heads::{is_websocket, only_chunked, restrain};
 use super::refusal::Refusal;
 use super::sigv4::{self, Payload, Signing};
@@ -52,11 +53,15 @@ const STREAMS_MAX: u32 = 100;
 
 pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-/// With these some servers take a request for one with another method.
-const METHOD_HEADERS: [&str; 3] = [
+/// With these some servers take a request for one with another method or path. Some also take `_` for `-`.
+const OVERRIDES: [&str; 7] = [
     "x-http-method",
     "x-http-method-override",
+    "x-http-path-override",
     "x-method-override",
+    "x-original-url",
+    "x-original-uri",
+    "x-rewrite-url",
 ];
 
 /// Where a connection leads.
@@ -357,13 +362,29 @@ impl Exchange {
         let mut used = swap(&mut parts, &usable, now)?;
         // Where no value is ever sent, an answer can repeat none.
         let secrets = &usable.secrets;
-        let searched = secrets.is_empty() || secrets.iter().any(Usable::is_sent);
+        let searched =
+            secrets.is_empty() || secrets.iter().any(|it| it.binding.usage.sends_value());
+        // What was signed comes back with errors only.
+        let errors = !searched && secrets.iter().any(Usable::sends_token);
         restrain(&mut parts.headers, upgrading, searched);
+        // Before anything is sent: a request that was carried out must not be answered as one that was too much.
+        let compresses = parts
+            .headers
+            .get(ACCEPT_ENCODING)
+            .is_some_and(|it| searched && it != "identity");
+        let room = match compresses {
+            true => self.connection.hold_spare(decode::MEMORY),
+            false => None,
+        };
+        if compresses && room.is_none() {
+            let plain = HeaderValue::from_static("identity");
+            parts.headers.insert(ACCEPT_ENCODING, plain);
+        }
         if parts.version != Version::HTTP_2 {
             // In the form that servers expect; the host is in its header.
             parts.uri = origin_form(&parts.uri)?;
         }
-        let scrubber = match searched {
+        let scrubber = match searched || errors {
             true => {
                 let scrubber = self.connection.scrubber(&usable.secrets);
                 Some(scrubber.ok_or(Refusal::Unsearchable)?)
@@ -387,7 +408,8 @@ impl Exchange {
             let server = hyper::upgrade::on(&mut answer);
             self.tunnels.lock().await.spawn(tunnel(client, server));
         }
-        scrubbed(&self.connection, answer, scrubber, head)
+        let scrubber = scrubber.filter(|_| searched || !answer.status().is_success());
+        scrubbed(&self.connection, room, answer, scrubber, head)
     }
 
     /// Waits where the request uses a secret that asks, until it may be sent. What is decided about is the request
@@ -407,6 +429,8 @@ impl Exchange {
         let mut probe = parts.clone();
         let signing = sigv4::wanted(&mut probe, &usable, now)?;
         let mut used = swap(&mut probe, &usable, now)?;
+        // What a signed request does may stand in its headers, which nobody is shown: it is approved for a time only.
+        let signs = signing.as_ref().is_some_and(|it| it.secret.binding.ask);
         used.extend(signing.map(|it| it.secret));
         used.retain(|it| it.binding.ask);
         let is_asking_field =
@@ -436,7 +460,7 @@ impl Exchange {
                     }
                     other => other?,
                 };
-                wanted.body = Some(digest(&whole));
+                wanted.body = (!signs).then(|| digest(&whole));
                 if form && let Some((_, fields)) = swap_form(&whole, &usable, now)? {
                     used.extend(fields.into_iter().filter(|it| it.binding.ask));
                 }
@@ -484,10 +508,10 @@ impl Exchange {
     fn wanted(&self, parts: &Parts) -> Result<Wanted, Refusal> {
         let path = parts.uri.path_and_query().map_or("/", |it| it.as_str());
         let method = parts.method.as_str();
-        let mut others = METHOD_HEADERS.iter();
+        let mut names = parts.headers.keys();
         if !is_shown_whole(path, APPROVAL_PATH_MAX)
             || !is_shown_whole(method, APPROVAL_METHOD_MAX)
-            || others.any(|name| parts.headers.contains_key(*name))
+            || names.any(|name| OVERRIDES.contains(&name.as_str().replace('_', "-").as_str()))
         {
             return Err(Refusal::Unshowable);
         }

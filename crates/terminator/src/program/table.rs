@@ -25,6 +25,8 @@ const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
 /// Bytes of bodies that are held for all sandboxes, and for one of them.
 const HELD_MAX: usize = 128 << 20;
 const HELD_PER_SANDBOX_MAX: usize = 32 << 20;
+/// What an empty body counts once it is read.
+const HELD_MIN: usize = 4096;
 
 /// What a sandbox may use at one host, and its placeholders that stand for nothing there: their secrets were removed,
 /// or are bound to other hosts.
@@ -44,12 +46,10 @@ pub struct Usable {
 }
 
 impl Usable {
-    /// Whether a server gets something that it could repeat. Of keys that sign it gets a session's token.
-    pub fn is_sent(&self) -> bool {
-        let usage = &self.binding.usage;
-        usage.sends_value()
-            || matches!(usage, SecretUse::SigV4 { .. })
-                && AwsKeys::parse(&self.value).is_ok_and(|keys| keys.token.is_some())
+    /// Whether requests carry the token of a session, which servers repeat when they refuse a signature.
+    pub fn sends_token(&self) -> bool {
+        matches!(self.binding.usage, SecretUse::SigV4 { .. })
+            && AwsKeys::parse(&self.value).is_ok_and(|keys| keys.token.is_some())
     }
 
     /// What an answer is searched for. A key that signs is never sent; a session's token is.
@@ -88,6 +88,19 @@ pub struct Held {
     table: Arc<Table>,
     sandbox: SandboxId,
     bytes: usize,
+}
+
+impl Held {
+    /// Less is held than was expected.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.clamp(HELD_MIN, self.bytes.max(HELD_MIN));
+        let less = self.bytes.saturating_sub(bytes);
+        self.bytes -= less;
+        let mut state = self.table.state.lock();
+        if let Some(held) = state.held.get_mut(&self.sandbox) {
+            *held -= less;
+        }
+    }
 }
 
 impl Drop for Held {
@@ -391,10 +404,19 @@ impl Connection {
 
     /// `None` when the sandbox, or all of them, have as much held as they may.
     pub fn hold(&self, bytes: usize) -> Option<Held> {
+        self.hold_within(bytes, 1)
+    }
+
+    /// The same of a half, so that room is left for what cannot do without.
+    pub fn hold_spare(&self, bytes: usize) -> Option<Held> {
+        self.hold_within(bytes, 2)
+    }
+
+    fn hold_within(&self, bytes: usize, part: usize) -> Option<Held> {
         let mut state = self.table.state.lock();
         let all: usize = state.held.values().sum();
         let theirs = state.held.get(&self.sandbox).copied().unwrap_or(0);
-        if theirs + bytes > HELD_PER_SANDBOX_MAX || all + bytes > HELD_MAX {
+        if theirs + bytes > HELD_PER_SANDBOX_MAX / part || all + bytes > HELD_MAX / part {
             return None;
         }
         if bytes > 0 {
