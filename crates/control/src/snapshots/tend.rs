@@ -89,7 +89,10 @@ impl Control {
         let mut failed = None;
         for id in self.deleted_snapshots(host, on_host).await? {
             // Somebody may be about to fetch it to this host again.
-            let _evicting = self.lock_eviction(&id).await?;
+            let _evicting = match self.0.objects {
+                Some(_) => Some(self.lock_eviction(&id).await?),
+                None => None,
+            };
             let row = self.store().any_snapshot(&id).await?;
             let is_back = row.is_some_and(|row| row.host == host.id && row.deleted_at.is_none());
             if is_back || self.0.guards.is_held(&id).await? {
