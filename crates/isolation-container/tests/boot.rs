@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::sync::Arc;
 
+use cove_isolation::{Adopted, Isolation, Machine};
 use cove_isolation_container::{ContainerConfig, Handing};
 use cove_model::Resources;
 
@@ -25,6 +27,33 @@ async fn older_kernels_that_take_layers_as_paths_boot_the_same() {
     let before = mounts();
     boot(Handing::Paths).await;
     assert_eq!(mounts(), before, "a layer stayed attached on the host");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_ends_no_machine_that_is_dropped_meanwhile() {
+    let config = || ContainerConfig {
+        warm: 0,
+        ..ContainerConfig::default()
+    };
+    let tier = TestTier::open("dropped", config());
+    let limits = Resources {
+        memory_mb: 64,
+        ..Resources::default()
+    };
+    let machine = tier.boot_busybox(&APPLETS, limits).await;
+    let record = machine.record();
+    // As an engine does that is told to end while it opens: its machines go, and its sweep goes on.
+    drop(machine);
+    tier.tier.sweep().await.unwrap();
+    let tier = tier.reopen(config());
+    let Adopted::Running(machine) = tier.tier.adopt(&record).await.unwrap() else {
+        panic!("the sweep ended it");
+    };
+    let machine: Arc<dyn Machine> = machine.into();
+    let result = guest_of(&machine).exec(shell("hostname")).await.unwrap();
+    assert_eq!(result.stdout.as_ref(), b"box\n");
+    end(&machine).await;
+    tier.close().await;
 }
 
 fn mounts() -> usize {

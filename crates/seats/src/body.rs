@@ -275,13 +275,16 @@ impl Body {
 }
 
 impl Drop for Body {
-    /// Of a machine that was to end and was not cleared away nothing goes back: its processes may still run. One
-    /// that was never told to end has no owner any more, and the sweep finds it by its free slot.
+    /// What was not cleared away may still run, so nobody else gets its slot in the life of this engine. A sweep
+    /// that is still under way when the engine is dropped would take it for left over by its free slot.
     fn drop(&mut self) {
-        if self.ending.load(Ordering::Acquire)
-            && let Some(LinkAndSlot { link: _, slot }) = self.held.get_mut().take()
-        {
+        let Some(LinkAndSlot { link: _, slot }) = self.held.get_mut().take() else {
+            return;
+        };
+        if self.ending.load(Ordering::Acquire) {
             keep_taken(slot, &io::Error::other("it was not cleared away"));
+        } else {
+            std::mem::forget(slot);
         }
     }
 }

@@ -29,6 +29,11 @@ impl Seats {
         // sweep ends what runs.
         let number = slots::number_of_uids(detail.uid_base);
         let Some(slot) = self.maker.slots.retake(number) else {
+            tracing::warn!(
+                pid = detail.pid,
+                slot = number,
+                "the uids of a sandbox are not claimed any more; what runs of it is ended"
+            );
             return Ok(Found::Gone(None));
         };
         let group = self.cgroups.existing(&slot.name());
