@@ -1,7 +1,9 @@
 //! Whatever part of the server dies, sandboxes live on and nobody loses output.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -72,6 +74,32 @@ fn a_killed_supervisor_is_followed_by_one_that_finds_everything() {
     assert_eq!(cove.ok(["logs", "--follow", "box", &id]), expected());
     cove.ok(["rm", "box"]);
     assert_eq!(cove.json(["ls"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_runner_told_to_end_while_it_starts_harms_no_sandbox() {
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    let mut cove = Cove::start();
+    NAMES.iter().for_each(|name| cove.sandbox(name));
+    let made = NAMES.map(|name| cove.json(["show", name])["started_at"].clone());
+    cove.kill_server();
+    // Each a little later on its way.
+    for round in 0..16 {
+        cove.launch(&[]);
+        let runner = cove.role_pid("runner");
+        std::thread::sleep(Duration::from_millis(30 * round));
+        cove.kill_server();
+        wait_for("the runner ends", || {
+            (!Path::new(&format!("/proc/{runner}")).exists()).then_some(())
+        });
+    }
+    cove.serve();
+    for (name, started) in NAMES.iter().zip(made) {
+        let shown = cove.json(["show", name]);
+        assert_eq!(shown["state"], "running", "{shown}\n{}", cove.log());
+        assert_eq!(shown["started_at"], started);
+        cove.ok(["exec", name, "--", "true"]);
+    }
 }
 
 #[test]
