@@ -123,9 +123,9 @@ impl Control {
         self.check_reach(principal, &request.spec.network)?;
         check_identity(principal, &request.spec)?;
         let mut hosts = hosts.into_iter();
-        let host = hosts.next().ok_or_else(|| {
-            ControlError::new(ErrorCode::NoCapacity, "there is no host to put it on")
-        })?;
+        let host = hosts
+            .next()
+            .ok_or_else(|| ControlError::new(ErrorCode::NoCapacity, "no host can take it"))?;
         let at = self.host_of(&host)?;
         self.give_secrets(&principal.org, &request.spec, &at)
             .await?;
