@@ -436,7 +436,7 @@ impl Inner {
         if there >= self.config.sandboxes_max {
             return Err(RunnerError::NoCapacity {
                 resource: "sandboxes".into(),
-                message: format!("there are {there}, the most by sandboxes_max"),
+                message: format!("there are {there}, and sandboxes_max allows no more"),
             });
         }
         Ok(self.insert(sandbox))

@@ -244,7 +244,7 @@ impl Gate for Gatekeeper {
         });
         if let Err(error) = removed {
             // The next sandbox at that address is announced before it runs.
-            tracing::warn!(%error, %outer, "the gateway still knows a sandbox that is gone");
+            tracing::warn!(%error, %outer, "cannot remove a deleted sandbox from the gateway");
         }
     }
 }
@@ -318,7 +318,7 @@ impl Engine {
         {
             tracing::error!(
                 error = chain(&error),
-                "the gateway cannot be taken over; what goes through it is refused until it can"
+                "cannot take over the gateway; refusing its connections until that works"
             );
             gatekeeper.keep_trying();
         }
@@ -388,9 +388,7 @@ struct Hearing;
 impl Drop for Hearing {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(
-                "refused packets are not logged any more: the thread that hears of them panicked"
-            );
+            tracing::error!("refused packets are no longer logged: the logging thread panicked");
         }
     }
 }
@@ -401,7 +399,7 @@ fn listen(inner: &Weak<Inner>, denials: &Denials) {
         let heard = match denials.wait(HEARING) {
             Ok(heard) => heard,
             Err(error) => {
-                tracing::warn!(%error, "refused packets are not logged any more");
+                tracing::warn!(%error, "refused packets are no longer logged");
                 return;
             }
         };

@@ -285,7 +285,7 @@ impl Inner {
         (ran, turn): (bool, Option<BootTurn>),
         error: RunnerError,
     ) -> RunnerError {
-        tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed and is undone");
+        tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed; undoing it");
         let undone = async {
             let hold = self.snapshots.hold(&kept.record.id).await?;
             let record = sandbox.record();

@@ -260,7 +260,7 @@ fn watch_scores(seats: &Arc<Seats>) -> io::Result<()> {
         };
         while open() {
             if let Err(error) = watch.look() {
-                tracing::debug!(%error, "OOM scores could not be read");
+                tracing::debug!(%error, "cannot read OOM scores");
             }
             std::thread::sleep(oom::LOOK_EVERY);
         }

@@ -44,7 +44,7 @@ impl Seats {
                 Ok(seat) => self.warm().push_back(seat),
                 Err(error) => {
                     // Boots make their own seats and report the reason; the next one tries again.
-                    tracing::warn!(%error, "a seat could not be prepared ahead");
+                    tracing::warn!(%error, "cannot prepare a seat ahead of use");
                     return;
                 }
             }
