@@ -59,7 +59,7 @@ where
         match serde_json::from_value::<A>(Value::Object(arguments)) {
             Ok(arguments) => Box::pin(run(call, arguments)),
             Err(error) => {
-                let text = format!("the arguments of {name} are not understood: {error}");
+                let text = format!("the arguments of {name} are invalid: {error}");
                 Box::pin(std::future::ready(Err(Refusal::new(text))))
             }
         }

@@ -128,7 +128,7 @@ impl SecretBinding {
         }
         let mut seen = std::collections::BTreeSet::new();
         match self.hosts.iter().find(|host| !seen.insert(*host)) {
-            Some(host) => Err(refused("hosts", format!("{host} is there twice"))),
+            Some(host) => Err(refused("hosts", format!("names {host} twice"))),
             None => Ok(()),
         }
     }
@@ -199,7 +199,7 @@ pub fn check_grants(grants: &[SecretGrant]) -> Result<(), SpecError> {
         if !seen.insert(&grant.name) {
             return Err(refused(
                 "secrets",
-                format!("'{}' is there twice", grant.name),
+                format!("'{}' is named twice", grant.name),
             ));
         }
     }

@@ -239,7 +239,7 @@ impl Followed {
                 structured["out_of_memory"] = exit.oom.into();
                 structured["duration_ms"] = exit.duration_ms.into();
                 let why = match (exit.timed_out, exit.oom) {
-                    (true, _) => ", killed: timeout_s is over",
+                    (true, _) => ", killed: timeout_s was reached",
                     (_, true) => ", killed: the sandbox is out of memory",
                     _ => "",
                 };
