@@ -253,7 +253,7 @@ async fn prepare(
     config: &RoleConfig,
 ) -> Result<Result<(), ControlError>, ServeError> {
     let hash = TokenHash::parse(&config.root_key_hash).ok_or_else(|| ServeError::Settings {
-        message: "the hash of the first key is broken".into(),
+        message: "the hash of the first key is invalid".into(),
     })?;
     Ok(async {
         control.prepare().await?;

@@ -84,10 +84,10 @@ pub fn run_with(
     if !rustix::process::geteuid().is_root() {
         return Err(ServeError::start(
             "the server must be started by root",
-            "sandboxes need namespaces, mounts and cgroups; the part that talks to the network gives root up",
+            "sandboxes need namespaces, mounts and cgroups; the process that serves the network drops root",
         ));
     }
-    let failed = |source| ServeError::io("cannot count lines of the log", source);
+    let failed = |source| ServeError::io("cannot count log lines", source);
     let lost = LostLines::new().map_err(failed)?;
     let handed = Arc::new(lost.of(Process::Supervisor).map_err(failed)?);
     let log = logging::start(&settings, lost)?;
@@ -262,7 +262,7 @@ async fn supervise(
 
 pub fn lost(role: &str) -> ServeError {
     ServeError::Start {
-        message: format!("the {role} side was lost"),
+        message: format!("the connection to {role} was lost"),
         hint: None,
     }
 }
@@ -379,7 +379,7 @@ impl Supervised {
                 status.map_err(|source| ServeError::io("cannot wait for a child", source))?;
             if is_fatal(status) {
                 return Err(ServeError::Start {
-                    message: format!("the {} side cannot run; its log says why", self.role),
+                    message: format!("{} cannot run; see its log", self.role),
                     hint: None,
                 });
             }
@@ -403,7 +403,7 @@ impl Supervised {
         if timeout(grace, child.wait()).await.is_err() {
             tracing::warn!(
                 role = self.role,
-                "a child did not end in time and is killed"
+                "a child process did not end in time; killing it"
             );
             child.kill().await.ok();
         }
@@ -465,7 +465,7 @@ pub fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
         if found.permissions().mode() & needed == 0 {
             return Err(ServeError::start(
                 format!(
-                    "the unprivileged part of the server (user {}) cannot pass through {}",
+                    "the unprivileged process of the server (user {}) cannot enter {}",
                     account.uid,
                     directory.display()
                 ),
@@ -493,7 +493,7 @@ pub fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(ServeError::start(
-            format!("a server already runs over {}", data_dir.display()),
+            format!("a server already uses {}", data_dir.display()),
             "stop it first, or choose another with --data-dir",
         )),
         Err(fs::TryLockError::Error(source)) => Err(failed(source)),
