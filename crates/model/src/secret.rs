@@ -43,7 +43,7 @@ pub struct SecretBinding {
     pub ask: bool,
 }
 
-/// A secret in a sandbox: where inside its placeholder is.
+/// A secret in a sandbox: the place of its placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -56,7 +56,7 @@ pub struct SecretGrant {
     /// The file that holds the placeholder, or the value of an exposed secret: an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The value itself is there, not a placeholder. The use of the secret must be `exposed`.
+    /// Put the value itself there, not a placeholder. The use of the secret must be `exposed`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exposed: bool,
 }

@@ -37,7 +37,7 @@ pub struct Code {
     code: String,
     /// Its language. Default: python.
     language: Option<Language>,
-    /// Interrupt the code after so many seconds; what it has defined stays. Default 45.
+    /// Interrupt the code after this many seconds; its variables are kept. Default 45.
     timeout_s: Option<u64>,
 }
 
