@@ -233,7 +233,7 @@ pub enum Command {
     Org(OrgCommand),
     /// List the ports a sandbox listens on
     Ports { sandbox: String },
-    /// Create a link to the preview of a port; everybody who has the link can open it
+    /// Create a link to the preview of a port; everyone who has the link can open it
     Share {
         sandbox: String,
         port: u16,

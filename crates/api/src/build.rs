@@ -165,7 +165,7 @@ pub enum BuildLogEvent {
     },
 }
 
-/// Answer of `DELETE /v1/builds/cache`.
+/// Answer of `DELETE /v1/build-cache`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct BuildCacheCleared {
     /// Number of deleted steps.

@@ -159,7 +159,7 @@ impl From<ModelLease> for Lease {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HolderQuery {
-    /// Delete only if this holder has the lease of the sandbox; otherwise the answer is 409.
+    /// Apply it only if this holder has the lease of the sandbox; otherwise the answer is 409.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
     pub holder: Option<String>,

@@ -228,7 +228,7 @@ pub(crate) fn findings(inner: &Inner) -> Vec<Finding> {
             warning(
                 "firewall",
                 format!("these chains drop packets by default, also those of sandboxes: {}", names.join(", ")),
-                "accept interfaces cv* there: for iptables -I FORWARD -i cv+ -j ACCEPT, -I FORWARD -o cv+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT and -I INPUT -i cv+ -j ACCEPT; the table of Cove decides first and last"
+                "accept interfaces cv* there. For iptables: `-I FORWARD -i cv+ -j ACCEPT`, `-I FORWARD -o cv+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT` and `-I INPUT -i cv+ -j ACCEPT`. The table of Cove still decides first and last"
                     .into(),
             )
         }

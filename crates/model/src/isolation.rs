@@ -128,7 +128,7 @@ impl IsolationPolicy {
         self.of.get(org).unwrap_or(&self.all)
     }
 
-    /// The rule of an organisation as a runner is told of it; one without an id has none of its own.
+    /// The rule of an organisation as a runner receives it; one without an id has none of its own.
     pub fn rule_of(&self, org: Option<&str>) -> &TierRule {
         match org.and_then(|org| org.parse().ok()) {
             Some(org) => self.rule(&org),

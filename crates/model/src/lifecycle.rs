@@ -89,7 +89,7 @@ pub enum Step {
     Deleted,
 }
 
-/// A request that makes no sense now.
+/// A request that is not possible in the present state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {request} a sandbox that is {state}")]
 pub struct Refusal {

@@ -169,7 +169,7 @@ impl Seats {
         };
         let writing = match self.cgroups.version() {
             1 => Err(
-                "io_write_mb_s needs cgroup version 2: version 1 cannot tell who caused buffered writes",
+                "io_write_mb_s needs cgroup version 2: version 1 cannot attribute buffered writes",
             ),
             _ => Ok(()),
         };

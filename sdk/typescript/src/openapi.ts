@@ -270,7 +270,7 @@ export interface components {
             /** @description Id of the version that it created. */
             template?: string | null;
         };
-        /** @description Answer of `DELETE /v1/builds/cache`. */
+        /** @description Answer of `DELETE /v1/build-cache`. */
         BuildCacheCleared: {
             /**
              * Format: uint64
@@ -1313,7 +1313,7 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/sandboxes/{id}` and `DELETE …/lease`. */
         HolderQuery: {
-            /** @description Delete only if this holder has the lease of the sandbox; otherwise the answer is 409. */
+            /** @description Apply it only if this holder has the lease of the sandbox; otherwise the answer is 409. */
             holder?: string | null;
         };
         /** @description The identity of a sandbox: with it, the metadata endpoint is there inside. */

@@ -454,7 +454,7 @@ pub const ROUTES: &[Route] = &[
         Op::SharePort,
         "/v1/sandboxes/{id}/ports/{port}/share",
         Use,
-        "Sign a link to a port's preview, or open it to everybody",
+        "Sign a link to a port's preview, or make it public",
     )
     .optional_body::<port::SharePort>()
     .reply::<port::PortShare>(201)

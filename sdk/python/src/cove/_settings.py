@@ -20,7 +20,7 @@ DEFAULT_DATA_DIR = "/var/lib/cove"
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to and as whom."""
+    """The address of a server and the key."""
 
     url: str
     api_key: Optional[str]
