@@ -343,7 +343,7 @@ class AsyncSandbox:
     def info(self) -> SandboxInfo:
         """The state that the server last reported; :meth:`refresh` updates it."""
         if self._info is None:
-            raise errors.CoveError("the sandbox has not been made yet: use it in a block, or await it")
+            raise errors.CoveError("the sandbox has not been created yet; enter its block first")
         return self._info
 
     @property
