@@ -235,7 +235,7 @@ impl Engine {
         }
         self.inner.sweep_snapshots().await;
         self.sweep_network().await;
-        tracing::info!(leftovers, ?volumes, "swept");
+        tracing::info!(leftovers, ?volumes, "sweep finished");
         Ok(())
     }
 }
@@ -248,7 +248,7 @@ impl Inner {
             tracing::error!(
                 name = damaged.name,
                 reason = damaged.reason,
-                "not the record of a sandbox"
+                "ignoring a file that is not the record of a sandbox"
             );
             return;
         };

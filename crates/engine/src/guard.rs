@@ -182,7 +182,7 @@ impl Watch {
             Ok(()) => self.unreserved = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.unreserved, true) {
-                    tracing::warn!(%error, "no disk space is kept for the server itself");
+                    tracing::warn!(%error, "cannot reserve disk space for the server");
                 }
             }
         }
@@ -296,7 +296,7 @@ impl Watch {
         }
         inner.pool.force_limit(&id, limit)?;
         if self.held_volumes.insert(volume.id.clone(), limit).is_none() {
-            tracing::warn!(volume = %volume.id, limit, "a volume may not grow");
+            tracing::warn!(volume = %volume.id, limit, "stopped the growth of a volume");
         }
         Ok(())
     }

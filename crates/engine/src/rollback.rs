@@ -202,7 +202,7 @@ impl Inner {
                 if sandbox.state() != State::Frozen
                     && let Err(error) = machine.thaw().await
                 {
-                    tracing::debug!(sandbox = %sandbox.id, %error, "not thawed");
+                    tracing::debug!(sandbox = %sandbox.id, %error, "cannot thaw a sandbox");
                 }
             }
             _ => drop(take_promise(sandbox)),

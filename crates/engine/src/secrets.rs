@@ -226,7 +226,7 @@ impl Inner {
                 Ok(()) => return,
                 Err(error) => {
                     let id = &sandbox.record().id;
-                    tracing::warn!(%error, sandbox = %id, "its secrets cannot be used at a new host yet");
+                    tracing::warn!(%error, sandbox = %id, "cannot use the secrets of a sandbox at a new host");
                 }
             }
             tokio::time::sleep(pause).await;

@@ -27,7 +27,7 @@ impl Seats {
             if seat.is_alive() {
                 return Some(seat);
             }
-            tracing::warn!("a prepared process was killed; its seat is removed");
+            tracing::warn!("a prepared process was killed; removing its seat");
             // Removing its group may take a moment.
             spawn_blocking(move || drop(seat));
         }

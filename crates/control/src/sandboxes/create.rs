@@ -338,7 +338,7 @@ impl Control {
                         Ok::<_, ControlError>(placed.await?)
                     };
                     if let Err(failed) = place.await {
-                        tracing::debug!(%failed, host = %next, "the next host cannot be asked");
+                        tracing::debug!(%failed, host = %next, "cannot ask the next host");
                         self.unmake(&record, &error).await;
                         return Err(error.into());
                     }
@@ -496,7 +496,7 @@ impl Control {
             .forget_idempotency(&record.org, &record.id)
             .await;
         if let Err(error) = forgotten {
-            tracing::error!(%error, sandbox = %record.id, "an idempotency key could not be freed");
+            tracing::error!(%error, sandbox = %record.id, "cannot free an idempotency key");
         }
         if !clean {
             self.mark_stale(record);

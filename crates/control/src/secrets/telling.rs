@@ -154,7 +154,7 @@ impl Control {
         match self.tell_secrets(org, host).await {
             Ok(()) => return,
             Err(error) if is_final(&error) => {
-                tracing::debug!(%error, host = %host.id, "a host cannot use secrets");
+                tracing::debug!(%error, host = %host.id, "cannot send the secrets of an organisation to a host");
                 return;
             }
             Err(error) => {
