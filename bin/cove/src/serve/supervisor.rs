@@ -316,8 +316,7 @@ impl Supervised {
     }
 
     fn spawn(&self) -> Result<Child, ServeError> {
-        let failed =
-            |source| ServeError::io(format!("cannot start the {} side", self.role), source);
+        let failed = |source| ServeError::io(format!("cannot start {}", self.role), source);
         let program = std::env::current_exe().map_err(failed)?;
         let mut descriptors = vec![self.lost.as_fd()];
         descriptors.extend(self.sockets.iter().map(AsFd::as_fd));
@@ -387,7 +386,7 @@ impl Supervised {
                 backoff.reset();
             }
             let pause = backoff.pause();
-            tracing::error!(role = self.role, %status, again_in = ?pause, "a child ended");
+            tracing::error!(role = self.role, %status, again_in = ?pause, "a child process ended");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return Ok(()),
