@@ -101,7 +101,7 @@ export class Client {
       last = job as typeof last;
     }
     if (last === undefined || last.state === "running") {
-      throw new ConnectionError("the server ended before the image was there");
+      throw new ConnectionError("the server ended before the image was ready");
     }
     if (last.error) throw fromDetail(last.error);
     return camel<ImageInfo>(last.image);
@@ -256,7 +256,7 @@ export class Client {
         if (last || !(early || repeatable(call))) {
           if (error instanceof CoveError) throw error;
           const hint = early ? "; is it running? COVE_URL says where it is" : "";
-          const what = early ? `cannot reach ${this.url}` : "the connection broke";
+          const what = early ? `cannot reach ${this.url}` : "lost the connection";
           throw new ConnectionError(`${what}: ${reason(error)}${hint}`, { cause: error });
         }
       }
@@ -331,7 +331,7 @@ export class Client {
     for (;;) {
       const lines = new Lines();
       const begun = Date.now();
-      let why: CoveError = new ConnectionError("the server ended the events");
+      let why: CoveError = new ConnectionError("the server closed the stream of events");
       try {
         const call: Call = { method: "GET", path, query: { follow: true, after: last }, patience: null, signal };
         for await (const piece of (await this._send(call)).pieces()) {
@@ -465,7 +465,7 @@ class Answer {
     } catch (error) {
       const cause = this.#watch.cause(error);
       if (cause !== error || error instanceof CoveError) throw cause;
-      throw new ConnectionError(`the connection broke: ${reason(error)}`, { cause: error });
+      throw new ConnectionError(`lost the connection: ${reason(error)}`, { cause: error });
     } finally {
       this.#watch.end();
       if (!done) {

@@ -136,7 +136,7 @@ export class Code {
       signal?.removeEventListener("abort", abort);
     }
     signal?.throwIfAborted();
-    if (end === undefined) throw new ConnectionError("the connection broke before the code ended");
+    if (end === undefined) throw new ConnectionError("lost the connection before the code ended");
     return new CodeResult({
       context: String(end.context),
       stdout: said.stdout,

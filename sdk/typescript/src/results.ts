@@ -257,7 +257,7 @@ export class Transcript {
 
   result(command: string | undefined): Result {
     const end = this.exit;
-    if (end === undefined) throw new ProtocolError("the output ended before the command did");
+    if (end === undefined) throw new ProtocolError("the output ended before the command");
     const number = (name: string) => (typeof end[name] === "number" ? end[name] : undefined);
     return new Result({
       exitCode: Number(end["exit_code"]),

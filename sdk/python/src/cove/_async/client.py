@@ -103,7 +103,7 @@ class AsyncClient:
         async for job in self._lines(call):
             last = job
         if not isinstance(last, dict) or last.get("state") == "running":
-            raise errors.ConnectionError("the server ended before the image was there")
+            raise errors.ConnectionError("the server ended before the image was ready")
         if last.get("error"):
             raise errors.from_detail(last["error"])
         return decode(ImageInfo, last.get("image"))
@@ -291,7 +291,7 @@ class AsyncClient:
                 # Without a connection the server saw nothing of it.
                 unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if last or not (unseen or call.repeatable):
-                    reason = f"cannot reach {self.url}" if unseen else "the connection broke"
+                    reason = f"cannot reach {self.url}" if unseen else "lost the connection"
                     hint = "; is it running? COVE_URL says where it is" if unseen else ""
                     raise errors.ConnectionError(f"{reason}: {error}{hint}") from error
             await _io.sleep(pause_before(attempt, refused))
@@ -360,7 +360,7 @@ class AsyncClient:
             pieces = self._raw(Call("GET", path, params=params, patience=None))
             lines = Lines()
             begun = monotonic()
-            reason: errors.CoveError = errors.ConnectionError("the server ended the events")
+            reason: errors.CoveError = errors.ConnectionError("the server closed the stream of events")
             try:
                 async for piece in pieces:
                     for kind, data in lines.events(piece):
@@ -399,7 +399,7 @@ class AsyncClient:
         import httpx
 
         if isinstance(error, httpx.HTTPError):
-            return errors.ConnectionError(f"the connection broke: {error}")
+            return errors.ConnectionError(f"lost the connection: {error}")
         return error
 
     async def _reconnecting(self, first: Call, again: Any) -> AsyncGenerator[Any, None]:

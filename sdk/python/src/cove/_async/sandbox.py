@@ -503,7 +503,7 @@ class AsyncSandbox:
                 if found.port == port:
                     return found
             if monotonic() > deadline:
-                raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
+                raise errors.WaitTimeout(f"nothing listens on port {port} after {timeout:g} seconds")
             await _io.sleep(PORT_PAUSE)
 
     async def share(

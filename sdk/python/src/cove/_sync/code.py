@@ -144,7 +144,7 @@ class Code:
                 _io.quietly(self._interrupt, running)
             raise
         if end is None:
-            raise errors.ConnectionError("the connection broke before the code ended")
+            raise errors.ConnectionError("lost the connection before the code ended")
         result = CodeResult(
             context=str(end["context"]),
             stdout="".join(said["stdout"]),

@@ -497,7 +497,7 @@ class Sandbox:
                 if found.port == port:
                     return found
             if monotonic() > deadline:
-                raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
+                raise errors.WaitTimeout(f"nothing listens on port {port} after {timeout:g} seconds")
             _io.sleep(PORT_PAUSE)
 
     def share(
