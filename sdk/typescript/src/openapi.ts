@@ -71,7 +71,10 @@ export interface components {
         };
         /** @description New owner of a quarantined resource. */
         AdoptQuarantined: {
-            /** @description Id of an organisation; default: the caller's own. A resource that has an owner goes back to its owner. */
+            /**
+             * @description Id of an organisation; default: the caller's own. A resource that has an owner goes back to
+             *     its owner.
+             */
             org?: string | null;
         };
         /** @description Amounts of the resources that a quota limits. */
@@ -177,7 +180,10 @@ export interface components {
              * @description The first record that is missing or does not match the previous one.
              */
             broken_at?: number | null;
-            /** @description The hash of the last record. Store it elsewhere to detect that the whole chain was rewritten. */
+            /**
+             * @description The hash of the last record. Store it elsewhere to detect that the whole chain was
+             *     rewritten.
+             */
             hash: string;
             /** @description Id of the organisation. */
             org: string;
@@ -208,8 +214,8 @@ export interface components {
             /** @description More about the operation. */
             detail?: string | null;
             /**
-             * @description SHA-256 over the hash of the record before it and its own fields; absent in records from before
-             *     there were chains.
+             * @description SHA-256 of the previous record's hash and its own fields; absent in records that are older
+             *     than the chain.
              */
             hash?: string;
             /**
@@ -221,7 +227,10 @@ export interface components {
             key?: string | null;
             /** @description Id of the request. */
             request_id?: string | null;
-            /** @description `ok` or the code of the error; for calls into a sandbox also `pending`, `not_done` or `unknown`. */
+            /**
+             * @description `ok` or the code of the error; for calls into a sandbox also `pending`, `not_done` or
+             *     `unknown`.
+             */
             result: string;
             /** @description Address that the call came from. */
             source?: string | null;
@@ -264,7 +273,8 @@ export interface components {
             state: components["schemas"]["BuildState"];
             /**
              * Format: uint64
-             * @description Steps started so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and `WORKDIR`.
+             * @description Steps started so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and
+             *     `WORKDIR`.
              */
             steps: number;
             /** @description Id of the version that it created. */
@@ -706,7 +716,10 @@ export interface components {
             memory?: boolean;
             /** @description Name: 1 to 63 lowercase letters, digits or dashes. An existing name gets a new version. */
             name: string;
-            /** @description Id or name of the snapshot that sandboxes start from. It cannot be deleted while the template exists. */
+            /**
+             * @description Id or name of the snapshot that sandboxes start from. It cannot be deleted while the
+             *     template exists.
+             */
             snapshot: string;
             /** @description Tags to move to the new version; default: `latest`. */
             tags?: string[];
@@ -745,7 +758,10 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/templates/{template}`. */
         DeleteTemplate: {
-            /** @description With a name alone: delete all of its versions. Without, a name with several versions is refused. */
+            /**
+             * @description With a name alone: delete all of its versions. Without, a name with several versions is
+             *     refused.
+             */
             all?: boolean;
         };
         /** @description One decision. A connection has a second entry when it has ended, with its bytes and a new `id`. */
@@ -1070,13 +1086,19 @@ export interface components {
             command?: string | null;
             /** @description Working directory; default: that of the sandbox. */
             cwd?: string | null;
-            /** @description Encoding of output in the whole answer: text (bytes that are not UTF-8 are replaced), or base64. */
+            /**
+             * @description Encoding of output in the whole answer: text (bytes that are not UTF-8 are replaced), or
+             *     base64.
+             */
             encoding?: components["schemas"]["Encoding"] | null;
             /** @description Environment variables. */
             env?: {
                 [key: string]: string;
             };
-            /** @description Kill the command when this connection is lost. Otherwise it keeps running and can be followed again. */
+            /**
+             * @description Kill the command when this connection is lost. Otherwise it keeps running and can be
+             *     followed again.
+             */
             kill_on_disconnect?: boolean;
             /** @description The command's whole standard input, as text. */
             stdin?: string | null;
@@ -1123,7 +1145,10 @@ export interface components {
              * @description Exit code; 128 + the signal's number if a signal ended it.
              */
             exit_code: number;
-            /** @description What to do about a failure, if the server knows; for example that the network of the sandbox is off. */
+            /**
+             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
+             *     is off.
+             */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1175,7 +1200,10 @@ export interface components {
              * @description Exit code; 128 + the signal's number if a signal ended it.
              */
             exit_code: number;
-            /** @description What to do about a failure, if the server knows; for example that the network of the sandbox is off. */
+            /**
+             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
+             *     is off.
+             */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1320,7 +1348,10 @@ export interface components {
         Identity: {
             /** @description Operations that it may do to itself. Default: none. */
             grants?: components["schemas"]["Grant"][];
-            /** @description Person or service that it acts for; a claim of its tokens. Needs a key with the scope `admin`, because verifiers trust it. */
+            /**
+             * @description Person or service that it acts for; a claim of its tokens. Needs a key with the scope
+             *     `admin`, because verifiers trust it.
+             */
             on_behalf_of?: string | null;
             /** @description Its task; a claim of its tokens. */
             task?: string | null;
@@ -1414,7 +1445,10 @@ export interface components {
                 [key: string]: string;
             };
         };
-        /** @description The progress of an image job. Each line of a live answer is one of these; the last is not `running`. */
+        /**
+         * @description The progress of an image job. Each line of a live answer is one of these; the last is not
+         *     `running`.
+         */
         ImageJob: {
             /**
              * Format: uint64
@@ -1542,15 +1576,16 @@ export interface components {
         LeaseRequest: {
             /**
              * Format: uint64
-             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over, else 86400.
+             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over,
+             *     else 86400.
              */
             delete_after_s?: number | null;
             /** @description Name that the holder chose; renewals must give the same name. */
             holder: string;
             /**
              * Format: uint64
-             * @description The sandbox is paused when nobody renewed the lease for so many seconds; stopped where it cannot be paused.
-             *     Default: as before when a lease is taken over, else 300.
+             * @description Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
+             *     paused. Default: as before when a lease is taken over, else 300.
              */
             renew_within_s?: number | null;
         };
@@ -1561,7 +1596,10 @@ export interface components {
          * @enum {string}
          */
         Level: "ok" | "warning" | "error";
-        /** @description When an idle sandbox is frozen, paused, stopped or deleted; absent: never. The times must increase in this order. */
+        /**
+         * @description When an idle sandbox is frozen, paused, stopped or deleted; absent: never. The times must
+         *     increase in this order.
+         */
         Lifecycle: {
             /** @description Whether requests wake it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
@@ -1574,7 +1612,8 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory. It wakes within milliseconds.
+             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+             *     It wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
@@ -1584,7 +1623,8 @@ export interface components {
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes where it was.
+             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+             *     where it was.
              */
             pause_after_s?: number | null;
             /**
@@ -1609,12 +1649,13 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory. It wakes within milliseconds.
+             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+             *     It wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
-             * @description Pause the sandbox when its holder does not renew this, and delete it later. Absent: it has no lease. Never a
-             *     template's.
+             * @description Lease: the sandbox is paused when its holder does not renew it, and deleted later. Absent:
+             *     no lease. Templates have none.
              */
             lease?: components["schemas"]["LeaseRequest"] | null;
             /**
@@ -1624,7 +1665,8 @@ export interface components {
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes where it was.
+             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+             *     where it was.
              */
             pause_after_s?: number | null;
             /**
@@ -2005,7 +2047,8 @@ export interface components {
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offset of standard output to start at; bytes that are no longer kept are reported as `dropped`.
+             * @description Offset of standard output to start at; bytes that are no longer kept are reported as
+             *     `dropped`.
              * @default 0
              */
             stdout_from: number;
@@ -2521,8 +2564,9 @@ export interface components {
         /** @description Body of `POST /v1/identity/rotate`. */
         RotateIdentityKeys: {
             /**
-             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
-             *     signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
+             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have.
+             *     Tokens they signed are refused from then on. Default: false; the new key signs after an hour
+             *     and tokens stay valid.
              * @default false
              */
             at_once: boolean;
@@ -2710,8 +2754,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
-             *     is measured.
+             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
+             *     measured.
              * @default 0
              */
             estimated_seconds: number;
@@ -2795,7 +2839,8 @@ export interface components {
              */
             ask: boolean;
             /**
-             * @description Hosts that it may be sent to: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
+             * @description Hosts that it may be sent to: `api.example.com`, or `git.example.com:8443`. None for the use
+             *     `exposed`.
              * @default []
              */
             hosts: string[];
@@ -2813,8 +2858,7 @@ export interface components {
         SharePort: {
             /**
              * Format: uint64
-             * @description How long; default: an hour for a link, what is public stays so until it is taken
-             *     back.
+             * @description Seconds until the share ends; default: an hour for a link, never for a public port.
              */
             expires_s?: number | null;
             /** @description Anyone may open the preview, without a link. */
@@ -2878,7 +2922,10 @@ export interface components {
             stopped_us: number;
             /** @description Why its memory cannot be restored on this host; absent if it can, or if it has none. */
             unfit?: string | null;
-            /** @description Volumes that its sandbox had. Their content is not in the snapshot; a fork mounts the same volumes. */
+            /**
+             * @description Volumes that its sandbox had. Their content is not in the snapshot; a fork mounts the same
+             *     volumes.
+             */
             volumes_not_included?: components["schemas"]["Mount"][];
         };
         /**
@@ -3074,7 +3121,10 @@ export interface components {
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /** @description User that commands run as. */
             user?: string | null;
-            /** @description Volumes to mount; sandboxes from the template share them. Volumes of the snapshot's sandbox are not included. */
+            /**
+             * @description Volumes to mount; sandboxes from the template share them. Volumes of the snapshot's sandbox
+             *     are not included.
+             */
             volumes?: components["schemas"]["Mount"][];
             /** @description Working directory of commands. */
             workdir?: string | null;
@@ -3116,8 +3166,8 @@ export interface components {
             /** @description Id of the sandbox. */
             sandbox: string;
             /**
-             * @description Its own and those it grew from, oldest first; those that are gone too, as long as they are
-             *     remembered.
+             * @description Its snapshots and those that they are based on, oldest first; deleted ones too, while they
+             *     are recorded.
              */
             snapshots: components["schemas"]["Snapshot"][];
             /** @description State of the sandbox. */
@@ -3174,8 +3224,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
-             *     is measured.
+             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
+             *     measured.
              * @default 0
              */
             estimated_seconds: number;
