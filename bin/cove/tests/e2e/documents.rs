@@ -113,7 +113,7 @@ fn every_page_runs_by_itself_and_cleans_up() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(place.path(), open).unwrap();
     let objects = format!("file://{}/bucket", place.path().display());
-    let cove = Cove::start_with(&["--objects", &objects]);
+    let cove = Cove::start_with(&["--objects", &objects, "--overcommit-disk", "64"]);
     cove.ok(["image", "build-debian"]);
     cove.ok(["image", "build-code-interpreter"]);
     let programs = cove.scratch().join("programs");

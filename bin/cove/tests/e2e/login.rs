@@ -199,12 +199,12 @@ fn commands_without_a_server_refuse_the_options_of_a_connection() {
         for option in ["--url", "--api-key", "--ca-file", "--context"] {
             let refused = run(&[command, &[option, "x"]].concat());
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-            assert_eq!(refused.status.code(), Some(2), "{said}");
+            assert_eq!(refused.status.code(), Some(1), "{said}");
             assert!(said.contains(&format!("takes no {option}")), "{said}");
             let refused = run(&[&[option, "x"], command].concat());
             assert_eq!(
                 refused.status.code(),
-                Some(2),
+                Some(1),
                 "{option} before {command:?}"
             );
         }
