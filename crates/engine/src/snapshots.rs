@@ -108,7 +108,10 @@ impl Snapshots {
                 Ok(id) if exists(&volume_of(&id)) => aside.put(id, SetAside::damaged(&damaged)),
                 // Nothing is lost with it: it was never acknowledged, or its volume is deleted already.
                 Ok(id) => files.remove(SnapshotId::as_str(&id))?,
-                Err(_) => tracing::error!(name = damaged.name, "ignoring a file that is not the record of a snapshot"),
+                Err(_) => tracing::error!(
+                    name = damaged.name,
+                    "ignoring a file that is not the record of a snapshot"
+                ),
             }
         }
         for (_, record) in found.intact {
