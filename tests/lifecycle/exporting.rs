@@ -203,13 +203,13 @@ async fn damaged_files_are_refused_and_leave_nothing() {
     }
     let mut longer = whole.clone();
     longer.extend_from_slice(b"more");
-    is_refused(&world, &longer, "something follows").await;
+    is_refused(&world, &longer, "data after its end").await;
     let mut newer = whole.clone();
     newer[HEAD - 4] = 2;
     let message = is_refused(&world, &newer, "a newer version").await;
     assert!(message.contains("version 2"), "{message}");
     let message = is_refused(&world, b"PK\x03\x04 something else", "a zip").await;
-    assert!(message.contains("no exported snapshot"), "{message}");
+    assert!(message.contains("not an exported snapshot"), "{message}");
     world.finish();
 }
 
@@ -388,12 +388,12 @@ async fn memory_comes_in_only_under_a_trusted_signature_of_the_whole_file() {
                 let seal = good().seal.finalize();
                 good().ended(own.public_key().as_ref(), strangers.sign(&seal).as_ref())
             },
-            "does not fit",
+            "does not match",
         ),
         (
             "other memory under a good signature",
             swapped(Forged::new().manifest(true).root(&root).memory(evil)),
-            "does not fit",
+            "does not match",
         ),
         (
             "another disk under a good signature",
@@ -403,7 +403,7 @@ async fn memory_comes_in_only_under_a_trusted_signature_of_the_whole_file() {
                     .root(&other_root)
                     .memory(images),
             ),
-            "does not fit",
+            "does not match",
         ),
         (
             "another manifest under a good signature",
@@ -413,7 +413,7 @@ async fn memory_comes_in_only_under_a_trusted_signature_of_the_whole_file() {
                     .root(&root)
                     .memory(images),
             ),
-            "does not fit",
+            "does not match",
         ),
         ("no signature", good().ended(b"", b""), "does not"),
     ];
@@ -439,7 +439,7 @@ async fn memory_comes_in_only_under_a_trusted_signature_of_the_whole_file() {
         .root(&root)
         .memory(&[("pages-1.img", &bomb)])
         .signed(&own);
-    is_refused(&world, &file, "more memory than it says").await;
+    is_refused(&world, &file, "more memory than it declares").await;
     world.finish();
 }
 

@@ -200,7 +200,7 @@ async fn memory_that_does_not_come_back_is_kept_and_the_disk_offered() {
     client.resume(&id).await.unwrap_err();
     let view = client.get(&id).await.unwrap();
     assert_eq!(view.state, State::Paused);
-    assert!(view.reason.unwrap().contains("could not be resumed"));
+    assert!(view.reason.unwrap().contains("cannot resume it"));
     let host = client.host().await.unwrap();
     assert_eq!((host.running, host.promised_memory_bytes), (0, 0));
     assert!(world.traces().groups.is_empty());

@@ -176,7 +176,7 @@ pub enum Command {
     Snapshot(SnapshotArgs),
     /// List snapshots
     Snapshots {
-        /// Only of this sandbox
+        /// Only snapshots of this sandbox
         sandbox: Option<String>,
         /// Print ids only
         #[arg(long, short)]
@@ -233,7 +233,7 @@ pub enum Command {
     Org(OrgCommand),
     /// List the ports a sandbox listens on
     Ports { sandbox: String },
-    /// Create a link to the preview of a port; everybody who has the link can open it
+    /// Create a link to the preview of a port; everyone who has the link can open it
     Share {
         sandbox: String,
         port: u16,
@@ -263,7 +263,7 @@ pub enum Command {
     /// Manage secrets: encrypted at rest and bound to hosts
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Approve or deny requests with secrets that ask
+    /// Approve or deny requests with secrets that need an approval
     #[command(subcommand)]
     Approvals(ApprovalsCommand),
     /// Log in to a sandbox with ssh, or create a token for other SSH clients

@@ -67,7 +67,7 @@ impl Contexts {
     pub fn save(&self) -> Result<(), CliError> {
         let path = file().ok_or_else(|| {
             CliError::hinted(
-                "there is no place to keep logins",
+                "cannot find a directory for logins",
                 "set HOME or XDG_CONFIG_HOME",
             )
         })?;

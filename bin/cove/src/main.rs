@@ -17,7 +17,8 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 use report::CliError;
@@ -30,16 +31,40 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     complete::answer();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let (cli, connection) = match parse() {
+        Ok(parsed) => parsed,
         Err(error) => return ExitCode::from(report::misused(&error, asks_for_json())),
     };
     let json = cli.global.json;
-    let code = match run(cli) {
+    let code = match run(cli, connection) {
         Ok(code) => code,
         Err(error) => report::print(&error, json),
     };
     ExitCode::from(code)
+}
+
+/// The command line, and which option of a connection it has. The environment does not count.
+fn parse() -> Result<(Cli, Option<&'static str>), clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    Ok((cli, connection_option(&matches)))
+}
+
+fn connection_option(matches: &ArgMatches) -> Option<&'static str> {
+    let mut deepest = matches;
+    while let Some((_, below)) = deepest.subcommand() {
+        deepest = below;
+    }
+    let options = [
+        ("url", "--url"),
+        ("api_key", "--api-key"),
+        ("ca_file", "--ca-file"),
+        ("context", "--context"),
+    ];
+    let given = |id| deepest.value_source(id) == Some(ValueSource::CommandLine);
+    let found = options.into_iter().find(|(id, _)| given(id));
+    found.map(|(_, option)| option)
 }
 
 /// Whether `--json` was given, where the rest of the command line could not be read.
@@ -65,7 +90,25 @@ fn without_json(command: &Command) -> Option<&'static str> {
     }
 }
 
-fn run(cli: Cli) -> Result<u8, CliError> {
+/// Commands that connect to no server by these options.
+fn without_connection(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Serve(_) => Some("cove serve"),
+        Command::Control(_) => Some("cove control"),
+        Command::Node(args::NodeCommand::Run(_)) => Some("cove node run"),
+        Command::Context(_) => Some("cove context"),
+        Command::Destroy(_) => Some("cove destroy"),
+        Command::Config => Some("cove config"),
+        Command::Completion { .. } => Some("cove completion"),
+        Command::Man { .. } => Some("cove man"),
+        _ => None,
+    }
+}
+
+fn run(cli: Cli, connection: Option<&str>) -> Result<u8, CliError> {
+    if let (Some(option), Some(command)) = (connection, without_connection(&cli.command)) {
+        return Err(CliError::usage(format!("{command} takes no {option}")));
+    }
     if cli.global.json
         && let Some(command) = without_json(&cli.command)
     {

@@ -27,13 +27,13 @@ pub struct Approval {
     /// Bytes of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<u32>,
-    /// What was decided.
+    /// The decision.
     pub state: ApprovalState,
     /// Requests that are held for it now.
     pub waiting: u32,
     /// Time of the first such request.
     pub asked_at: Timestamp,
-    /// Time at which it is removed, with what was decided.
+    /// Time at which it is removed, with its decision.
     pub expires_at: Timestamp,
 }
 
@@ -41,7 +41,7 @@ pub struct Approval {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecideApproval {
-    /// What is decided.
+    /// The decision.
     pub decision: ApprovalDecision,
     /// Approve all requests of the sandbox with the secret to the host for so many seconds. Default: exactly this request, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,6 +55,6 @@ pub struct DecideApproval {
 pub enum ApprovalDecision {
     /// The request may be sent.
     Approve,
-    /// The request is refused; what was approved before is revoked.
+    /// The request is refused; an earlier approval is revoked.
     Deny,
 }

@@ -17,7 +17,7 @@ pub struct CreateBuild {
     /// Name of the template; it gets a new version.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
-    /// Tags that point at the new version from then on; default: `latest`.
+    /// Tags to move to the new version; default: `latest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = cove_limits::TEMPLATE_TAGS_MAX),
@@ -27,7 +27,7 @@ pub struct CreateBuild {
     /// The text of the Dockerfile.
     #[schemars(length(min = 1, max = cove_limits::DOCKERFILE_MAX))]
     pub dockerfile: String,
-    /// The text of `.dockerignore`: what of the context is left out.
+    /// The text of `.dockerignore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = cove_limits::DOCKERFILE_MAX))]
     pub ignore: String,
@@ -39,10 +39,10 @@ pub struct CreateBuild {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub target: Option<String>,
-    /// What steps may reach; default: `preset:packages`.
+    /// Network policy of the steps; default: `preset:packages`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Run every step, whatever earlier builds made.
+    /// Run every step again, without the cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
     /// Ask registries for images that are on the host already.
@@ -81,17 +81,18 @@ pub struct Build {
     pub id: String,
     /// Name of the template.
     pub name: String,
-    /// How far it is.
+    /// State.
     pub state: BuildState,
     /// Why it failed, with the step and the end of its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Id of the version that it made.
+    /// Id of the version that it created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Steps begun so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and `WORKDIR`.
+    /// Steps started so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and
+    /// `WORKDIR`.
     pub steps: u64,
-    /// Steps taken from an earlier build.
+    /// Steps taken from the cache.
     pub cached: u64,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -103,7 +104,7 @@ pub struct Build {
 /// Builds, newest first.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Builds {
-    /// The builds that are remembered.
+    /// The builds that are still recorded.
     pub items: Vec<Build>,
 }
 
@@ -111,13 +112,13 @@ pub struct Builds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildStepState {
-    /// It runs.
+    /// Running.
     Started,
-    /// An earlier build had made it.
+    /// Its result was in the cache.
     Cached,
     /// It succeeded.
     Done,
-    /// It failed, and the build with it.
+    /// It failed, and so did the build.
     Failed,
 }
 
@@ -125,19 +126,19 @@ pub enum BuildStepState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum BuildLogEvent {
-    /// A step began or ended.
+    /// A step started or ended.
     Step {
         /// Number of the step, from 1.
         number: u64,
-        /// Steps in all, as far as it is known.
+        /// Number of steps, as far as it is known.
         total: u64,
         /// Line of the Dockerfile.
         line: u32,
         /// The instruction.
         text: String,
-        /// How far it is.
+        /// State.
         state: BuildStepState,
-        /// Milliseconds since it began.
+        /// Milliseconds since the step started.
         ms: u64,
     },
     /// Output of a command.
@@ -147,26 +148,26 @@ pub enum BuildLogEvent {
         /// The text; bytes that are not UTF-8 are replaced.
         text: String,
     },
-    /// Something else to know.
+    /// A note.
     Note {
         /// The text.
         text: String,
     },
-    /// The beginning of the log is not kept any more.
+    /// The beginning of the log is no longer kept.
     Dropped {
-        /// So many bytes.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The build is over; the last line.
+    /// The build has ended; the last line.
     End {
         /// The build.
         build: Box<Build>,
     },
 }
 
-/// What was forgotten.
+/// Answer of `DELETE /v1/build-cache`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct BuildCacheCleared {
-    /// States of steps.
+    /// Number of deleted steps.
     pub steps: u64,
 }

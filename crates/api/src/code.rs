@@ -23,20 +23,20 @@ pub struct CreateCodeContext {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
-    /// Name or number, with `:group` if wanted.
+    /// User name or number, optionally with `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
 }
 
-/// Something that keeps what code defined, from run to run. It is a process of the sandbox.
+/// A context that keeps variables between runs. It is a process of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeContext {
-    /// Of its process, too.
+    /// Id; also the id of its process.
     pub id: String,
     /// Language of its code.
     pub language: Language,
-    /// The one that runs use which name none.
+    /// Whether runs that name no context use it.
     pub default: bool,
     /// Working directory.
     pub cwd: String,
@@ -56,20 +56,20 @@ pub struct RunCode {
     /// Default: that of the context; Python where neither is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Language>,
-    /// Id of a context; default: the language's own one, made when first needed.
+    /// Id of a context; default: the default context of the language, which the first run creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub context: Option<String>,
-    /// At its end the code is interrupted; what the context keeps is kept.
+    /// Time in milliseconds after which the code is interrupted; variables are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
 }
 
-/// Something to show, in all the forms it has.
+/// A result in all its formats.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CodeOutput {
-    /// Media type to text, to base64 where the form is bytes (`image/png`), to JSON where it is that.
+    /// Media type to content: text, base64 for binary formats (`image/png`), or JSON.
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub data: BTreeMap<String, Form>,
     /// The value of the code's last expression.
@@ -99,7 +99,7 @@ impl Form {
     }
 }
 
-/// What the code threw.
+/// The exception that the code raised.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeError {
     /// Name of the exception.
@@ -110,25 +110,25 @@ pub struct CodeError {
     pub traceback: String,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeEnd {
     /// The context it ran in.
     pub context: String,
-    /// Of a shell's last command.
+    /// Exit code of a shell's last command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The code was interrupted because its timeout was over.
+    /// The code was interrupted after its timeout.
     pub timed_out: bool,
-    /// The context's process ended with the run, and what it kept is gone.
+    /// The context's process ended during the run; its variables are lost.
     pub context_ended: bool,
-    /// Some output or result was too much, and is not here.
+    /// Some output or results were too large and are left out.
     pub truncated: bool,
     /// Duration of the run in milliseconds.
     pub duration_ms: u64,
 }
 
-/// The one-piece answer to a run.
+/// The whole answer to a run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CodeResult {
     #[serde(flatten)]
@@ -148,7 +148,7 @@ pub struct CodeResult {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeEvent {
-    /// The code is on its way to this context.
+    /// The code was sent to this context.
     Started {
         /// The context that runs the code.
         context: CodeContext,
@@ -175,7 +175,7 @@ pub enum CodeEvent {
     },
     /// The run ended.
     End(CodeEnd),
-    /// The stream ended before the code did.
+    /// The stream ended before the code.
     Failed {
         /// The error.
         error: crate::ErrorDetail,

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// One decision. A connection comes again when it is over, with the bytes it carried and a new `id`.
+/// One decision. A connection has a second entry when it has ended, with its bytes and a new `id`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EgressEntry {
-    /// Grows; pass the last one seen as `after` to go on.
+    /// Increases; pass the last one as `after` to continue.
     pub id: u64,
     /// Time of the decision.
     pub at: Timestamp,
     /// Protocol of the attempt.
     pub protocol: EgressProtocol,
-    /// The name asked for or spoken to, where there is one.
+    /// The requested host name, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Destination address, if it is known.
@@ -26,20 +26,20 @@ pub struct EgressEntry {
     pub port: Option<u16>,
     /// Whether it was allowed.
     pub verdict: EgressVerdict,
-    /// The entry of the policy that allowed it, or why nothing did.
+    /// The entry of the policy that allowed it, or why it was denied.
     pub rule: String,
-    /// Bytes carried, once a connection is over.
+    /// Bytes sent, once a connection has ended.
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
 }
 
-/// What is kept now.
+/// The kept entries.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct EgressList {
     /// The entries, oldest first.
     pub items: Vec<EgressEntry>,
-    /// Pass as `after` to read on.
+    /// Pass it as `after` to continue.
     pub next: u64,
     /// Entries after `after` were dropped before they could be read.
     pub lost: bool,
@@ -59,10 +59,10 @@ pub enum EgressLine {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EgressQuery {
-    /// Begin after this entry.
+    /// Start after this entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Entries at most; default: 100.
+    /// Maximum number of entries; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
@@ -76,6 +76,6 @@ pub struct EgressQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::DOMAIN_NAME_MAX))]
     pub name: Option<String>,
-    /// Wait for more, one JSON value a line.
+    /// Wait for new entries, one JSON value per line.
     pub follow: bool,
 }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// Something that happened to a sandbox.
+/// An event of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Grows; pass the last one seen as `Last-Event-ID` to go on after it.
+    /// Increases; pass the last one as `Last-Event-ID` to continue after it.
     pub id: u64,
     /// Time of the event.
     pub at: Timestamp,
@@ -23,9 +23,9 @@ pub struct Event {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EventsQuery {
-    /// Begin after this event; the header `Last-Event-ID` does the same and wins.
+    /// Start after this event; the header `Last-Event-ID` does the same and has precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Wait for more. Without it, what is there now as one list.
+    /// Wait for new events. Without it, the answer is a list of the kept events.
     pub follow: bool,
 }

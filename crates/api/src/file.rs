@@ -9,10 +9,10 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadFile {
-    /// Absolute.
+    /// Absolute path.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub path: String,
-    /// Whose rights to use; default: the sandbox's user.
+    /// User whose permissions apply; default: the sandbox's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -38,7 +38,7 @@ pub struct WriteFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::OWNER_MAX))]
     pub owner: Option<String>,
-    /// Make missing parent directories.
+    /// Create missing parent directories.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub parents: bool,
     /// Write into the existing file at this offset.
@@ -63,7 +63,7 @@ pub struct RemoveFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Directories with what is in them.
+    /// Also remove directories that are not empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
 }
@@ -83,7 +83,7 @@ pub struct ListFiles {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LIST_DEPTH_MAX))]
     pub depth: Option<u32>,
-    /// Number of entries at most.
+    /// Maximum number of entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::LIST_ENTRIES_MAX))]
     pub limit: Option<u32>,
@@ -100,7 +100,7 @@ pub struct StatFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Describe what a symlink points to instead of the link.
+    /// Describe the target of a symlink instead of the link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
 }
@@ -145,7 +145,7 @@ pub struct WriteArchive {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Keep the owners the archive names.
+    /// Keep the owners that the archive names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_owner: bool,
 }
@@ -174,7 +174,7 @@ pub struct MakeDirectory {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
-    /// Absolute path of what to move.
+    /// Absolute path of the file or directory to move.
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub from: String,
     /// Absolute path to move it to.
@@ -223,7 +223,7 @@ pub enum FileKind {
     Other,
 }
 
-/// What is at a path.
+/// The metadata of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileInfo {
     /// Last component of the path.
@@ -257,11 +257,11 @@ pub struct FileInfo {
 pub struct Listing {
     /// The entries.
     pub items: Vec<FileInfo>,
-    /// There are more than the limit allows.
+    /// There are more entries than the limit.
     pub truncated: bool,
 }
 
-/// What a write or an unpacked archive brought in.
+/// The result of a write or of an unpacked archive.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Written {
     /// Bytes written.
@@ -270,25 +270,25 @@ pub struct Written {
     pub entries: u64,
 }
 
-/// What happened to a watched path.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// The watch stands; every later change is reported.
+    /// The watch is ready; every later change is reported.
     Ready,
     Created,
     Written,
     Removed,
     Renamed,
     Attributes,
-    /// Changes came faster than they could be reported; look again.
+    /// Changes were lost because there were too many; list the directory again.
     Overflow,
 }
 
 /// One line of a watch.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileChange {
-    /// What happened.
+    /// The kind of the change.
     #[serde(rename = "type")]
     pub kind: ChangeKind,
     /// Absolute path.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// What a sandbox uses, from the host.
+/// The resource usage of a sandbox, measured by the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// Time of the measurement.
@@ -35,7 +35,7 @@ pub struct Metrics {
     pub network_received_bytes: u64,
 }
 
-/// A TCP port somebody inside listens on.
+/// A TCP port that a program in the sandbox listens on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Port {
     /// Port number.
@@ -48,15 +48,15 @@ pub struct Port {
     /// Name of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// Where its preview is, where the server has previews. Private unless shared.
+    /// Address of its preview, if the server has previews. Private unless shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Everybody may visit the preview.
+    /// Anyone may open the preview, without a link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
 }
 
-/// A host that runs sandboxes: what it has, has promised and lacks.
+/// A host that runs sandboxes: its resources, its commitments and its problems.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Runner {
     /// Name of the host.
@@ -79,7 +79,7 @@ pub struct Runner {
     pub sandboxes: u64,
     /// Number of running sandboxes.
     pub running: u64,
-    /// How many sandboxes are prepared ahead of need; 0: every create begins from nothing.
+    /// Number of sandboxes prepared in advance; 0: none.
     #[serde(default)]
     pub warm: u64,
     /// Isolation tiers.
@@ -95,7 +95,7 @@ pub struct Tier {
     pub name: String,
     /// Whether sandboxes of this tier can run; virtual machines: without emulation.
     pub usable: bool,
-    /// What the tier can do, like `snapshot` or `memory`.
+    /// Features of the tier, like `snapshot` or `memory`.
     pub capabilities: Vec<String>,
 }
 

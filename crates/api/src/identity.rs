@@ -18,12 +18,12 @@ pub struct CreateIdentityToken {
     pub expires_s: Option<u64>,
 }
 
-/// A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256.
+/// A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityToken {
     /// The token (a JWT).
     pub token: String,
-    /// Time after which it is not valid any more.
+    /// Time when it expires.
     pub expires_at: Timestamp,
     /// The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`.
     pub issuer: String,
@@ -37,8 +37,9 @@ pub struct IdentityToken {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RotateIdentityKeys {
-    /// Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
-    /// signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
+    /// Sign with the new key now and withdraw all others: for keys that somebody else may have.
+    /// Tokens they signed are refused from then on. Default: false; the new key signs after an hour
+    /// and tokens stay valid.
     pub at_once: bool,
 }
 
@@ -62,11 +63,11 @@ pub struct OpenIdConfiguration {
 /// Answer of `GET /.well-known/jwks.json`: the public keys that check tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityKeys {
-    /// Public keys that sign tokens, or did so recently.
+    /// Public keys that sign tokens, or signed them recently.
     pub keys: Vec<IdentityKey>,
 }
 
-/// A public key, as RFC 7517 writes it.
+/// A public key in the format of RFC 7517.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityKey {
     /// Key type.

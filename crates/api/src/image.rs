@@ -28,7 +28,7 @@ pub enum AddImage {
     Debian {},
     /// Bootstrap the image `code-interpreter`: the default one with numpy, pandas, matplotlib and Node.
     CodeInterpreter {},
-    /// Make a snapshot an image of its own, with its processes when it has memory.
+    /// Create an image from a snapshot, with its processes if it has memory.
     Snapshot {
         /// Id or name.
         #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
@@ -68,7 +68,8 @@ pub struct Image {
     pub in_use_by: u64,
 }
 
-/// An image on its way. Each line of a live answer is one of these; the last is not `running`.
+/// The progress of an image job. Each line of a live answer is one of these; the last is not
+/// `running`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageJob {
     /// Id of the job.
@@ -77,11 +78,11 @@ pub struct ImageJob {
     pub name: String,
     /// State of the job.
     pub state: JobState,
-    /// For a person: what is done now.
+    /// Current stage, as text for people.
     pub stage: String,
-    /// Bytes done in the present stage.
+    /// Bytes done in the current stage.
     pub done_bytes: u64,
-    /// Bytes of the present stage, if known.
+    /// Bytes of the current stage, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
     /// Problems that did not stop the job.

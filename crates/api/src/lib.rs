@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use timestamp::Timestamp;
 
-/// One page of a list. `next_cursor` is absent on the last one.
+/// One page of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Page<T> {
     /// The items of this page.
@@ -51,11 +51,11 @@ pub struct Page<T> {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PageQuery {
-    /// Items at most; default: 100.
+    /// Maximum number of items; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,

@@ -6,19 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox::null_or_absent;
 
-/// When a sandbox that nobody uses is put away; absent: never. The times must grow in this order.
+/// When an idle sandbox is frozen, paused, stopped or deleted; absent: never. The times must
+/// increase in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lifecycle {
-    /// Its processes hold still, memory kept; it wakes within milliseconds.
+    /// Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+    /// It wakes within milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub freeze_after_s: Option<u64>,
-    /// Its memory goes to disk: no CPU and no memory, and it goes on where it was.
+    /// Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+    /// where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub pause_after_s: Option<u64>,
-    /// Its processes end, its disk is kept.
+    /// Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub stop_after_s: Option<u64>,
@@ -26,11 +29,11 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<u64>,
-    /// Counted from creation, idle or not.
+    /// Delete the sandbox this many seconds after its creation, idle or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub max_lifetime_s: Option<u64>,
-    /// Whether a request that needs it wakes it when it is frozen or paused; default: true.
+    /// Whether requests wake it when it is frozen or paused; default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
     /// When to take snapshots automatically.
@@ -43,21 +46,23 @@ pub struct Lifecycle {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LifecycleRequest {
-    /// Its processes hold still, memory kept; it wakes within milliseconds.
+    /// Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+    /// It wakes within milliseconds.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
     #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub freeze_after_s: Option<Option<u64>>,
-    /// Its memory goes to disk: no CPU and no memory, and it goes on where it was.
+    /// Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+    /// where it was.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
     #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub pause_after_s: Option<Option<u64>>,
-    /// Its processes end, its disk is kept.
+    /// Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
@@ -71,42 +76,43 @@ pub struct LifecycleRequest {
     )]
     #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<Option<u64>>,
-    /// Counted from creation, idle or not.
+    /// Delete the sandbox this many seconds after its creation, idle or not.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
     #[schemars(with = "Option<u64>", range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub max_lifetime_s: Option<Option<u64>>,
-    /// Whether a request that needs it wakes it when it is frozen or paused; default: true.
+    /// Whether requests wake it when it is frozen or paused; default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<bool>,
-    /// When to take snapshots automatically; taken as a whole.
+    /// When to take snapshots automatically; replaces the template's setting as a whole.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
     #[schemars(with = "Option<AutoSnapshot>")]
     pub auto_snapshot: Option<Option<AutoSnapshot>>,
-    /// Pause the sandbox when its holder does not renew this, and delete it later. Absent: it has no lease. Never a
-    /// template's.
+    /// Lease: the sandbox is paused when its holder does not renew it, and deleted later. Absent:
+    /// no lease. Templates have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseRequest>,
 }
 
-/// A lease to begin or to take over.
+/// A lease to start or to take over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// Name that the holder chose for itself; a renewal must give the same.
+    /// Name that the holder chose; renewals must give the same name.
     #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
     pub holder: String,
-    /// The sandbox is paused when nobody renewed the lease for so many seconds; stopped where it cannot be paused.
-    /// Default: as before when a lease is taken over, else 300.
+    /// Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
+    /// paused. Default: as before when a lease is taken over, else 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub renew_within_s: Option<u64>,
-    /// It is deleted so many seconds after that. Default: as before when a lease is taken over, else 86400.
+    /// Seconds after that at which it is deleted. Default: as before when a lease is taken over,
+    /// else 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<u64>,
@@ -125,16 +131,16 @@ impl LeaseRequest {
     }
 }
 
-/// Somebody who must say from time to time that the sandbox is still needed.
+/// A lease: its holder must renew it regularly, else the sandbox is paused and later deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Lease {
-    /// Name that the holder chose for itself.
+    /// Name that the holder chose.
     pub holder: String,
     /// Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be paused.
     pub renew_within_s: u64,
     /// Seconds after that at which it is deleted.
     pub delete_after_s: u64,
-    /// Whether the sandbox was put away because nobody renewed the lease.
+    /// Whether the sandbox was paused or stopped because the lease was not renewed.
     pub lapsed: bool,
 }
 
@@ -153,7 +159,7 @@ impl From<ModelLease> for Lease {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HolderQuery {
-    /// Only if the sandbox has a lease of this holder; otherwise the answer is 409.
+    /// Apply it only if this holder has the lease of the sandbox; otherwise the answer is 409.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
     pub holder: Option<String>,
@@ -174,7 +180,7 @@ pub struct RenewLeases {
 /// Answer of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RenewedLeases {
-    /// Ids of sandboxes that are gone or whose lease this holder does not have.
+    /// Ids of sandboxes that no longer exist or whose lease this holder does not have.
     pub lost: Vec<String>,
 }
 
@@ -213,18 +219,18 @@ impl From<Lifecycle> for LifecycleRequest {
     }
 }
 
-/// Snapshots of the disk taken without being asked for, when something changed.
+/// Automatic snapshots of the disk. One is taken only if something changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AutoSnapshot {
-    /// At this pace while it runs.
+    /// Interval in seconds while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::AUTO_SNAPSHOT_EVERY_MIN_S, max = cove_limits::SECONDS_MAX))]
     pub every_s: Option<u64>,
-    /// Before each command.
+    /// Take one before each command.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub before_exec: bool,
-    /// So many of the newest are kept; default: 10.
+    /// Number of newest ones to keep; default: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::AUTO_SNAPSHOTS_MAX))]
     pub keep: Option<u32>,

@@ -16,7 +16,7 @@ pub enum NodeState {
     Away,
 }
 
-/// What a node may promise to sandboxes, and what it has promised.
+/// Capacity of a node and its commitments to sandboxes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeCapacity {
     /// CPUs that may be promised, overcommitment included.
@@ -33,20 +33,20 @@ pub struct NodeCapacity {
     pub promised_disk_bytes: u64,
     /// Sandboxes on the node.
     pub sandboxes: u64,
-    /// Sandboxes that run.
+    /// Running sandboxes.
     pub running: u64,
     /// Isolation tiers that can be used there.
     pub tiers: Vec<String>,
 }
 
-/// A further host.
+/// A node: a further host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
     /// Id of the host.
     pub id: String,
     /// Name of the node.
     pub name: String,
-    /// Where the server reaches it.
+    /// Address at which the server reaches it.
     pub address: String,
     /// Whether it answers.
     pub state: NodeState,
@@ -57,18 +57,18 @@ pub struct Node {
     pub cordoned: bool,
     /// Time of the join.
     pub joined_at: Timestamp,
-    /// When its certificate ends. The server renews it before.
+    /// Time when its certificate expires. The server renews it before that.
     pub certificate_expires_at: Timestamp,
-    /// When it last answered.
+    /// Time when it last answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
     /// Version of Cove on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Clock of the node, minus clock of the server, in milliseconds.
+    /// Clock of the node minus clock of the server, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_skew_ms: Option<i64>,
-    /// What it may promise and has promised, as it last said.
+    /// Capacity and commitments, as it last reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<NodeCapacity>,
 }
@@ -82,16 +82,16 @@ pub struct CreateJoinToken {
     pub valid_s: Option<u64>,
 }
 
-/// A token by which one host joins. Shown once.
+/// A token with which one host joins. Shown once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JoinToken {
     /// The token, for `cove node join`.
     pub token: String,
-    /// When it expires.
+    /// Time when it expires.
     pub expires_at: Timestamp,
 }
 
-/// A host that joins, as `cove node join` sends it.
+/// The request of `cove node join`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinNode {
@@ -101,7 +101,7 @@ pub struct JoinNode {
     pub host: String,
     /// Name of the node.
     pub name: String,
-    /// Where the server reaches the node: host and port.
+    /// Host and port at which the server reaches the node.
     pub address: String,
     /// Public key of the node, hexadecimal.
     pub public_key: String,
@@ -109,7 +109,7 @@ pub struct JoinNode {
     pub proof: String,
 }
 
-/// What a host that joined gets.
+/// Answer to a host that joined.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JoinedNode {
     /// Id of the fleet.
@@ -126,7 +126,7 @@ pub struct JoinedNode {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PatchNode {
-    /// Take no new sandboxes.
+    /// Whether it takes no new sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
 }

@@ -124,7 +124,7 @@ pub fn document(version: &str) -> Value {
             "description": "Sandboxes for agents. Every error has the form of ErrorBody and a stable code.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "The server that this document comes from"}],
+        "servers": [{"url": "/", "description": "The server that sent this document"}],
         "tags": tags,
         "paths": paths,
         "components": {
@@ -277,7 +277,9 @@ fn request_body(required: bool, media_type: &str, schema: Value) -> Value {
 
 fn path_parameter(route: &Route, name: &str) -> Value {
     let description = match name {
-        "id" if route.path.starts_with("/v1/quarantine") => "Id of what is quarantined.".into(),
+        "id" if route.path.starts_with("/v1/quarantine") => {
+            "Id of the quarantined sandbox, snapshot or volume.".into()
+        }
         "id" => "Name or id of the sandbox.".into(),
         "port" => "Port inside the sandbox.".into(),
         "process" => "Id of the process.".into(),

@@ -14,7 +14,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exec {
-    /// Given to the user's login shell.
+    /// Command line for the user's login shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ARGUMENT_BYTES_MAX))]
     pub command: Option<String>,
@@ -33,7 +33,7 @@ pub struct Exec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
-    /// Name or number, with `:group` if wanted.
+    /// User name or number, optionally with `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
@@ -44,26 +44,28 @@ pub struct Exec {
     /// The same, base64; for bytes that are not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
-    /// Keep its input open for `POST …/stdin`; only where the answer is live.
+    /// Keep its input open for `POST …/stdin`; only with a live answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stdin_open: bool,
-    /// At its end the command's whole process group is ended.
+    /// Time in milliseconds after which the command's process group is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
-    /// How the one-piece answer carries output: text (what is not UTF-8 is replaced), or base64.
+    /// Encoding of output in the whole answer: text (bytes that are not UTF-8 are replaced), or
+    /// base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// End the command when this connection is lost. Otherwise it goes on and can be found again.
+    /// Kill the command when this connection is lost. Otherwise it keeps running and can be
+    /// followed again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kill_on_disconnect: bool,
-    /// Shown in listings; does not change what runs.
+    /// A word for listings; it does not change the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::TAG_MAX))]
     pub tag: Option<String>,
 }
 
-/// How output travels in JSON.
+/// Encoding of output in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
@@ -95,25 +97,25 @@ pub struct StartProcess {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
-    /// User name or number, with `:group` if wanted.
+    /// User name or number, optionally with `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Time after which the command's process group is ended, in milliseconds.
+    /// Time in milliseconds after which the command's process group is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::TIMEOUT_MAX_MS))]
     pub timeout_ms: Option<u64>,
-    /// Give it a terminal of this size.
+    /// Start it in a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
     /// Keep its input open for `POST …/stdin` and attach. A terminal always has one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stdin_open: bool,
-    /// Bytes of output kept of each stream for those who come later.
+    /// Bytes of each stream that are kept for later readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::RING_MIN, max = cove_limits::RING_MAX))]
     pub ring_bytes: Option<u64>,
-    /// Shown in listings; does not change what runs.
+    /// A word for listings; it does not change the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::TAG_MAX))]
     pub tag: Option<String>,
@@ -134,14 +136,14 @@ pub struct TerminalSize {
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Exit {
-    /// 128 + the signal's number when one ended it, as shells do.
+    /// Exit code; 128 + the signal's number if a signal ended it.
     pub exit_code: i32,
     /// Number of the signal that ended the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The kernel killed it for memory.
+    /// The kernel killed it because memory was exhausted.
     pub oom: bool,
-    /// The command was ended because its timeout was over.
+    /// The command was killed after its timeout.
     pub timed_out: bool,
     /// Duration in milliseconds.
     pub duration_ms: u64,
@@ -151,16 +153,17 @@ pub struct Exit {
     /// With `oom`: the most memory the sandbox used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
-    /// All that the command wrote, kept or not.
+    /// Bytes written to standard output, kept or not.
     pub stdout_bytes: u64,
     /// Bytes written to standard error, kept or not.
     pub stderr_bytes: u64,
-    /// What to do about a failure, where the server knows; for example that the network of the sandbox is off.
+    /// What to do about a failure, if the server knows; for example that the network of the sandbox
+    /// is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// The one-piece answer to exec.
+/// The whole answer to exec.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ExecResult {
     #[serde(flatten)]
@@ -171,7 +174,7 @@ pub struct ExecResult {
     pub stderr: String,
     /// How `stdout` and `stderr` are encoded.
     pub encoding: Encoding,
-    /// Output was longer than the answer may be; the first part is here.
+    /// Output was longer than an answer can be; this is its first part.
     pub truncated: bool,
     /// Id of the process, for its record.
     pub process: String,
@@ -192,7 +195,7 @@ pub enum OutputEvent {
     Stderr(OutputChunk),
     /// It ended, and all output before this line was reported.
     Exit(Exit),
-    /// The stream ended before the command did; come back with the offsets.
+    /// The stream ended before the command; continue from the offsets.
     Error {
         /// Why the stream ended.
         error: crate::ErrorDetail,
@@ -202,7 +205,7 @@ pub enum OutputEvent {
 /// Some output. `text` when it is UTF-8, else `data` in base64.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputChunk {
-    /// Of the first byte, counted from the command's start.
+    /// Offset of the first byte in the stream.
     pub offset: u64,
     /// The output, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,7 +213,7 @@ pub struct OutputChunk {
     /// The output in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// Bytes before `offset` that were asked for and no longer kept.
+    /// Requested bytes before `offset` that are no longer kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
 }
@@ -247,9 +250,9 @@ impl OutputChunk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessKind {
-    /// Somebody waits for its end: an exec. Its sandbox is never idle.
+    /// A client waits for its end: an exec. Its sandbox is never idle.
     Command,
-    /// It has a terminal. Its sandbox is idle when nobody is attached.
+    /// It has a terminal. Its sandbox is idle while no client is attached.
     Terminal,
     /// The interpreter of a code context.
     CodeContext,
@@ -259,12 +262,12 @@ pub enum ProcessKind {
     Service,
 }
 
-/// A command's record.
+/// The record of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
     /// Id of the process record.
     pub id: String,
-    /// Inside the sandbox.
+    /// Process id inside the sandbox.
     pub pid: i32,
     /// Program and arguments.
     pub argv: Vec<String>,
@@ -284,7 +287,7 @@ pub struct Process {
     pub stdout_bytes: u64,
     /// Bytes written to standard error so far.
     pub stderr_bytes: u64,
-    /// Oldest offsets that can still be read.
+    /// Oldest offset of standard output that can still be read.
     pub stdout_oldest: u64,
     /// Oldest offset of standard error that can still be read.
     pub stderr_oldest: u64,
@@ -294,7 +297,7 @@ pub struct Process {
     /// the sandbox began before owners were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// What the caller gave it.
+    /// Tag that the caller gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Connections attached to its output now.
@@ -309,11 +312,12 @@ pub struct Process {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutputQuery {
-    /// Offsets to begin at; what is no longer kept is reported as `dropped`.
+    /// Offset of standard output to start at; bytes that are no longer kept are reported as
+    /// `dropped`.
     pub stdout_from: u64,
-    /// Offset of standard error to begin at.
+    /// Offset of standard error to start at.
     pub stderr_from: u64,
-    /// Go on until the command ends. Without it, what is there now.
+    /// Follow the output until the command ends. Without it, the answer is the output so far.
     pub follow: bool,
 }
 
@@ -321,9 +325,9 @@ pub struct OutputQuery {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttachQuery {
-    /// Offset of standard output to begin at.
+    /// Offset of standard output to start at.
     pub stdout_from: u64,
-    /// Offset of standard error to begin at.
+    /// Offset of standard error to start at.
     pub stderr_from: u64,
 }
 
@@ -342,7 +346,7 @@ pub struct SignalProcess {
     /// `TERM`, `SIGTERM` or a number.
     #[schemars(length(min = 1, max = cove_limits::SIGNAL_MAX))]
     pub signal: String,
-    /// To the process alone instead of its whole group.
+    /// Send it to the process alone instead of its whole group.
     #[serde(default)]
     pub only_leader: bool,
 }
@@ -365,11 +369,11 @@ pub enum AttachRequest {
 pub enum AttachEvent {
     /// First message: the process as it is now.
     Attached { process: Box<Process> },
-    /// Bytes that were asked for and no longer kept.
+    /// Requested bytes that are no longer kept.
     Dropped { channel: Stream, bytes: u64 },
     /// Last message.
     Exit(Exit),
-    /// A request of this client was refused; the connection goes on.
+    /// A request of this client was refused; the connection stays open.
     Refused { message: String },
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// What is quarantined.
+/// Kind of a quarantined resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum QuarantinedKind {
@@ -20,7 +20,7 @@ pub enum QuarantinedKind {
 pub struct Quarantined {
     /// Id of the sandbox, snapshot or volume.
     pub id: String,
-    /// What it is.
+    /// Its kind.
     pub kind: QuarantinedKind,
     /// Why it is in quarantine.
     pub reason: String,
@@ -30,21 +30,22 @@ pub struct Quarantined {
     /// Its name, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Id of the organisation that owns it, where the database knows it.
+    /// Id of the organisation that owns it, if the database knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// The sandbox a snapshot was taken of.
+    /// The sandbox that a snapshot was taken of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
     /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// Who gets what is adopted.
+/// New owner of a quarantined resource.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdoptQuarantined {
-    /// Id of an organisation; default: the caller's own. What has an owner goes back to its owner.
+    /// Id of an organisation; default: the caller's own. A resource that has an owner goes back to
+    /// its owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
 }

@@ -27,7 +27,7 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: Option<String>,
-    /// With `snapshot`: go on with its processes; without, it boots from its disk.
+    /// With `snapshot`: continue its processes; without, it boots from its disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
     /// A template to begin from, in place of an image or a snapshot: `name`, `name:tag`, `name:version` or its id.
@@ -62,19 +62,19 @@ pub struct CreateSandbox {
     /// When to freeze, pause, stop or delete it automatically; default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<LifecycleRequest>,
-    /// Labels: key and value pairs to find it by.
+    /// Labels: key and value pairs for searches.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
-    /// Who commands run as; default: the image's user, else root.
+    /// User that commands run as; default: the image's user, else root.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::USER_MAX))]
     pub user: Option<String>,
-    /// Where commands start; default: the image's directory, else the user's home.
+    /// Working directory of commands; default: the image's directory, else the user's home.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,
-    /// Lets the sandbox ask who it is, at `http://cove.internal:16910/`.
+    /// Identity of the sandbox: tokens from `http://cove.internal:16910/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<cove_model::IdentitySpec>,
     /// Secrets that it may use: inside are placeholders, values are put into requests outside. Their hosts must be
@@ -92,7 +92,7 @@ pub struct CreateSandbox {
     pub volumes: Option<Vec<Mount>>,
 }
 
-/// Limits asked for; what is absent has its default.
+/// Requested limits; absent fields have their default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesRequest {
@@ -104,7 +104,7 @@ pub struct ResourcesRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_mb: Option<u64>,
-    /// Where memory may grow to; absent: it does not grow.
+    /// Limit up to which memory may grow by itself, in MiB; absent: it does not grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::MEMORY_MIN_MB, max = cove_limits::MEMORY_MAX_MB))]
     pub memory_max_mb: Option<u64>,
@@ -112,11 +112,11 @@ pub struct ResourcesRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
-    /// Processes and threads at most.
+    /// Maximum number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
-    /// Open files per process at most.
+    /// Maximum number of open files per process.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::OPEN_FILES_MIN, max = cove_limits::OPEN_FILES_MAX))]
     pub open_files: Option<u64>,
@@ -130,11 +130,11 @@ pub struct ResourcesRequest {
     pub io_write_mb_s: Option<u64>,
 }
 
-/// What the sandbox may reach.
+/// Network policy of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// What the sandbox can reach: nothing, a list, or everything.
+    /// Mode of the policy: nothing, a list, or everything.
     pub mode: NetworkMode,
     /// Domains, CIDRs and optional ports; with mode `allowlist`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,11 +143,11 @@ pub struct Network {
         inner(length(min = 1, max = cove_limits::ALLOW_ENTRY_BYTES_MAX))
     )]
     pub allow: Option<Vec<String>>,
-    /// What the sandbox may send, in megabits per second; absent: no limit.
+    /// Upload limit in megabits per second; absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_up_mbit: Option<u32>,
-    /// What it may receive, likewise.
+    /// Download limit, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_down_mbit: Option<u32>,
@@ -157,7 +157,7 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRequest {
-    /// Default: `none`. One that is given takes the template's `allow` away.
+    /// Default: `none`. A given mode replaces the template's `allow` too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<NetworkMode>,
     /// Domains, CIDRs and optional ports; with mode `allowlist`.
@@ -167,14 +167,14 @@ pub struct NetworkRequest {
         inner(length(min = 1, max = cove_limits::ALLOW_ENTRY_BYTES_MAX))
     )]
     pub allow: Option<Vec<String>>,
-    /// What the sandbox may send, in megabits per second; `null`: no limit.
+    /// Upload limit in megabits per second; `null`: no limit.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
     )]
     #[schemars(with = "Option<u32>", range(min = 1, max = cove_limits::BANDWIDTH_MAX_MBIT))]
     pub bandwidth_up_mbit: Option<Option<u32>>,
-    /// What it may receive, likewise.
+    /// Download limit, likewise.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
@@ -215,7 +215,7 @@ impl From<Network> for NetworkRequest {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PatchSandbox {
-    /// `null` takes the name away.
+    /// New name; `null` removes the name.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "null_or_absent"
@@ -232,10 +232,10 @@ pub struct PatchSandbox {
     /// New limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesChange>,
-    /// Replaces the whole policy; connections that it forbids are cut.
+    /// New policy; it replaces the present one, and connections that it forbids are closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Refuse with `stale` when the sandbox has another generation by now.
+    /// Refuse with `stale` if the sandbox has another generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_generation: Option<u64>,
 }
@@ -249,7 +249,7 @@ where
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
-/// A live change of limits: what is absent stays.
+/// A live change of limits; absent fields stay.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesChange {
@@ -269,7 +269,7 @@ pub struct ResourcesChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::DISK_MIN_MB, max = cove_limits::DISK_MAX_MB))]
     pub disk_mb: Option<u64>,
-    /// Processes and threads at most.
+    /// Maximum number of processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::PIDS_MIN, max = cove_limits::PIDS_MAX))]
     pub pids: Option<u64>,
@@ -279,11 +279,11 @@ pub struct ResourcesChange {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListSandboxes {
-    /// Items at most; default: 100.
+    /// Maximum number of items; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
@@ -294,7 +294,7 @@ pub struct ListSandboxes {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// `key=value` pairs with commas between; all must match.
+    /// `key=value` pairs, separated by commas; all must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::LABEL_QUERY_MAX))]
     pub labels: Option<String>,
@@ -310,15 +310,15 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// State.
     pub state: State,
-    /// Why it is in this state, when that is not plain.
+    /// Why it is in this state, if that is not obvious.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// As asked for.
+    /// Image, as requested.
     pub image: String,
-    /// The image itself, once the host resolved the name.
+    /// Id of the image, once the host has resolved the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
-    /// The tier that holds it; never `auto`.
+    /// Isolation tier; never `auto`.
     pub isolation: String,
     /// What executes its instructions: hardware virtualisation, or emulation in software. With isolation `vm` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -344,7 +344,7 @@ pub struct Sandbox {
     pub workdir: Option<String>,
     /// Programs cannot gain privileges through setuid.
     pub no_new_privs: bool,
-    /// What it may know and do about itself; absent without one.
+    /// Its identity; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<cove_model::IdentitySpec>,
     /// Secrets that it may use by placeholders.
@@ -360,20 +360,20 @@ pub struct Sandbox {
     /// Time of the last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Absent unless it is stopped or has failed.
+    /// Time of the stop; absent unless it is stopped or has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_at: Option<Timestamp>,
     /// Time of the last activity; idle times count from here.
     pub last_active_at: Timestamp,
-    /// Grows with every change.
+    /// Increases with every change.
     pub generation: u64,
-    /// The snapshot it began from, when it did not begin from an image.
+    /// The snapshot that it started from; absent if it started from an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<String>,
-    /// The snapshot its present state grew from.
+    /// The snapshot that its current state is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
-    /// What its creator should know; only in the answer to a create.
+    /// Warnings for the caller; only in the answer to a create.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -390,9 +390,9 @@ pub struct ResourcesView {
     pub memory_max_mb: Option<u64>,
     /// Disk in MiB.
     pub disk_mb: u64,
-    /// Processes and threads at most.
+    /// Maximum number of processes and threads.
     pub pids: u64,
-    /// Open files per process at most.
+    /// Maximum number of open files per process.
     pub open_files: u64,
     /// Disk reads in MB per second; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -402,7 +402,7 @@ pub struct ResourcesView {
     pub io_write_mb_s: Option<u64>,
 }
 
-/// Body of `POST …/stop`; may be left out.
+/// Body of `POST …/stop`; optional.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StopSandbox {

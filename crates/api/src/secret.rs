@@ -12,10 +12,11 @@ pub struct SetSecret {
     /// Name, unique in the organisation.
     #[schemars(length(min = 1, max = cove_limits::SECRET_NAME_MAX))]
     pub name: String,
-    /// Printable ASCII. No call shows it again.
+    /// Value: printable ASCII. No call returns it.
     #[schemars(length(min = cove_limits::SECRET_VALUE_MIN, max = cove_limits::SECRET_VALUE_MAX))]
     pub value: String,
-    /// Where it may be sent: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
+    /// Hosts that it may be sent to: `api.example.com`, or `git.example.com:8443`. None for the use
+    /// `exposed`.
     #[serde(default)]
     #[schemars(length(max = cove_limits::SECRET_HOSTS_MAX))]
     pub hosts: Vec<String>,
@@ -47,7 +48,7 @@ pub struct Secret {
     pub id: String,
     /// Name, unique in the organisation.
     pub name: String,
-    /// Raised by one whenever it is set.
+    /// Version number; increases by one whenever it is set.
     pub version: u64,
     /// Hosts that it may be sent to.
     pub hosts: Vec<String>,
@@ -59,12 +60,12 @@ pub struct Secret {
     pub ask: bool,
     /// Time of creation.
     pub created_at: Timestamp,
-    /// When this version was set.
+    /// Time when this version was set.
     pub updated_at: Timestamp,
     /// Time of the last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
-    /// Requests it was put into.
+    /// Requests that it was put into.
     pub uses: u64,
 }
 

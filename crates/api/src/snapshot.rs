@@ -10,7 +10,7 @@ use crate::lifecycle::LeaseRequest;
 use crate::sandbox::{Sandbox, State};
 use crate::{ErrorDetail, Timestamp};
 
-/// Body of `POST …/snapshots`; may be left out.
+/// Body of `POST …/snapshots`; optional.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TakeSnapshot {
@@ -18,45 +18,45 @@ pub struct TakeSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// Processes and memory too, not only the disk.
+    /// Include processes and memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-    /// Answer only once object storage has it. Needs a server with object storage.
+    /// Return only once object storage has it. Needs a server with object storage.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub durable: bool,
 }
 
-/// Body of `POST …/fork`; may be left out.
+/// Body of `POST …/fork`; optional.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fork {
-    /// Children; default: one.
+    /// Number of copies; default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::FORKS_MAX))]
     pub count: Option<u32>,
-    /// The children go on with the parent's processes; without, they boot from its disk.
+    /// The copies continue the parent's processes; without, they boot from its disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-    /// Of the only child; several are called `name-1`, `name-2` and so on.
+    /// Name of the copy; several are called `name-1`, `name-2` and so on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: Option<String>,
-    /// Added to the parent's.
+    /// Labels in addition to the parent's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::LABELS_MAX))]
     pub labels: BTreeMap<String, String>,
-    /// Lease of each child; absent: they have none, whatever the parent has.
+    /// Lease of each copy; absent: they have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseRequest>,
 }
 
-/// One child of a fork, or why there is none.
+/// One copy of a fork, or why it could not be created.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Forked {
     /// A copy.
     Sandbox(Box<Sandbox>),
-    /// Why a copy could not be made.
+    /// Why the copy could not be created.
     Error(ErrorDetail),
 }
 
@@ -67,7 +67,7 @@ pub struct Rollback {
     /// Id or name.
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: String,
-    /// Bring its processes back too; refused when it has no memory.
+    /// Restore its processes too; refused if it has no memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
 }
@@ -77,7 +77,7 @@ pub struct Rollback {
 pub struct RolledBack {
     /// The sandbox after the rollback.
     pub sandbox: Sandbox,
-    /// What it was before; rolling back to this undoes the rollback.
+    /// Snapshot of the previous state; rolling back to it undoes the rollback.
     pub kept: Snapshot,
 }
 
@@ -89,50 +89,51 @@ pub struct Snapshot {
     /// Name, unique in the organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it was taken; absent for an import. That sandbox may be gone.
+    /// Id of its sandbox, which may be deleted; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// The snapshot the sandbox's state had grown from.
+    /// The snapshot that the sandbox's state was based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Why it was taken.
     pub kind: SnapshotKind,
     /// It includes processes and memory.
     pub memory: bool,
-    /// The image below it.
+    /// Id of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
     /// Time of creation.
     pub created_at: Timestamp,
-    /// What deleting it would free.
+    /// Bytes that deleting it would free.
     pub exclusive_bytes: u64,
-    /// What it shares with others.
+    /// Bytes that it shares with others.
     pub shared_bytes: u64,
-    /// Of its memory, part of `exclusive_bytes`.
+    /// Bytes of its memory, part of `exclusive_bytes`.
     pub memory_bytes: u64,
-    /// How long the sandbox stood still for it.
+    /// Microseconds for which the sandbox was suspended for it.
     pub stopped_us: u64,
-    /// Why its memory cannot be restored on this host, when it has some and it cannot.
+    /// Why its memory cannot be restored on this host; absent if it can, or if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfit: Option<String>,
-    /// Where the sandbox went instead, for what a rollback kept.
+    /// For the state saved by a rollback: the snapshot that the sandbox was rolled back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back_to: Option<String>,
-    /// In timelines only: it is gone.
+    /// Time of deletion; in timelines only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
-    /// Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes.
+    /// Volumes that its sandbox had. Their content is not in the snapshot; a fork mounts the same
+    /// volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes_not_included: Vec<crate::volume::Mount>,
     /// Whether object storage has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_storage: Option<ObjectCopy>,
-    /// The host has it. If not, the next use fetches it from object storage.
+    /// Whether the host has it. If not, the next use fetches it from object storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_host: Option<bool>,
 }
 
-/// The tree a sandbox is part of.
+/// The tree of snapshots and forks of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Timeline {
     /// Id of the sandbox.
@@ -144,18 +145,18 @@ pub struct Timeline {
     pub state: State,
     /// Time of creation.
     pub created_at: Timestamp,
-    /// The snapshot it began from, when it did not begin from an image.
+    /// The snapshot that it started from; absent if it started from an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<String>,
-    /// The snapshot its present state grew from.
+    /// The snapshot that its current state is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
-    /// Its own and those it grew from, oldest first; those that are gone too, as long as they are
-    /// remembered.
+    /// Its snapshots and those that they are based on, oldest first; deleted ones too, while they
+    /// are recorded.
     pub snapshots: Vec<Snapshot>,
-    /// Sandboxes that began from one of its snapshots, oldest first.
+    /// Sandboxes that started from one of its snapshots, oldest first.
     pub forks: Vec<TimelineFork>,
-    /// There are more snapshots than these.
+    /// There are more snapshots.
     pub truncated: bool,
 }
 
@@ -185,12 +186,12 @@ pub struct ImportSnapshot {
     pub name: Option<String>,
 }
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     /// The snapshot.
     pub snapshot: Snapshot,
-    /// Why the memory in the file was left out, when it was.
+    /// Why the memory in the file was left out, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_refused: Option<String>,
 }

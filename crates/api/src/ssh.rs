@@ -9,30 +9,30 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSshToken {
-    /// How long the token is good; default: an hour. Sessions it opened end with it.
+    /// How long the token is valid, in seconds; default: an hour. Its sessions end with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SSH_TOKEN_MAX_S))]
     pub expires_s: Option<u64>,
-    /// How long the token lets its holder log in, when that is less than it is good for.
+    /// How long the token can be used to log in, in seconds, if that is shorter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SSH_TOKEN_MAX_S))]
     pub login_s: Option<u64>,
 }
 
-/// A way in for one sandbox. The token is the password.
+/// Access to one sandbox over SSH. The token is the password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SshAccess {
     /// The token, to be used as the password.
     pub token: String,
-    /// Time after which it is not valid any more.
+    /// Time when it expires.
     pub expires_at: Timestamp,
-    /// The user name to log in with; `USER+` before it chooses the user inside.
+    /// User name for the login; the prefix `USER+` selects the user in the sandbox.
     pub user: String,
     /// Host name of the SSH server.
     pub host: String,
     /// Port of the SSH server.
     pub port: u16,
-    /// For a terminal.
+    /// Command line for a terminal.
     pub command: String,
     /// Public host key of the SSH server.
     pub host_key: String,
@@ -42,7 +42,7 @@ pub struct SshAccess {
     pub known_hosts: String,
 }
 
-/// Answer of `GET /v1/ssh`: where the gateway is and how to know it.
+/// Answer of `GET /v1/ssh`: address and host key of the gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SshHost {
     /// Whether this server has a gateway; the rest is absent without one.
@@ -74,13 +74,13 @@ pub struct AddSshKey {
     /// The one line of a `.pub` file: ed25519 or ECDSA.
     #[schemars(length(min = 1, max = cove_limits::SSH_PUBLIC_KEY_MAX))]
     pub public_key: String,
-    /// Absent: until removed.
+    /// Seconds until it expires; absent: when it is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub expires_in_s: Option<u64>,
 }
 
-/// A public key whose holder may use the organisation's sandboxes over SSH.
+/// A public key for the organisation's sandboxes over SSH.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SshKey {
     /// Id.
@@ -93,7 +93,7 @@ pub struct SshKey {
     pub fingerprint: String,
     /// Time of creation.
     pub created_at: Timestamp,
-    /// Time after which it is not valid any more.
+    /// Time when it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }

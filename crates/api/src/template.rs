@@ -17,16 +17,17 @@ use crate::volume::Mount;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTemplate {
-    /// 1 to 63 lowercase letters, digits or dashes. A name that is there already gets another version.
+    /// Name: 1 to 63 lowercase letters, digits or dashes. An existing name gets a new version.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
-    /// Id or name of the snapshot that sandboxes begin from. It cannot be deleted while the template is there.
+    /// Id or name of the snapshot that sandboxes start from. It cannot be deleted while the
+    /// template exists.
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub snapshot: String,
-    /// Sandboxes go on with the snapshot's processes; without, they boot from its disk.
+    /// Sandboxes continue the snapshot's processes; without, they boot from its disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-    /// Tags that point at the new version from then on; default: `latest`.
+    /// Tags to move to the new version; default: `latest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = cove_limits::TEMPLATE_TAGS_MAX),
@@ -38,14 +39,14 @@ pub struct CreateTemplate {
     pub defaults: TemplateDefaults,
 }
 
-/// What a sandbox from the template is like where its maker does not say.
+/// Defaults of sandboxes from the template.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TemplateDefaults {
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourcesRequest>,
-    /// Put over the variables that the snapshot's sandbox had.
+    /// Variables in addition to those of the snapshot's sandbox.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = cove_limits::ENV_ENTRIES_MAX))]
     pub env: BTreeMap<String, String>,
@@ -63,7 +64,8 @@ pub struct TemplateDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::PATH_MAX))]
     pub workdir: Option<String>,
-    /// Volumes to mount; sandboxes from the template share them. Those of the snapshot's sandbox are not taken over.
+    /// Volumes to mount; sandboxes from the template share them. Volumes of the snapshot's sandbox
+    /// are not included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = cove_limits::VOLUME_MOUNTS_MAX))]
     pub volumes: Vec<Mount>,
@@ -89,22 +91,22 @@ impl TemplateDefaults {
     }
 }
 
-/// One version of a template. Nothing of it changes but its tags.
+/// One version of a template. Only its tags can change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Template {
     /// Id.
     pub id: String,
     /// Name, unique in the organisation.
     pub name: String,
-    /// Counts from 1 for each name.
+    /// Version number, from 1 for each name.
     pub version: u64,
     /// Tags of this version.
     pub tags: Vec<String>,
-    /// The snapshot that sandboxes begin from.
+    /// Id of the snapshot that sandboxes start from.
     pub snapshot: String,
-    /// Sandboxes go on with the snapshot's processes.
+    /// Sandboxes continue the snapshot's processes.
     pub memory: bool,
-    /// Its snapshot is gone although nobody deleted it: no sandbox can begin from it.
+    /// Its snapshot was lost: no sandbox can start from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
     /// Time of creation.
@@ -130,15 +132,15 @@ pub struct Template {
     pub workdir: Option<String>,
     /// Programs cannot gain privileges through setuid.
     pub no_new_privs: bool,
-    /// What all sandboxes from it mount.
+    /// Volumes that all sandboxes from it mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Mount>,
-    /// What the Dockerfile says of the image beyond the settings above; absent if it was not built from one.
+    /// Other image settings of the Dockerfile; absent if it was not built from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageConfig>,
 }
 
-/// What a Dockerfile says of an image. Nothing of it runs by itself: see `start` of a build.
+/// Image settings of a Dockerfile. None of these commands runs by itself: see `start` of a build.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImageConfig {
@@ -163,7 +165,7 @@ pub struct ImageConfig {
     /// `SHELL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<Vec<String>>,
-    /// `ONBUILD`: instructions for builds that begin from this.
+    /// `ONBUILD`: instructions for builds that start from this image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub onbuild: Vec<String>,
 }
@@ -183,7 +185,8 @@ pub struct ImageHealthcheck {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeleteTemplate {
-    /// With a name alone: all of its versions. Without, a name that has several is refused.
+    /// With a name alone: delete all of its versions. Without, a name with several versions is
+    /// refused.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
@@ -192,11 +195,11 @@ pub struct DeleteTemplate {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListTemplates {
-    /// Items at most; default: 100.
+    /// Maximum number of items; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,

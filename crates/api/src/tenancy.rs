@@ -13,14 +13,14 @@ pub struct CreateKey {
     /// Name of the key.
     #[schemars(length(min = 1, max = cove_limits::TITLE_MAX))]
     pub name: String,
-    /// What the key may do.
+    /// Permissions of the key.
     #[schemars(length(min = 1, max = cove_limits::SCOPES_MAX))]
     pub scopes: Vec<Scope>,
-    /// Absent: until revoked.
+    /// Seconds until it expires; absent: when it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub expires_in_s: Option<u64>,
-    /// For another organisation; needs the scope `admin`.
+    /// Organisation of the key, if it is another one; needs the scope `admin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub org: Option<String>,
@@ -39,7 +39,7 @@ pub struct Key {
     pub org: String,
     /// Name.
     pub name: String,
-    /// What the key may do.
+    /// Permissions of the key.
     pub scopes: Vec<Scope>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -52,14 +52,14 @@ pub struct Key {
     /// Time of the last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<Timestamp>,
-    /// The key made at first start.
+    /// Whether it is the first key of the server.
     pub root: bool,
-    /// Id of the sandbox that the key is bound to; absent: it is good for the whole organisation.
+    /// Id of the sandbox that the key is bound to; absent: valid for the whole organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
 }
 
-/// A new key. The token is shown this once and kept only as a hash.
+/// A new key. The token is shown only once; the server stores a hash of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NewKey {
     #[serde(flatten)]
@@ -68,29 +68,29 @@ pub struct NewKey {
     pub token: String,
 }
 
-/// The most an organisation may hold at once; what is absent has its default, or stays.
+/// Limits of an organisation; absent fields have their default, or stay.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QuotaRequest {
-    /// Sandboxes at most.
+    /// Maximum number of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_SANDBOXES_MAX))]
     pub sandboxes: Option<u64>,
-    /// CPUs of all sandboxes at most.
+    /// Maximum number of CPUs of all sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = cove_limits::QUOTA_CPU_MAX))]
     pub cpu: Option<f64>,
-    /// Memory of all sandboxes at most, in MiB.
+    /// Maximum memory of all sandboxes, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub memory_mb: Option<u64>,
-    /// Disk of all sandboxes at most, in MiB.
+    /// Maximum disk of all sandboxes, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = cove_limits::QUOTA_MB_MAX))]
     pub disk_mb: Option<u64>,
 }
 
-/// An amount of what a quota counts.
+/// Amounts of the resources that a quota limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Amount {
     /// Number of sandboxes.
@@ -110,7 +110,7 @@ pub struct CreateOrg {
     /// Name, unique on the server.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
-    /// Quota; what is absent has its default.
+    /// Quota; absent fields have their default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaRequest>,
 }
@@ -119,7 +119,7 @@ pub struct CreateOrg {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchOrg {
-    /// New quota; what is absent stays.
+    /// New quota; absent fields stay.
     pub quota: QuotaRequest,
 }
 
@@ -130,9 +130,9 @@ pub struct Org {
     pub id: String,
     /// Name, unique on the server.
     pub name: String,
-    /// The most it may use.
+    /// Its quota.
     pub quota: Amount,
-    /// What it uses now.
+    /// Its current usage.
     pub used: Amount,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -142,11 +142,11 @@ pub struct Org {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsageQuery {
-    /// Items at most; default: 100.
+    /// Maximum number of items; default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::PAGE_MAX))]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::CURSOR_MAX))]
     pub cursor: Option<String>,
@@ -154,15 +154,15 @@ pub struct UsageQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::ID_OR_NAME_MAX))]
     pub sandbox: Option<String>,
-    /// Begin of the period, to the hour; absent: the beginning.
+    /// Start of the period, in whole hours; absent: the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// End of the period, to the hour, itself not in it; absent: now.
+    /// End of the period (exclusive), in whole hours; absent: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
 }
 
-/// What was used.
+/// Usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageFigures {
     /// CPU time in seconds.
@@ -173,13 +173,13 @@ pub struct UsageFigures {
     pub disk_gb_hours: f64,
     /// Bytes sent over the network.
     pub egress_bytes: u64,
-    /// Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
-    /// is measured.
+    /// Part of the time that is estimated from dates because the host was restarted. The rest is
+    /// measured.
     #[serde(default)]
     pub estimated_seconds: f64,
 }
 
-/// What one sandbox used.
+/// Usage of one sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxUsage {
     /// Id of the sandbox.
@@ -192,16 +192,16 @@ pub struct SandboxUsage {
 /// page of its sandboxes, deleted ones too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// What the organisation used.
+    /// Usage of the organisation.
     pub total: UsageFigures,
-    /// What each sandbox used.
+    /// Usage of each sandbox.
     pub items: Vec<SandboxUsage>,
     /// Cursor of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-/// One mutating call: who, what, from where, and how it ended.
+/// One call that changes something: who, what, from where, and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditRecord {
     /// Number of the record in its chain.
@@ -219,7 +219,8 @@ pub struct AuditRecord {
     /// Address that the call came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// `ok` or the code of the error; of calls into a sandbox also `pending`, `not_done` or `unknown`.
+    /// `ok` or the code of the error; for calls into a sandbox also `pending`, `not_done` or
+    /// `unknown`.
     pub result: String,
     /// Id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,34 +228,35 @@ pub struct AuditRecord {
     /// More about the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// SHA-256 over the hash of the record before it and its own fields; absent in records from before
-    /// there were chains.
+    /// SHA-256 of the previous record's hash and its own fields; absent in records that are older
+    /// than the chain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
 }
 
-/// An organisation's chain of audit records: where it begins, where it ends, and whether it holds.
+/// An organisation's chain of audit records: its beginning, its end, and whether it is intact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditChain {
     /// Id of the organisation.
     pub org: String,
     /// The id of the last record.
     pub sequence: u64,
-    /// The hash of the last record. Keep it elsewhere to detect that the whole chain was rewritten.
+    /// The hash of the last record. Store it elsewhere to detect that the whole chain was
+    /// rewritten.
     pub hash: String,
     /// The id of the last record that retention has removed, or 0.
     pub anchor_sequence: u64,
     /// The hash of that record.
     pub anchor_hash: String,
-    /// Records up to this id are from before there were chains and have no hash.
+    /// Records up to this id are older than the chain and have no hash.
     pub unchained: u64,
-    /// Records that hold together; absent where nobody looked.
+    /// Number of verified records; absent if the chain was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified: Option<u64>,
-    /// The first record that is missing or does not follow from the one before it.
+    /// The first record that is missing or does not match the previous one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_at: Option<u64>,
-    /// What is wrong there.
+    /// The problem with that record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
 }

@@ -12,15 +12,15 @@ pub struct CreateVolume {
     /// Unique among the organisation's volumes: 1 to 63 lowercase letters, digits or dashes.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
-    /// What it may hold. Default: 10 GiB, or the size of `from`.
+    /// Size limit in MiB. Default: 10 GiB, or the size of `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = cove_limits::VOLUME_MIN_MB, max = cove_limits::VOLUME_MAX_MB))]
     pub size_mb: Option<u64>,
-    /// Id or name of a volume to begin as a copy of, as it is at this moment.
+    /// Id or name of a volume to copy, in its current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub from: Option<String>,
-    /// With `from`: a copy that nobody can write to, ever.
+    /// With `from`: make the copy read-only for ever.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }
@@ -34,11 +34,11 @@ pub struct Volume {
     pub name: String,
     /// Size in MiB.
     pub size_mb: u64,
-    /// What it holds, as of the host's last look, which is up to a minute ago.
+    /// Bytes in use, measured by the host up to a minute ago.
     pub used_bytes: u64,
     /// It cannot be written to.
     pub read_only: bool,
-    /// The volume it began as a copy of; that may be gone.
+    /// The volume that it is a copy of, which may be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Time of creation.
@@ -55,7 +55,7 @@ pub struct Mount {
     /// Id or name; the id in answers.
     #[schemars(length(min = 1, max = cove_limits::REFERENCE_MAX))]
     pub volume: String,
-    /// Absolute. Made where it is missing.
+    /// Absolute path; created if it is missing.
     #[schemars(length(min = 2, max = cove_limits::VOLUME_PATH_MAX))]
     pub path: String,
     /// Mount it read-only.

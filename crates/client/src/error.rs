@@ -24,19 +24,19 @@ pub enum ClientError {
         retry_after_s: Option<u64>,
     },
     /// Something else than a Cove server answered.
-    #[error("what answered ({status}) is not a Cove server")]
+    #[error("the answer ({status}) does not come from a Cove server")]
     NotCove { status: StatusCode },
-    #[error("the connection to the server broke")]
+    #[error("lost the connection to the server")]
     Http(#[source] hyper::Error),
-    #[error("the answer could not be read to its end")]
+    #[error("cannot read the whole answer")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer is not what this client expects")]
+    #[error("the answer has an unexpected form")]
     Answer(#[source] serde_json::Error),
-    #[error("the server did not keep to the protocol: {0}")]
+    #[error("the server violated the protocol: {0}")]
     Protocol(&'static str),
     #[error("the WebSocket failed")]
     WebSocket(#[source] Box<tokio_tungstenite::tungstenite::Error>),
-    #[error("what was to be sent could not be read")]
+    #[error("cannot read the data to send")]
     Source(#[source] io::Error),
     #[error("no answer within {0:?}")]
     TimedOut(Duration),

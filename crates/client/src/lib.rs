@@ -101,8 +101,10 @@ impl Client {
         agent: &str,
     ) -> Result<Self, ClientError> {
         let bearer = |token| {
-            let mut value = http::HeaderValue::try_from(format!("Bearer {token}"))
-                .map_err(|_| ClientError::Config("the API key has characters no key has".into()))?;
+            let mut value =
+                http::HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                    ClientError::Config("the API key has characters that no key has".into())
+                })?;
             value.set_sensitive(true);
             Ok::<_, ClientError>(value)
         };
@@ -142,7 +144,7 @@ impl Client {
         }
         let request = request
             .body(body)
-            .map_err(|error| ClientError::Config(format!("the request cannot be made: {error}")))?;
+            .map_err(|error| ClientError::Config(format!("cannot build the request: {error}")))?;
         self.connections.send(request).await
     }
 

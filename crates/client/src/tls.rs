@@ -122,7 +122,7 @@ pub(crate) fn connector(host: &str, ca_pem: Option<Vec<u8>>) -> Result<Tls, Clie
     let mut given = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| {
-            ClientError::Config(format!("a trusted certificate is broken: {error}"))
+            ClientError::Config(format!("a trusted certificate is invalid: {error}"))
         })?;
         if is_explicit {
             given.push(certificate.clone());

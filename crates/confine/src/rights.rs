@@ -38,7 +38,7 @@ pub fn become_nobody(uid: u32, gid: u32) -> io::Result<()> {
     forbid_new_rights()?;
     let root = Uid::from_raw(0);
     if rustix::thread::set_thread_res_uid(root, root, root).is_ok() {
-        return Err(io::Error::other("root could be had back"));
+        return Err(io::Error::other("root could be regained"));
     }
     Ok(())
 }

@@ -154,7 +154,7 @@ impl Control {
         let key = principal
             .key
             .as_ref()
-            .ok_or_else(|| ControlError::internal("only the holder of a key is given a token"))?;
+            .ok_or_else(|| ControlError::internal("only API keys can request a token"))?;
         let token = self.token(id, key, purpose);
         self.0.callers.searches.give(purpose, &token, id);
         Ok(token)
@@ -257,9 +257,12 @@ impl Control {
             return Ok(Some((known.sandbox, known.token)));
         }
         let refused = || {
-            ControlError::new(ErrorCode::RateLimited, "too many links are looked up")
-                .retry_after(SEARCH_WAIT.as_secs())
-                .hint("name the sandbox in the link: add &sandbox=ID")
+            ControlError::new(
+                ErrorCode::RateLimited,
+                "too many link lookups are under way",
+            )
+            .retry_after(SEARCH_WAIT.as_secs())
+            .hint("name the sandbox in the link: add &sandbox=ID")
         };
         if !searches.may_ask(origin, self.steady()) {
             return Err(refused());

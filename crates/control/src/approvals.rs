@@ -36,7 +36,7 @@ impl Control {
                 // It has no network, or is older than approvals: nothing asks there.
                 Err(error) if error.code == ErrorCode::Unsupported => answered = true,
                 Err(error) => {
-                    tracing::warn!(%error, host = %host.id, "a host does not tell its approvals");
+                    tracing::warn!(%error, host = %host.id, "cannot read the approvals of a host");
                     failed = Some(error);
                 }
             }
@@ -94,13 +94,13 @@ impl Control {
         principal.require(Scope::Admin)?;
         // No caller is authenticated for this with such a key; nor may one ever be.
         if principal.sandbox.is_some() {
-            let message = "a key of one sandbox cannot decide about approvals";
+            let message = "a key bound to one sandbox cannot decide approvals";
             return Err(ControlError::new(ErrorCode::Forbidden, message));
         }
         decision.check()?;
         let missing = || {
             ControlError::not_found("approval", id).hint(
-                "it was used, has expired or was never there; list them with `cove approvals ls`",
+                "it was used, has expired or never existed; `cove approvals ls` lists approvals",
             )
         };
         let wanted: ApprovalId = id.parse().map_err(|_| missing())?;

@@ -264,7 +264,7 @@ impl Control {
     fn add_records(&self, records: impl IntoIterator<Item = AuditRecord>) {
         for record in records {
             if let Err(error) = self.0.audit.add(record) {
-                tracing::debug!(%error, "a refusal is not recorded");
+                tracing::debug!(%error, "cannot record a refused request");
             }
         }
     }
@@ -285,7 +285,7 @@ impl Control {
             Err(error) => Err(StoreError::Unavailable(error.into())),
         };
         written.inspect_err(|error| {
-            tracing::error!(%error, action, "an audit record is not in the database yet");
+            tracing::error!(%error, action, "an audit record has not reached the database yet");
         })
     }
 

@@ -62,7 +62,7 @@ impl Control {
     async fn meet(&self, host: &Arc<Host>) -> Result<(), ControlError> {
         match self.reconcile(host).await {
             Err(error) if error.code == ErrorCode::RunnerUnreachable => {
-                tracing::warn!(%error, host = %host.id, "the host does not answer yet; its sandboxes are looked at later");
+                tracing::warn!(%error, host = %host.id, "the host does not answer yet; reconciling its sandboxes later");
                 host.stale.mark_all();
                 Ok(())
             }
@@ -77,10 +77,10 @@ impl Control {
         let mut loops = JoinSet::new();
         let config = self.config();
         if let Err(error) = self.resume_image_jobs().await {
-            tracing::warn!(%error, "cannot follow image jobs; the next request does");
+            tracing::warn!(%error, "cannot follow image jobs; retrying on the next request");
         }
         if let Err(error) = self.recover_builds().await {
-            tracing::warn!(%error, "cannot end interrupted builds; the next start does");
+            tracing::warn!(%error, "cannot end interrupted builds; retrying at the next start");
         }
         let mut changes = self.0.hosts.changes();
         let mut served: Vec<Arc<Host>> = Vec::new();
@@ -132,11 +132,11 @@ impl Control {
         {
             tracing::warn!(
                 left = self.0.tasks.changes.len(),
-                "changes were cut off at shutdown"
+                "shutdown interrupted changes"
             );
         }
         if let Err(error) = self.keep_uses().await {
-            tracing::warn!(%error, "cannot record last uses");
+            tracing::warn!(%error, "cannot record when keys and secrets were last used");
         }
         if let Err(error) = self.finish_audit().await {
             tracing::warn!(%error, "audit records are left in the journal for the next start");
@@ -317,7 +317,7 @@ async fn attempt(
 ) -> Result<(), ControlError> {
     match AbortOnDropHandle::new(tokio::spawn(work)).await {
         Ok(outcome) => outcome,
-        Err(error) => Err(ControlError::internal("the work broke off").because(error)),
+        Err(error) => Err(ControlError::internal("the task was interrupted").because(error)),
     }
 }
 

@@ -189,7 +189,7 @@ impl Bill for Charge {
 pub fn over() -> ControlError {
     ControlError::new(
         ErrorCode::LimitReached,
-        "this organisation or key holds its share of the server's memory for requests and answers",
+        "this organisation or key uses its whole share of the server's memory for requests and answers",
     )
     .retry_after(RETRY_S)
     .hint(

@@ -475,7 +475,7 @@ impl Control {
                 }
             };
             if let Err(error) = removed.await {
-                tracing::warn!(%error, build = %id, sandbox = name, "cannot remove a build's sandbox now; trying again later");
+                tracing::warn!(%error, build = %id, sandbox = name, "cannot remove a build's sandbox; retrying later");
             }
         }
     }
@@ -523,12 +523,12 @@ impl Control {
             // One of an earlier process, or none.
             self.get_build(principal, which).await?;
             return Err(ControlError::conflict(
-                "the build does not wait for a context",
+                "the build is not waiting for a context",
             ));
         };
         let begin = live.begin.lock().take();
-        let begin =
-            begin.ok_or_else(|| ControlError::conflict("the build does not wait for a context"))?;
+        let begin = begin
+            .ok_or_else(|| ControlError::conflict("the build is not waiting for a context"))?;
         ContextUpload::new(self.config().build_dir.clone(), live, begin)
     }
 

@@ -266,7 +266,7 @@ impl Control {
             }
             Err(_) => Err(ControlError::new(
                 ErrorCode::Internal,
-                "the start was cut short",
+                "the start was interrupted",
             )),
         }
     }
@@ -321,7 +321,7 @@ fn check(request: &CodeRequest) -> Result<(), ControlError> {
         );
     }
     if request.code.contains('\0') {
-        return Err(ControlError::invalid("the code contains a NUL"));
+        return Err(ControlError::invalid("the code contains a NUL byte"));
     }
     Ok(())
 }

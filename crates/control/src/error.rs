@@ -113,7 +113,7 @@ impl From<StoreError> for ControlError {
             StoreError::RootKey => Self::new(ErrorCode::Conflict, error.to_string())
                 .hint("`cove key reset-root`, run there by root, replaces it at once"),
             StoreError::LastAdminKey => Self::new(ErrorCode::Conflict, error.to_string())
-                .hint("make another key with the scope admin first, and revoke this one with that"),
+                .hint("create another key with the scope admin first, and revoke this one with it"),
             StoreError::TooMany { .. } => Self::new(ErrorCode::LimitReached, error.to_string()),
             StoreError::Kept { template, others } => Self::new(ErrorCode::InUse, error.to_string())
                 .hint(match others {
@@ -132,14 +132,14 @@ impl From<StoreError> for ControlError {
                 ErrorCode::Unavailable,
                 "the control plane's database does not answer",
             )
-            .hint("sandboxes live on; try again, and see /readyz")
+            .hint("sandboxes keep running; try again, and see /readyz")
             .retry_after(UNREACHABLE_RETRY_S)
             .because(error),
             StoreError::ReadOnly => Self::new(
                 ErrorCode::Unavailable,
                 "the control plane's database is read-only",
             )
-            .hint("sandboxes live on; the operator has to make the database writable")
+            .hint("sandboxes keep running; the operator must make the database writable")
             .retry_after(UNREACHABLE_RETRY_S)
             .because(error),
             StoreError::Newer { .. }
@@ -165,10 +165,11 @@ impl From<RunnerError> for ControlError {
             | RunnerError::InUse { .. }
             | RunnerError::Unchanged
             | RunnerError::Unsupported { .. } => told,
-            RunnerError::Uncapturable { .. } => told
-                .hint("end that process, or do without its memory; the sandbox goes on unharmed"),
+            RunnerError::Uncapturable { .. } => told.hint(
+                "end that process, or repeat the request without memory; the sandbox keeps running",
+            ),
             RunnerError::Unfit { .. } => {
-                told.hint("its disk is good everywhere: repeat the request without memory")
+                told.hint("its disk works on every host; repeat the request without memory")
             }
             RunnerError::NoCapacity { .. } => told
                 .hint("ask for less, or stop sandboxes that are not needed")
@@ -182,12 +183,12 @@ impl From<RunnerError> for ControlError {
                     false => "the host's runner does not answer",
                 };
                 Self::new(error.code(), message)
-                    .hint("it restarts by itself; sandboxes live on meanwhile")
+                    .hint("it restarts by itself; sandboxes keep running")
                     .retry_after(UNREACHABLE_RETRY_S)
                     .because(error)
             }
             RunnerError::Internal { .. } => {
-                Self::internal("the host failed to do this").because(error)
+                Self::internal("the host failed to carry out the request").because(error)
             }
         }
     }

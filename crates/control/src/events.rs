@@ -226,9 +226,9 @@ impl Control {
             match taken {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "events are listed as far as they are known");
+                    tracing::debug!(%error, "cannot ask a host for events; listing those known so far");
                 }
-                Err(_) => tracing::debug!("a host is slow; events are listed as far as known"),
+                Err(_) => tracing::debug!("a host is slow; listing the events known so far"),
             }
         }
         let limit = limit.clamp(1, PAGE_MAX);
@@ -263,7 +263,7 @@ impl Control {
             control.take_over(&host).await
         };
         let taken = self.0.tasks.changes.spawn(taking).await;
-        taken.map_err(|error| ControlError::internal("the work broke off").because(error))?
+        taken.map_err(|error| ControlError::internal("the task was interrupted").because(error))?
     }
 
     async fn take_over(&self, host: &Host) -> Result<(), ControlError> {

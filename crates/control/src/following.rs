@@ -21,7 +21,7 @@ pub const PIECE: usize = 64 * 1024;
 pub enum FollowError {
     #[error("the sandbox refused")]
     Guest(#[source] GuestError),
-    #[error("the sandbox could not be followed further")]
+    #[error("cannot follow the sandbox any further")]
     Control(#[from] ControlError),
 }
 
@@ -131,7 +131,7 @@ impl Following {
     ) -> Result<Exit, FollowError> {
         let exit = self.collect(take).await?;
         exit.ok_or(FollowError::Guest(GuestError::Unexpected(
-            "the output ended without an exit",
+            "the output ended without an exit code",
         )))
     }
 

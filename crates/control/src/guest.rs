@@ -184,7 +184,7 @@ impl CommandRequest {
             .hint("write a script into the sandbox and run that"));
         }
         if parts.iter().any(|part| part.contains('\0')) {
-            return Err(ControlError::invalid("the command contains a NUL"));
+            return Err(ControlError::invalid("the command contains a NUL byte"));
         }
         if let Some(tag) = &self.tag {
             crate::keys::check_label("tag", tag, TAG_MAX)?;
@@ -204,7 +204,7 @@ impl CommandRequest {
             return Err(ControlError::invalid(format!(
                 "stdin has at most {EXEC_STDIN_MAX} bytes in one request"
             ))
-            .hint("start the process with its input open and stream into it"));
+            .hint("start the process with its input open and stream to it"));
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl GuestAccess {
                 () = events.changed() => {}
                 () = tokio::time::sleep(REST_POLL) => {}
                 () = control.0.tasks.closing.cancelled() => {
-                    return Err(ControlError::internal("the control plane is ending"));
+                    return Err(ControlError::internal("the control plane is shutting down"));
                 }
             }
         }
@@ -607,7 +607,9 @@ pub(crate) fn require_running(record: &SandboxRecord) -> Result<(), ControlError
     let conflict = |text: String| ControlError::new(ErrorCode::Conflict, text);
     match record.state {
         State::Running => Ok(()),
-        State::Creating => Err(conflict("the sandbox is still being made".into()).retry_after(1)),
+        State::Creating => {
+            Err(conflict("the sandbox is still being created".into()).retry_after(1))
+        }
         state @ (State::Frozen | State::Paused) => Err(conflict(format!("the sandbox is {state}"))
             .hint(format!("resume it first: cove resume {}", record.id))),
         state @ (State::Pausing | State::Resuming | State::Restoring | State::Stopping) => {

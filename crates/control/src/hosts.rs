@@ -168,9 +168,9 @@ impl Host {
         match is_this {
             true => Ok(&*self.runner),
             false => {
-                tracing::error!(expected = %self.id, %told, "the runner belongs to another host; it is not used");
+                tracing::error!(expected = %self.id, %told, "the runner belongs to another host; ignoring it");
                 Err(RunnerError::Unreachable {
-                    message: format!("it says that it is host {told}, not {}", self.id),
+                    message: format!("it identifies itself as host {told}, not {}", self.id),
                 })
             }
         }
@@ -215,8 +215,9 @@ impl Control {
                 ),
             )
             .hint(format!(
-                "start with the data directory of {known}, or with another database; where that directory is \
-                 lost for good, write {known} into engine/host of this one: what it had is then shown as lost"
+                "start with the data directory of {known}, or with another database. If \
+                 that directory is lost for good, write {known} into engine/host of this \
+                 one; its sandboxes are then shown as lost"
             ))),
             registered => Ok(registered?),
         }
@@ -231,7 +232,7 @@ impl Control {
             .hosts
             .get(id)
             .ok_or_else(|| RunnerError::Unreachable {
-                message: format!("host {id} is not one of those this control plane knows"),
+                message: format!("this control plane does not know host {id}"),
             })
     }
 
@@ -256,7 +257,7 @@ impl Control {
                 let takes = |host: &&Arc<Host>| host.away().is_none() && !cordoned(host);
                 let chosen = hosts.iter().find(takes).or_else(|| hosts.first());
                 chosen.map(|host| host.id.clone()).ok_or_else(|| {
-                    ControlError::new(ErrorCode::NoCapacity, "there is no host to put it on")
+                    ControlError::new(ErrorCode::NoCapacity, "no host can take it")
                         .hint("this control plane has no nodes yet: make a join token with `cove node token`")
                 })
             }
@@ -305,7 +306,7 @@ impl Control {
             match answer {
                 Ok(answer) => answers.push(answer),
                 Err(error) => {
-                    tracing::debug!(%error, host = %host.id, "a host is left out of an answer");
+                    tracing::debug!(%error, host = %host.id, "leaving a host out of an answer");
                     failed = Some(error);
                 }
             }

@@ -92,7 +92,7 @@ impl IdentityKeys {
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(_)) => tracing::error!(
                     %error, cause = ?std::error::Error::source(&error).map(ToString::to_string),
-                    "cannot renew the identity keys; the present one goes on signing"
+                    "cannot renew the identity keys; signing with the present one"
                 ),
             }
         }
@@ -281,7 +281,7 @@ impl Control {
             cove: about(record),
         };
         let expires_at = OffsetDateTime::from_unix_timestamp(claims.exp)
-            .map_err(|error| ControlError::internal("the clock is off").because(error))?;
+            .map_err(|error| ControlError::internal("the host's clock is wrong").because(error))?;
         // A millisecond of CPU that no async worker should spend.
         let signed = tokio::task::spawn_blocking(move || (key.sign(&claims), claims)).await;
         let (token, claims) = signed.map_err(|error| no_keys().because(error))?;

@@ -41,9 +41,7 @@ fn beyond_quota(error: StoreError, mb: u64) -> ControlError {
     match error {
         StoreError::Quota { .. } => ControlError::new(
             ErrorCode::QuotaExceeded,
-            format!(
-                "the image needs {mb} MiB, and the organisation's quota of disk has no room for it"
-            ),
+            format!("the image needs {mb} MiB, more than is left of the organisation's disk quota"),
         )
         .hint("remove images, snapshots or sandboxes, or have the quota raised"),
         other => other.into(),
@@ -101,7 +99,7 @@ impl Control {
             false => String::new(),
         };
         ControlError::not_found("image", given).hint(format!(
-            "`cove image pull {reference}` pulls it; `cove image ls` lists those that are here{name}"
+            "`cove image pull {reference}` pulls it; `cove image ls` lists the images of this server{name}"
         ))
     }
 
@@ -267,7 +265,7 @@ impl Control {
                 return Err(ControlError::new(
                     ErrorCode::QuotaExceeded,
                     format!(
-                        "the organisation's quota of {} MiB of disk is used up",
+                        "the organisation's disk quota of {} MiB is used up",
                         org.quota.disk_mb
                     ),
                 )
@@ -320,7 +318,7 @@ impl Control {
         if !self.store().withdraw_image(Some(org), &view.id).await? {
             return Err(ControlError::new(
                 ErrorCode::Forbidden,
-                "this image belongs to everybody; only the home organisation may remove it",
+                "this image is shared by all organisations; only the home organisation may remove it",
             ));
         }
         self.let_go(org, &view.id, &uses).await

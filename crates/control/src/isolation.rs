@@ -52,14 +52,14 @@ impl Control {
                     allowed()
                 );
                 return Err(ControlError::new(ErrorCode::Forbidden, message)
-                    .hint("leave accel out, or ask the operator, who decides by the settings isolation and isolation_of"));
+                    .hint("leave accel out, or ask the operator to change the settings isolation and isolation_of"));
             }
             let message = format!(
                 "sandboxes of this organisation may not have isolation {asked}; allowed: {}",
                 allowed()
             );
             return Err(ControlError::new(ErrorCode::Forbidden, message)
-                .hint("leave isolation out, or ask the operator, who decides by the settings isolation and isolation_of"));
+                .hint("leave isolation out, or ask the operator to change the settings isolation and isolation_of"));
         }
         let tiers = self.tiers_of(host).await?;
         let there: Vec<&str> = tiers

@@ -228,7 +228,7 @@ impl Control {
 
     fn home(&self) -> Result<&OrgId, ControlError> {
         self.0.callers.home.get().ok_or_else(|| {
-            ControlError::internal("the control plane is not prepared yet").retry_after(1)
+            ControlError::internal("the control plane is still starting").retry_after(1)
         })
     }
 
@@ -248,7 +248,7 @@ impl Control {
         match self.0.tasks.changes.spawn(change).await {
             Ok(outcome) => outcome,
             Err(error) => {
-                Err(ControlError::internal("the request could not be finished").because(error))
+                Err(ControlError::internal("the request was not completed").because(error))
             }
         }
     }

@@ -369,7 +369,7 @@ impl Control {
                 return self.put_away_unrenewed(host, &record, reason).await;
             }
             Verdict::Lease(Due::Delete(passed)) => {
-                let reason = format!("deleted {passed} s after its lease ran out");
+                let reason = format!("deleted {passed} s after its lease expired");
                 let deleted = self.delete_now(&record, Some(reason.clone())).await;
                 ("sandbox.delete", reason, deleted)
             }

@@ -110,7 +110,7 @@ impl Control {
                     Ok(stream) => stream,
                     Err(RunnerError::NotFound { .. }) => continue,
                     Err(error) => {
-                        tracing::debug!(%error, sandbox = %id, "a visitor was lost");
+                        tracing::debug!(%error, sandbox = %id, "cannot take over a connection to the metadata endpoint");
                         continue;
                     }
                 };
@@ -194,7 +194,7 @@ impl Control {
                 ErrorCode::Forbidden,
                 format!("this sandbox was not granted '{}'", grant.as_str()),
             )
-            .hint("its owner names grants in identity.grants when it is created"));
+            .hint("grants are listed in identity.grants when a sandbox is created"));
         }
         Ok(me)
     }
@@ -301,7 +301,7 @@ impl Control {
             .fork_sandbox(&principal, record.id.as_str(), request)
             .await?;
         let first = forked.into_iter().next();
-        let first = first.ok_or_else(|| ControlError::internal("a fork made nothing"))?;
+        let first = first.ok_or_else(|| ControlError::internal("a fork created no sandbox"))?;
         Ok(first?.id)
     }
 

@@ -63,7 +63,7 @@ impl Control {
         let sample = match sample.await {
             Ok(sample) => sample,
             Err(error) => {
-                tracing::debug!(%error, sandbox = %record.id, "no figures at a change of state");
+                tracing::debug!(%error, sandbox = %record.id, "cannot measure a sandbox at a change of state");
                 return;
             }
         };

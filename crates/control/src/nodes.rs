@@ -283,8 +283,9 @@ impl Control {
         };
         match self.store().create_join_token(&record, now).await {
             Err(error @ StoreError::TooMany { .. }) => {
-                let hint =
-                    format!("{JOIN_TOKENS_MAX} were made and not used; wait until one expires");
+                let hint = format!(
+                    "there are {JOIN_TOKENS_MAX} unused join tokens; wait until one expires"
+                );
                 Err(ControlError::from(error).hint(hint))
             }
             outcome => {
@@ -305,7 +306,7 @@ impl Control {
             let Ok(_place) = control.0.fleet.joins.try_acquire() else {
                 return Err(ControlError::new(
                     ErrorCode::Unavailable,
-                    "other hosts are joining at the moment",
+                    "other hosts are joining now",
                 )
                 .retry_after(1));
             };
@@ -324,8 +325,11 @@ impl Control {
     async fn try_join(&self, request: &JoinRequest) -> Result<(JoinAnswer, bool), ControlError> {
         // The same answer whether there is no such token or the proof is wrong.
         let unknown = || {
-            ControlError::new(ErrorCode::Forbidden, "this join token is not known here")
-                .hint("make one with `cove node token` on the control plane")
+            ControlError::new(
+                ErrorCode::Forbidden,
+                "this server does not know the join token",
+            )
+            .hint("create one with `cove node token` on the control plane")
         };
         let fleet = self.fleet().ok_or_else(unknown)?;
         let token = self.store().join_token(&request.token).await?;
@@ -369,13 +373,14 @@ impl Control {
                     );
                     return told.map_err(|error| {
                         error.hint(
-                            "each token takes one host in; make another with `cove node token`",
+                            "each token admits one host; create another with `cove node token`",
                         )
                     });
                 }
                 Joined::Expired => {
                     let told = refused(ErrorCode::Forbidden, "this join token has expired".into());
-                    return told.map_err(|error| error.hint("make another with `cove node token`"));
+                    return told
+                        .map_err(|error| error.hint("create another with `cove node token`"));
                 }
                 Joined::NameTaken => {
                     let message = format!("a node named {} is in this fleet already", node.name);
@@ -488,7 +493,7 @@ impl Control {
                     if !was_away && let Some(why) = node.link.away() {
                         tracing::warn!(node = node.name, host = %host.id, why, "a node does not answer");
                     }
-                    tracing::debug!(node = node.name, %error, "no report of a node");
+                    tracing::debug!(node = node.name, %error, "cannot read the report of a node");
                     return Ok(());
                 }
             }

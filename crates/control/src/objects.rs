@@ -245,11 +245,8 @@ fn told(error: &ObjectsError) -> String {
 impl Control {
     pub(crate) fn require_objects(&self) -> Result<&ObjectStorage, ControlError> {
         self.0.objects.as_ref().ok_or_else(|| {
-            ControlError::new(
-                ErrorCode::Unsupported,
-                "this server has no object storage to keep it in",
-            )
-            .hint("the operator sets `objects`, see docs/durable.md")
+            ControlError::new(ErrorCode::Unsupported, "this server has no object storage")
+                .hint("the operator sets `objects`, see docs/durable.md")
         })
     }
 
@@ -334,7 +331,7 @@ impl Control {
             Err(mut error) => {
                 if !keyed && !taken.replayed {
                     if let Err(error) = self.delete_snapshot_now(&taken.snapshot).await {
-                        tracing::warn!(%error, snapshot = %id, "a snapshot that is not durable is deleted later");
+                        tracing::warn!(%error, snapshot = %id, "cannot delete a snapshot that is not durable; retrying later");
                     }
                     error.message = format!("no snapshot was taken: {}", error.message);
                 }

@@ -175,7 +175,7 @@ impl Control {
         }
         if reasons.is_empty() {
             later = true;
-            reasons = "no host has said yet what it has".into();
+            reasons = "no host has reported its resources yet".into();
         }
         let told = ControlError::new(
             ErrorCode::NoCapacity,
@@ -185,7 +185,7 @@ impl Control {
             true => told
                 .hint("ask for less, stop sandboxes that are not needed, or add a node")
                 .retry_after(CAPACITY_RETRY_S),
-            false => told.hint("`cove node ls` shows what nodes have"),
+            false => told.hint("`cove node ls` shows the resources of nodes"),
         })
     }
 }

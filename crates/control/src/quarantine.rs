@@ -95,7 +95,7 @@ impl Control {
         if view.state != State::Running {
             return Ok(());
         }
-        tracing::warn!(sandbox = %id, host = %host.id, "the database does not know this sandbox there; it is frozen and kept");
+        tracing::warn!(sandbox = %id, host = %host.id, "the database has no such sandbox on that host; freezing and keeping it");
         let held = match runner.freeze(id).await {
             Err(RunnerError::Unsupported { .. }) => runner.stop(id, STOP_GRACE_MS).await,
             held => held,
@@ -184,7 +184,7 @@ impl Control {
     /// What `cove doctor` says about it.
     pub(crate) async fn quarantine_finding(&self) -> Finding {
         let (level, message, fix) = match self.quarantined().await {
-            Ok(found) if found.is_empty() => (Level::Ok, "nothing is in quarantine".into(), None),
+            Ok(found) if found.is_empty() => (Level::Ok, "the quarantine is empty".into(), None),
             Ok(found) => {
                 let mut shown: Vec<_> = found
                     .iter()

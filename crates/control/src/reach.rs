@@ -32,7 +32,7 @@ impl Control {
             if !self.is_open_to_tenants(block) {
                 return Err(ControlError::new(
                     ErrorCode::Forbidden,
-                    format!("the network policy lists {block}, which is the operator's own"),
+                    format!("the network policy lists {block}, a private range of the operator"),
                 )
                 .hint(HINT));
             }
@@ -70,7 +70,7 @@ impl Control {
         }
         Err(ControlError::new(
             ErrorCode::Forbidden,
-            format!("the registry {registry} is on a network of the operator's own"),
+            format!("the registry {registry} is on a private network of the operator"),
         )
         .hint(HINT))
     }

@@ -200,7 +200,8 @@ impl Control {
                     failed = Some(error);
                 }
                 Some(Err(error)) => {
-                    failed = Some(ControlError::internal("settling was cut off").because(error));
+                    failed =
+                        Some(ControlError::internal("reconciling was interrupted").because(error));
                 }
             }
         }
@@ -393,7 +394,7 @@ impl Control {
                 Ok(view) => view,
                 Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the limits on record");
+                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the recorded limits");
                     view
                 }
             }
@@ -407,7 +408,7 @@ impl Control {
                 Ok(view) => view,
                 Err(error @ RunnerError::Unreachable { .. }) => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the network policy on record");
+                    tracing::warn!(%error, sandbox = %record.id, "the host refuses the recorded network policy");
                     view
                 }
             }

@@ -374,7 +374,7 @@ impl Control {
 pub(crate) fn check_snapshot_name(name: Option<&str>) -> Result<(), ControlError> {
     match name {
         // The API's own word in the place of a snapshot's name.
-        Some("import") => Err(ControlError::invalid("name: 'import' is taken")),
+        Some("import") => Err(ControlError::invalid("name: 'import' is reserved")),
         Some(name) => Ok(check_name(name)?),
         None => Ok(()),
     }

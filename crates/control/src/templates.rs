@@ -244,7 +244,9 @@ impl Control {
                     TemplateRef::Named { name, at: None } if all => TemplatesDoomed::All(name),
                     TemplateRef::Named { name, at: None } => TemplatesDoomed::Only(name),
                     _ if all => {
-                        return Err(ControlError::invalid("all goes with a name alone"));
+                        return Err(ControlError::invalid(
+                            "all needs a name without a tag or version",
+                        ));
                     }
                     _ => {
                         let found = control.find_template(&principal, &which).await?;

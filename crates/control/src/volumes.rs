@@ -242,9 +242,9 @@ impl Control {
             Some(which) => Some(self.find_volume(principal, which).await?),
             None if request.read_only => {
                 return Err(ControlError::invalid(
-                    "read_only: a volume that nobody can write to is a copy of another",
+                    "read_only: only a copy of another volume can be read-only",
                 )
-                .hint("give the volume to copy as from"));
+                .hint("name the volume to copy in from"));
             }
             None => None,
         };
@@ -392,5 +392,5 @@ fn in_use(row: &VolumeRecord, users: &[VolumeUser]) -> ControlError {
             named.join(", ")
         ),
     )
-    .hint("delete those sandboxes first; stopped ones have it too")
+    .hint("delete those sandboxes first; stopped sandboxes mount it too")
 }

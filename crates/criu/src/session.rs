@@ -40,7 +40,7 @@ pub enum Moment {
 pub enum SessionError {
     #[error("criu does not answer as expected")]
     Io(#[from] io::Error),
-    #[error("criu said something unexpected: {0}")]
+    #[error("criu sent something unexpected: {0}")]
     Unexpected(String),
     #[error("criu took longer than {0:?}")]
     TimedOut(Duration),

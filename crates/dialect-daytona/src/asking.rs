@@ -54,7 +54,7 @@ impl<T: DeserializeOwned> FromRequestParts<Front> for Query<T> {
             .map(Self)
             .map_err(|error| {
                 Refusal::invalid(format!(
-                    "the query is not understood: {}",
+                    "the query is invalid: {}",
                     cove_dialect::wording::plain("", &error)
                 ))
             })
@@ -70,7 +70,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Front> for Names<T> {
     async fn from_request_parts(parts: &mut Parts, front: &Front) -> Result<Self, Refusal> {
         match Path::<T>::from_request_parts(parts, front).await {
             Ok(Path(names)) => Ok(Self(names)),
-            Err(_) => Err(Refusal::invalid("the path is not understood")),
+            Err(_) => Err(Refusal::invalid("the path is invalid")),
         }
     }
 }
@@ -106,7 +106,7 @@ impl<T: DeserializeOwned> FromRequest<Front> for Json<T> {
         };
         serde_json::from_slice(bytes).map(Self).map_err(|error| {
             Refusal::invalid(format!(
-                "the body is not understood: {}",
+                "the body is invalid: {}",
                 cove_dialect::wording::plain("", &error)
             ))
         })

@@ -83,7 +83,7 @@ impl Reading {
         let record = self.front.control.get_build(&self.caller, id).await.ok()?;
         let last = match &record.error {
             Some(error) => format!("ERROR: {error}\n"),
-            None => "the build is over\n".to_owned(),
+            None => "the build has ended\n".to_owned(),
         };
         Some((Ok(last.into()), self))
     }
@@ -97,7 +97,7 @@ pub async fn stream(
     query: Follow,
 ) -> Answer {
     let slot = front.streams.enter(&caller.org, Kind::Live)?;
-    let none = || Refusal::new(404, "NOT_FOUND", "the build has not begun");
+    let none = || Refusal::new(404, "NOT_FOUND", "the build has not started");
     let build = match query.follow {
         true => tokio::select! {
             build = build => build,

@@ -206,7 +206,7 @@ pub fn relabelled(
 ) -> Result<BTreeMap<String, String>, Refusal> {
     if let Some(key) = theirs.keys().find(|key| key.starts_with(OWN)) {
         return Err(Refusal::invalid(format!(
-            "labels: '{}' is taken",
+            "labels: '{}' is reserved",
             key.escape_debug()
         )));
     }

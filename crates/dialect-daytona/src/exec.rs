@@ -158,7 +158,7 @@ pub fn timeout_ms(seconds: Option<i64>) -> Result<Option<u64>, Refusal> {
 
 pub fn timed_out(seconds: Option<i64>) -> Refusal {
     let seconds = seconds.unwrap_or(0);
-    let message = format!("the command did not end within {seconds} seconds and was ended");
+    let message = format!("the command did not end within {seconds} seconds and was killed");
     Refusal::new(408, "PROCESS_EXECUTION_TIMEOUT", message)
 }
 
@@ -243,7 +243,7 @@ async fn asked_inside(
         _ => Err(Refusal::new(
             502,
             "BAD_GATEWAY",
-            "the sandbox does not tell where it works",
+            "cannot read the working directory of the sandbox",
         )),
     }
 }

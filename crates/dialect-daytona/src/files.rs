@@ -155,7 +155,7 @@ fn form(front: &Front, body: Body, boundary: String) -> multer::Multipart<'stati
 }
 
 fn broken(error: multer::Error) -> Refusal {
-    Refusal::invalid(format!("the form is not understood: {error}"))
+    Refusal::invalid(format!("the form is invalid: {error}"))
 }
 
 fn file(access: &GuestAccess, path: &str) -> WriteFile {

@@ -165,7 +165,7 @@ async fn talk(
     let refused = |refusal: Refusal| Some((REFUSED, refusal.message().to_owned()));
     let run: Run = match serde_json::from_slice(first) {
         Ok(run) => run,
-        Err(error) => return refused(Refusal::invalid(format!("not understood: {error}"))),
+        Err(error) => return refused(Refusal::invalid(format!("the message is invalid: {error}"))),
     };
     if run.envs.is_some_and(|envs| !envs.is_empty()) {
         return refused(Refusal::unsupported(

@@ -162,7 +162,7 @@ async fn nowhere(uri: Uri) -> Refusal {
         404,
         "NOT_FOUND",
         format!(
-            "this server knows no '{}' of Daytona's interface",
+            "this server does not have '{}' of Daytona's interface",
             path.escape_debug()
         ),
     )

@@ -14,7 +14,7 @@ const TELEMETRY: &str = "this server keeps no telemetry of sandboxes; get_metric
 const BACKUPS: &str =
     "there are no backups to make here; take a snapshot; see docs/daytona.md, Refused";
 const TREE: &str = "how sandboxes descend from each other is shown by the native interface, as their timeline; see docs/time-travel.md";
-const ACTIVE: &str = "a snapshot that is there is active; delete it when it is no longer needed";
+const ACTIVE: &str = "every snapshot is active; delete it when it is no longer needed";
 
 const API: &[(&str, &str)] = &[
     ("/sandbox/{sandbox}/secrets", SECRETS),

@@ -184,7 +184,7 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
     let refused = [
         (
             body.target.as_ref().is_some_and(|target| target != TARGET),
-            "target: there is one place to run in here, 'local'; leave DAYTONA_TARGET out",
+            "target: the only target is 'local'; leave DAYTONA_TARGET out",
         ),
         (
             body.gpu.is_some_and(|gpu| gpu > 0) || body.gpu_type.is_some(),
@@ -194,7 +194,10 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
             body.kvm == Some(true),
             "kvm: sandboxes have no /dev/kvm here",
         ),
-        (body.spot == Some(true), "spot: nothing is evicted here"),
+        (
+            body.spot == Some(true),
+            "spot: sandboxes are never evicted here",
+        ),
         (
             asked(&body.secrets),
             "secrets: manage them with Cove's own API (cove secret) and create the sandbox there, or pass values as env_vars",
@@ -213,7 +216,7 @@ fn refuse_unsupported(body: &CreateSandbox) -> Result<(), Refusal> {
         ),
         (
             body.class.is_some(),
-            "class: there are no classes of size here; say cpu, memory and disk",
+            "class: there are no size classes here; give cpu, memory and disk",
         ),
     ];
     match refused.into_iter().find(|(asked, _)| *asked) {
@@ -376,7 +379,7 @@ impl Listing {
     fn read(query: &str) -> Result<Self, Refusal> {
         let pairs: Vec<(String, String)> = serde_urlencoded::from_str(query).map_err(|error| {
             Refusal::invalid(format!(
-                "the query is not understood: {}",
+                "the query is invalid: {}",
                 cove_dialect::wording::plain("", &error)
             ))
         })?;
@@ -392,7 +395,7 @@ impl Listing {
     }
 
     fn take(&mut self, key: &str, value: String) -> Result<(), Refusal> {
-        let wrong = || Refusal::invalid(format!("{key}: not understood"));
+        let wrong = || Refusal::invalid(format!("{key}: invalid value"));
         let number = || {
             value
                 .parse::<f64>()

@@ -309,7 +309,7 @@ pub async fn execute(
     let said = collect(&account, following).await?;
     let code = said
         .exit
-        .ok_or_else(|| Refusal::new(502, "BAD_GATEWAY", "the output ended without an exit"))?;
+        .ok_or_else(|| Refusal::new(502, "BAD_GATEWAY", "the output ended without an exit code"))?;
     said.answer(&json!({ "cmdId": cmd, "exitCode": code }))
 }
 

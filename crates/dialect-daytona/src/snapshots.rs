@@ -217,7 +217,7 @@ impl Create {
         let refused = [
             (
                 region,
-                "regionId: there is one place to run in here, 'local'; leave DAYTONA_TARGET out",
+                "regionId: the only region is 'local'; leave DAYTONA_TARGET out",
             ),
             (
                 class,
@@ -586,9 +586,7 @@ pub async fn activate(
 ) -> Answer {
     let found = found(&front, &images, &caller, &which).await?;
     if found["state"] != json!("active") {
-        return Err(Refusal::invalid(
-            "only a snapshot that is there can be active",
-        ));
+        return Err(Refusal::invalid("only an existing snapshot can be active"));
     }
     Ok(axum::Json(found).into_response())
 }

@@ -52,7 +52,7 @@ const NOT_ALLOWED: u16 = 1008;
 
 /// The end of a conversation whose key is no longer good.
 pub fn taken_back() -> (u16, String) {
-    let reason = "the API key was taken back or has expired";
+    let reason = "the API key was revoked or has expired";
     (NOT_ALLOWED, reason.to_owned())
 }
 

@@ -116,7 +116,7 @@ async fn start(
     }
     if body.lazy_start == Some(true) {
         return Err(Refusal::unsupported(
-            "lazyStart: the shell starts at once here; what it says is kept for whoever connects",
+            "lazyStart: the shell starts at once here; its output is kept for the first client",
         ));
     }
     let size = (
@@ -179,7 +179,7 @@ fn envs(offered: &[String]) -> Result<Option<BTreeMap<String, String>>, Refusal>
     let Some(encoded) = offered.iter().find_map(|part| part.strip_prefix(ENVS)) else {
         return Ok(None);
     };
-    let wrong = || Refusal::invalid("the environment of the PTY session is not understood");
+    let wrong = || Refusal::invalid("the environment of the PTY session is invalid");
     let text = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| wrong())?;
     serde_json::from_slice(&text).map(Some).map_err(|_| wrong())
 }

@@ -83,7 +83,7 @@ impl Door {
             && port != service.port()
         {
             return Err(Refusal::invalid(
-                "ports inside are not reached this way; get_host tells where they are",
+                "ports inside are not reached this way; get_host returns their address",
             ));
         }
         let shown = [
@@ -191,7 +191,7 @@ pub fn acting(access: &GuestAccess, named: Option<&str>) -> Result<String, Refus
         Some(name) if name.len() <= 64 && !name.chars().any(char::is_control) => {
             Ok(name.to_owned())
         }
-        Some(_) => Err(Refusal::invalid("the user's name is not one")),
+        Some(_) => Err(Refusal::invalid("the user name is invalid")),
     }
 }
 

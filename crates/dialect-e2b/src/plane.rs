@@ -93,7 +93,7 @@ impl<T: DeserializeOwned> FromRequest<Dialect> for Json<T> {
         };
         let value = serde_json::from_slice(bytes).map_err(|error| {
             Refusal::invalid(format!(
-                "the body is not understood: {}",
+                "the body is invalid: {}",
                 cove_dialect::wording::plain("", &error)
             ))
         })?;
@@ -111,7 +111,7 @@ impl<T: DeserializeOwned> FromRequestParts<Dialect> for Query<T> {
         let query = parts.uri.query().unwrap_or("");
         let value = serde_urlencoded::from_str(query).map_err(|error| {
             Refusal::invalid(format!(
-                "the query is not understood: {}",
+                "the query is invalid: {}",
                 cove_dialect::wording::plain("", &error)
             ))
         })?;

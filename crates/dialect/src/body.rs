@@ -21,7 +21,7 @@ pub enum BodyError {
     TooLarge(u64),
     #[error("the body did not arrive in time")]
     TooSlow,
-    #[error("the body broke off")]
+    #[error("the body ended too early")]
     Broken(#[source] axum::Error),
     #[error("{}", .0.message)]
     NoRoom(ControlError),

@@ -37,7 +37,7 @@ fn words(path: &str, message: &str) -> Option<String> {
             .map_or(path, |parent| parent.trim_end_matches('.'));
         let field = below(parent, field);
         return Some(match known(message) {
-            known if known.is_empty() => format!("unknown field {field}; there are none here"),
+            known if known.is_empty() => format!("unknown field {field}; no fields are known here"),
             known => format!("unknown field {field}; known fields: {}", known.join(", ")),
         });
     }
@@ -156,7 +156,7 @@ mod tests {
             (
                 ".",
                 "unknown field `x`, there are no fields",
-                "unknown field x; there are none here",
+                "unknown field x; no fields are known here",
             ),
             ("a", "duplicate field `b`", "a.b is given twice"),
             (

@@ -96,7 +96,7 @@ impl Engine {
             Some(machine) => inner.tiers.adopt(machine).await.unwrap_or_else(|error| {
                 // One that cannot be taken over is ended by the sweep; the others must not suffer for it.
                 let reason = crate::error::chain(&error);
-                tracing::error!(sandbox = %record.id, error = reason, "a sandbox cannot be taken over and is ended");
+                tracing::error!(sandbox = %record.id, error = reason, "cannot take over a sandbox; ending it");
                 refused = Some(format!("{NOT_TAKEN_OVER}: {reason}"));
                 Adopted::Gone(None)
             }),
@@ -188,7 +188,7 @@ impl Engine {
                     Ok(door) => sandbox.set_door(door),
                     Err(error) => tracing::warn!(
                         sandbox = %sandbox.id, error = crate::error::chain(&error),
-                        "cannot open the metadata endpoint again; trying again later"
+                        "cannot reopen the metadata endpoint; retrying later"
                     ),
                 }
             }
@@ -235,7 +235,7 @@ impl Engine {
         }
         self.inner.sweep_snapshots().await;
         self.sweep_network().await;
-        tracing::info!(leftovers, ?volumes, "swept");
+        tracing::info!(leftovers, ?volumes, "sweep finished");
         Ok(())
     }
 }
@@ -248,7 +248,7 @@ impl Inner {
             tracing::error!(
                 name = damaged.name,
                 reason = damaged.reason,
-                "not the record of a sandbox"
+                "ignoring a file that is not the record of a sandbox"
             );
             return;
         };
@@ -328,7 +328,7 @@ async fn settle_machine(record: &mut Record, machine: &dyn Machine) {
     match settled {
         Ok(()) | Err(IsolationError::Unsupported(_)) => {}
         Err(error) => {
-            tracing::error!(sandbox = %record.id, %error, "a sandbox could not be thawed or frozen again");
+            tracing::error!(sandbox = %record.id, %error, "cannot thaw a sandbox or freeze it again");
         }
     }
 }

@@ -273,7 +273,7 @@ impl Inner {
             home: request.owner.as_ref().is_none_or(|owner| owner.home),
             owner: request.owner.map(|owner| owner.org),
             state: State::Stopped,
-            reason: Some("its record was damaged and was made anew".into()),
+            reason: Some("its record was damaged and was written again".into()),
             limits,
             grown_mb: None,
             image: image.id.clone(),

@@ -21,7 +21,7 @@ impl Inner {
         for block in policy.entries().filter_map(Entry::addresses) {
             if is_operators(block) && !within(block, &self.config.private_ranges) {
                 let message = format!(
-                    "the network policy lists {block}, which the settings of this host open to nobody; the operator can open it with private_ranges"
+                    "the network policy lists {block}, which the settings of this host do not allow; the operator can allow it with private_ranges"
                 );
                 return Err(RunnerError::Unsupported { message });
             }

@@ -364,7 +364,7 @@ impl Inner {
             // tried again while it is watched.
             Err(error) => tracing::warn!(
                 sandbox = %sandbox.id, error = crate::error::chain(&error),
-                "cannot open the metadata endpoint; trying again later"
+                "cannot open the metadata endpoint; retrying later"
             ),
         }
         let record = machine.record();
@@ -401,7 +401,7 @@ impl Inner {
     pub(crate) async fn forget(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
         // Whoever still waits for its turn must not write the record again.
         if let Err(error) = sandbox.advance(Step::Delete, None, Durability::Written, |_| {}) {
-            tracing::debug!(sandbox = %sandbox.id, %error, "a failed create ends without a word");
+            tracing::debug!(sandbox = %sandbox.id, %error, "cannot report a failed create");
         }
         if let Err(error) = self.remove_traces(sandbox).await {
             tracing::warn!(sandbox = %sandbox.id, %error, "cannot clean up after a failed create; the next sweep retries");

@@ -107,7 +107,7 @@ impl DataVolumes {
         for (name, record) in found.intact {
             let volume = pool_id(&record.id);
             if record.id.as_str() != name {
-                tracing::error!(name, volume = %record.id, "a record is that of another volume");
+                tracing::error!(name, volume = %record.id, "a record belongs to another volume");
                 continue;
             }
             if matches!(pool.exists(&volume), Ok(false)) {

@@ -161,12 +161,12 @@ fn disk_room(inner: &Inner) -> Finding {
         (Some(room), _) => bad(
             "disk room",
             format!(
-                "the host's disk is nearly full: {} MiB are left, so sandboxes may not use more than they do",
+                "the host's disk is nearly full: {} MiB are left, so sandboxes may not use more than they do now",
                 room.bytes >> 20
             ),
             "delete sandboxes, snapshots or images, or add disk space; limits come back by themselves".into(),
         ),
-        (None, true) => good("disk room", "the reserve of the host's disk is whole".into()),
+        (None, true) => good("disk room", "the disk reserve of the host is complete".into()),
         (None, false) => warning(
             "disk room",
             "disk_mb cannot be enforced on this pool: one sandbox can fill the disk of all".into(),

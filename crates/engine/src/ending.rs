@@ -123,7 +123,7 @@ impl Inner {
         if let Some(gateway) = self.gatekeeper.get().and_then(|keeper| keeper.running())
             && let Err(error) = gateway.forget(&sandbox.id).await
         {
-            tracing::warn!(sandbox = %sandbox.id, error = crate::error::chain(&error), "its egress log stays until it is full");
+            tracing::warn!(sandbox = %sandbox.id, error = crate::error::chain(&error), "cannot end the egress log of a sandbox; it stays until it is full");
         }
         sandbox.run_promise.lock().take();
         sandbox.disk_promise.lock().take();

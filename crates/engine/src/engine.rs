@@ -436,7 +436,7 @@ impl Inner {
         if there >= self.config.sandboxes_max {
             return Err(RunnerError::NoCapacity {
                 resource: "sandboxes".into(),
-                message: format!("there are {there}, the most by sandboxes_max"),
+                message: format!("there are {there}, and sandboxes_max allows no more"),
             });
         }
         Ok(self.insert(sandbox))
@@ -524,7 +524,7 @@ fn open_network(
         tracing::warn!(fix = finding.fix, "{}", finding.message);
     }
     *denials = Denials::open(instance)
-        .inspect_err(|error| tracing::warn!(%error, "refused packets are not logged"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot log refused packets"))
         .ok();
     network.set_listeners(Some(ports), denials.as_ref().map(Denials::group))?;
     network.set_gate(Arc::clone(&keeper) as Arc<dyn cove_network::Gate>);

@@ -32,7 +32,7 @@ pub enum EngineError {
     #[error("the host has no uid range left for this engine")]
     NoUidRange,
     #[error(
-        "disks of sandboxes cannot be limited here: {0}; or accept that by choosing the pool 'directory'"
+        "disks of sandboxes cannot be limited here: {0}; to accept that, choose the pool 'directory'"
     )]
     NoDiskLimits(String),
 }

@@ -166,7 +166,10 @@ impl Gatekeeper {
                     }
                     Err(_) if keeper.beginning.lock().await.closed => return,
                     Err(error) => {
-                        tracing::warn!(error = chain(&error), "the gateway still does not start");
+                        tracing::warn!(
+                            error = chain(&error),
+                            "the egress gateway still does not start"
+                        );
                     }
                 }
             }
@@ -244,7 +247,7 @@ impl Gate for Gatekeeper {
         });
         if let Err(error) = removed {
             // The next sandbox at that address is announced before it runs.
-            tracing::warn!(%error, %outer, "the gateway still knows a sandbox that is gone");
+            tracing::warn!(%error, %outer, "cannot remove a deleted sandbox from the gateway");
         }
     }
 }
@@ -298,7 +301,7 @@ impl Engine {
         for record in records {
             // Bound names are refused until control has said what the secrets are.
             if let Err(error) = self.inner.place_secrets(record).await {
-                tracing::warn!(%error, sandbox = %record.id, "its secrets cannot be used");
+                tracing::warn!(%error, sandbox = %record.id, "cannot use the secrets of a sandbox");
             }
         }
         let placed: Vec<_> = records
@@ -318,7 +321,7 @@ impl Engine {
         {
             tracing::error!(
                 error = chain(&error),
-                "the gateway cannot be taken over; what goes through it is refused until it can"
+                "cannot take over the gateway; refusing its connections until that works"
             );
             gatekeeper.keep_trying();
         }
@@ -334,7 +337,7 @@ impl Engine {
             Some(gateway) if needed => gateway.let_go().await,
             Some(gateway) => {
                 if let Err(error) = gateway.stop().await {
-                    tracing::warn!(error = chain(&error), "the egress gateway keeps running");
+                    tracing::warn!(error = chain(&error), "cannot stop the egress gateway");
                 }
             }
             None => {}
@@ -378,7 +381,7 @@ pub(crate) fn hear(inner: &Arc<Inner>, denials: Denials) {
         .name("cove-denials".into())
         .spawn(move || listen(&weak, &denials));
     if let Err(error) = spawned {
-        tracing::warn!(%error, "refused packets are not logged");
+        tracing::warn!(%error, "cannot log refused packets");
     }
 }
 
@@ -388,9 +391,7 @@ struct Hearing;
 impl Drop for Hearing {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(
-                "refused packets are not logged any more: the thread that hears of them panicked"
-            );
+            tracing::error!("refused packets are no longer logged: the logging thread panicked");
         }
     }
 }
@@ -401,7 +402,7 @@ fn listen(inner: &Weak<Inner>, denials: &Denials) {
         let heard = match denials.wait(HEARING) {
             Ok(heard) => heard,
             Err(error) => {
-                tracing::warn!(%error, "refused packets are not logged any more");
+                tracing::warn!(%error, "refused packets are no longer logged");
                 return;
             }
         };
@@ -411,7 +412,7 @@ fn listen(inner: &Weak<Inner>, denials: &Denials) {
         if !heard.is_empty()
             && let Err(error) = inner.tell(&heard)
         {
-            tracing::debug!(%error, "refused packets were not logged");
+            tracing::debug!(%error, "some refused packets were not logged");
         }
     }
 }

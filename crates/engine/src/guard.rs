@@ -78,7 +78,7 @@ impl Guard {
             });
         match begun {
             Ok(thread) => inner.guard.threads.lock().push((stop, thread)),
-            Err(error) => tracing::error!(%error, name, "the disk is not guarded"),
+            Err(error) => tracing::error!(%error, name, "cannot watch the free space of the disk"),
         }
     }
 
@@ -101,7 +101,7 @@ fn run(inner: &Weak<Inner>, stopped: &Receiver<()>) {
     // Without the right to, it looks like everybody else.
     let thread = rustix::thread::gettid();
     if let Err(errno) = rustix::process::setpriority_process(Some(thread), NICENESS) {
-        tracing::warn!(%errno, "the disk is guarded without precedence");
+        tracing::warn!(%errno, "cannot give the disk watcher a higher priority");
     }
     let mut watch = Watch::default();
     loop {
@@ -182,7 +182,7 @@ impl Watch {
             Ok(()) => self.unreserved = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.unreserved, true) {
-                    tracing::warn!(%error, "no disk space is kept for the server itself");
+                    tracing::warn!(%error, "cannot reserve disk space for the server");
                 }
             }
         }
@@ -239,14 +239,16 @@ impl Watch {
         for volume in volumes {
             match self.hold_volume(inner, &volume, share.min(SLACK_MAX)) {
                 Ok(()) | Err(PoolError::NotFound { .. }) => {}
-                Err(error) => tracing::warn!(volume = %volume.id, %error, "it could not be held"),
+                Err(error) => {
+                    tracing::warn!(volume = %volume.id, %error, "cannot stop the growth of a volume")
+                }
             }
         }
         for sandbox in sandboxes {
             match self.hold(inner, &sandbox, share.min(SLACK_MAX)) {
                 Ok(()) | Err(PoolError::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk could not be held")
+                    tracing::warn!(sandbox = %sandbox.id, %error, "cannot stop the growth of a sandbox's disk")
                 }
             }
         }
@@ -294,7 +296,7 @@ impl Watch {
         }
         inner.pool.force_limit(&id, limit)?;
         if self.held_volumes.insert(volume.id.clone(), limit).is_none() {
-            tracing::warn!(volume = %volume.id, limit, "a volume may not grow");
+            tracing::warn!(volume = %volume.id, limit, "stopped the growth of a volume");
         }
         Ok(())
     }
@@ -311,7 +313,7 @@ impl Watch {
             match inner.pool.force_limit(&pool_id(&id), volume.quota_bytes()) {
                 Ok(()) | Err(PoolError::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(volume = %id, %error, "a volume is still held");
+                    tracing::warn!(volume = %id, %error, "cannot restore the size limit of a volume");
                     self.held_volumes.insert(id, limit);
                 }
             }
@@ -329,7 +331,7 @@ impl Watch {
                 Ok(()) => sandbox.emit(EventKind::DiskReleased),
                 Err(PoolError::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(sandbox = %id, %error, "its disk is still held");
+                    tracing::warn!(sandbox = %id, %error, "cannot restore the disk limit of a sandbox");
                     self.held.insert(id, limit);
                 }
             }

@@ -145,7 +145,7 @@ impl Inner {
         match written {
             Ok(()) => self.apply_disk_limit(sandbox),
             Err(error) => {
-                tracing::warn!(sandbox = %sandbox.id, %error, "what it inherits was not written down");
+                tracing::warn!(sandbox = %sandbox.id, %error, "cannot record what a sandbox inherits");
                 Ok(())
             }
         }
@@ -208,7 +208,7 @@ async fn run(inner: Weak<Inner>, stop: CancellationToken) {
                 match inner.recount(&sandbox) {
                     Ok(()) | Err(PoolError::NotFound { .. }) => {}
                     Err(error) => {
-                        tracing::warn!(sandbox = %sandbox.id, %error, "its disk could not be counted");
+                        tracing::warn!(sandbox = %sandbox.id, %error, "cannot measure a sandbox's disk");
                     }
                 }
                 counted.insert(sandbox.id.clone(), Instant::now());
@@ -219,7 +219,7 @@ async fn run(inner: Weak<Inner>, stop: CancellationToken) {
         counted = match looked {
             Ok(counted) => counted,
             Err(error) => {
-                tracing::error!(%error, "disks are no longer counted");
+                tracing::error!(%error, "disk usage is no longer measured");
                 return;
             }
         };

@@ -124,10 +124,10 @@ impl Inner {
             match spawn_blocking(move || inner.apply_disk_limit(&limited)).await {
                 Ok(Ok(()) | Err(PoolError::NotFound { .. })) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk limit could not be set")
+                    tracing::warn!(sandbox = %sandbox.id, %error, "cannot set its disk limit")
                 }
                 Err(error) => {
-                    tracing::warn!(sandbox = %sandbox.id, %error, "its disk limit was not set")
+                    tracing::warn!(sandbox = %sandbox.id, %error, "cannot set its disk limit")
                 }
             }
         }
@@ -135,7 +135,7 @@ impl Inner {
         let record = sandbox.record();
         let memory_mb = record.grown_mb.unwrap_or(record.limits.memory_mb);
         if let Err(error) = machine.reapply(&record.limits, memory_mb).await {
-            tracing::warn!(sandbox = %sandbox.id, %error, "its limits could not be set");
+            tracing::warn!(sandbox = %sandbox.id, %error, "cannot set its limits");
         }
     }
 

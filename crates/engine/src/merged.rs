@@ -80,7 +80,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for FlowingTask<R> {
 }
 
 fn stalled() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "packing came to a standstill")
+    io::Error::new(io::ErrorKind::TimedOut, "packing stalled")
 }
 
 #[cfg(test)]

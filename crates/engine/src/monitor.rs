@@ -31,7 +31,7 @@ pub async fn run(sandbox: Arc<Sandbox>, machine: Arc<dyn Machine>, visitors: Arc
                 Ok(event) => on_memory(&sandbox, machine.as_ref(), event).await,
                 Err(error) => {
                     // The group goes with the machine, and its files can vanish first.
-                    tracing::debug!(sandbox = %sandbox.id, %error, "memory is no longer watched");
+                    tracing::debug!(sandbox = %sandbox.id, %error, "the memory of a sandbox is no longer watched");
                     listening = false;
                 }
             },
@@ -76,7 +76,7 @@ async fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent)
             if now_mb < ceiling
                 && let Err(error) = machine.grow_memory(&record.limits, now_mb).await
             {
-                tracing::warn!(sandbox = %sandbox.id, %error, "memory cannot grow again");
+                tracing::warn!(sandbox = %sandbox.id, %error, "the memory of a sandbox cannot grow any more");
             }
         }
         MemoryEvent::Pressure => {
@@ -88,7 +88,7 @@ async fn on_memory(sandbox: &Sandbox, machine: &dyn Machine, event: MemoryEvent)
                 .saturating_sub(usage.memory_reclaimable_bytes);
             let wanted = wanted(now_mb, needed.div_ceil(1 << 20)).min(ceiling);
             if let Err(error) = grow(sandbox, machine, now_mb, wanted).await {
-                tracing::warn!(sandbox = %sandbox.id, %error, "memory could not grow");
+                tracing::warn!(sandbox = %sandbox.id, %error, "cannot grow the memory of a sandbox");
             }
         }
     }
@@ -148,7 +148,7 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
         match machine.dispose().await {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(sandbox = %sandbox.id, attempt, %error, "the machine's remains could not be removed")
+                tracing::warn!(sandbox = %sandbox.id, attempt, %error, "cannot remove the remains of a machine")
             }
         }
     }
@@ -163,7 +163,7 @@ async fn on_exit(sandbox: &Sandbox, machine: &dyn Machine) {
     // Also when the step was refused.
     sandbox.set_machine(None);
     if let Err(error) = stepped {
-        tracing::error!(sandbox = %sandbox.id, %error, "the end of a machine could not be recorded");
+        tracing::error!(sandbox = %sandbox.id, %error, "cannot record the end of a machine");
     }
 }
 

@@ -84,13 +84,13 @@ impl Engine {
             Ok(Ok(0)) => {}
             Ok(Ok(swept)) => tracing::info!(
                 swept,
-                "removed what engines that are gone left in the network"
+                "removed network rules and interfaces of engines that no longer exist"
             ),
             Ok(Err(error)) => {
                 let error = chain(&error);
                 tracing::warn!(
                     error,
-                    "what engines that are gone left in the network stays"
+                    "cannot remove network rules and interfaces of engines that no longer exist"
                 );
             }
             Err(error) => tracing::warn!(%error, "cannot sweep the network"),
@@ -168,13 +168,13 @@ async fn set_or_cut_off(machine: &dyn Machine, policy: &NetworkPolicy) -> bool {
     if let Err(error) = &set {
         tracing::error!(
             error = chain(error),
-            "a policy cannot be put in force; the sandbox is cut off"
+            "cannot apply a network policy; cutting the sandbox off"
         );
         set = machine.set_network(&NetworkPolicy::default()).await;
     }
     if let Err(error) = &set {
         let error = chain(error);
-        tracing::error!(error, "a sandbox keeps the network policy it had");
+        tracing::error!(error, "keeping the previous network policy of a sandbox");
     }
     set.is_ok()
 }
@@ -187,7 +187,7 @@ pub(crate) fn findings(inner: &Inner) -> Vec<Finding> {
             return vec![bad(
                 "network",
                 format!("sandboxes reach nothing: {reason}"),
-                "run as root on a kernel with nf_tables, veth and conntrack, with loopback up; where addresses overlap set network_range".into(),
+                "run as root on a kernel with nf_tables, veth and conntrack, with loopback up; if addresses overlap, set network_range".into(),
             )];
         }
     };
@@ -214,21 +214,21 @@ pub(crate) fn findings(inner: &Inner) -> Vec<Finding> {
     if probe::loose_source_check() {
         found.push(warning(
             "source check",
-            "net.ipv4.conf.all.rp_filter is 2: should the packet filter's table be deleted while no engine runs, nothing else stops sandboxes"
+            "net.ipv4.conf.all.rp_filter is 2: if the packet filter's table is deleted while no engine runs, nothing else filters sandboxes"
                 .into(),
             "sysctl -w net.ipv4.conf.all.rp_filter=1 (or 0: each interface has its own)".into(),
         ));
     }
     found.push(match probe::barriers() {
         Ok(barriers) if barriers.is_empty() => {
-            good("firewall", "no other table drops what it does not know".into())
+            good("firewall", "no other table drops packets by default".into())
         }
         Ok(barriers) => {
             let names: Vec<String> = barriers.iter().map(|barrier| barrier.name.clone()).collect();
             warning(
                 "firewall",
-                format!("these chains drop what they do not know, sandboxes' packets too: {}", names.join(", ")),
-                "accept interfaces cv* there: for iptables -I FORWARD -i cv+ -j ACCEPT, -I FORWARD -o cv+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT and -I INPUT -i cv+ -j ACCEPT; the table of Cove decides first and last"
+                format!("these chains drop packets by default, also those of sandboxes: {}", names.join(", ")),
+                "accept interfaces cv* there. For iptables: `-I FORWARD -i cv+ -j ACCEPT`, `-I FORWARD -o cv+ -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT` and `-I INPUT -i cv+ -j ACCEPT`. The table of Cove still decides first and last"
                     .into(),
             )
         }

@@ -183,7 +183,7 @@ impl Inner {
         why: &RunnerError,
     ) {
         if let Err(error) = machine.thaw().await {
-            tracing::error!(sandbox = %sandbox.id, %error, "a sandbox could not be thawed after a failed pause");
+            tracing::error!(sandbox = %sandbox.id, %error, "cannot thaw a sandbox after a failed pause");
         }
         self.drop_memory(sandbox).await;
         sandbox.emit(EventKind::CaptureFailed {
@@ -262,7 +262,7 @@ impl Inner {
                 sandbox.advance(
                     Step::BootFailed,
                     Some(format!(
-                        "it could not be resumed: {error}; `stop` gives its memory up and keeps the disk"
+                        "cannot resume it: {error}; `stop` discards its memory and keeps the disk"
                     )),
                     Durability::Written,
                     |_| {},
@@ -331,7 +331,7 @@ impl Inner {
             })?,
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(sandbox = %sandbox.id, %error, "the copy made for a resume stays");
+                tracing::error!(sandbox = %sandbox.id, %error, "cannot remove the copy made for a resume");
             }
         }
         restored

@@ -47,11 +47,11 @@ fn shrink(dir: &Path, bytes: u64) -> bool {
         Ok(()) => {
             tracing::warn!(
                 kept = bytes,
-                "the disk is full; a part of the server's reserve is given up so that space can be freed"
+                "the disk is full; releasing a part of the server's reserve so that space can be freed"
             );
         }
         Err(error) => {
-            tracing::warn!(%error, "the server's reserve of disk space cannot be given up")
+            tracing::warn!(%error, "cannot release the server's reserve of disk space")
         }
     }
     shrunk.is_ok()

@@ -202,7 +202,7 @@ impl Inner {
                 if sandbox.state() != State::Frozen
                     && let Err(error) = machine.thaw().await
                 {
-                    tracing::debug!(sandbox = %sandbox.id, %error, "not thawed");
+                    tracing::debug!(sandbox = %sandbox.id, %error, "cannot thaw a sandbox");
                 }
             }
             _ => drop(take_promise(sandbox)),
@@ -285,7 +285,7 @@ impl Inner {
         (ran, turn): (bool, Option<BootTurn>),
         error: RunnerError,
     ) -> RunnerError {
-        tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed and is undone");
+        tracing::warn!(sandbox = %sandbox.id, %error, "a rollback failed; undoing it");
         let undone = async {
             let hold = self.snapshots.hold(&kept.record.id).await?;
             let record = sandbox.record();

@@ -91,7 +91,7 @@ impl Engine {
         let uid = self.inner.gateway_uid()?;
         let org = secrets.keys.org.clone();
         let set = self.inner.terminators.set(secrets, uid).await;
-        set.map_err(|error| internal(format!("cannot tell the terminator: {}", chain(&error))))?;
+        set.map_err(|error| internal(format!("cannot update the terminator: {}", chain(&error))))?;
         for sandbox in self.inner.all() {
             let record = sandbox.record();
             if record.placeholders.is_empty() || record.owner.as_deref() != Some(org.as_str()) {
@@ -226,7 +226,7 @@ impl Inner {
                 Ok(()) => return,
                 Err(error) => {
                     let id = &sandbox.record().id;
-                    tracing::warn!(%error, sandbox = %id, "its secrets cannot be used at a new host yet");
+                    tracing::warn!(%error, sandbox = %id, "cannot use the secrets of a sandbox at a new host");
                 }
             }
             tokio::time::sleep(pause).await;

@@ -108,14 +108,17 @@ impl Snapshots {
                 Ok(id) if exists(&volume_of(&id)) => aside.put(id, SetAside::damaged(&damaged)),
                 // Nothing is lost with it: it was never acknowledged, or its volume is deleted already.
                 Ok(id) => files.remove(SnapshotId::as_str(&id))?,
-                Err(_) => tracing::error!(name = damaged.name, "not the record of a snapshot"),
+                Err(_) => tracing::error!(
+                    name = damaged.name,
+                    "ignoring a file that is not the record of a snapshot"
+                ),
             }
         }
         for (_, record) in found.intact {
             if exists(&volume_of(&record.id)) {
                 known.insert(record.id.clone(), Arc::new(Snapshot::new(record)));
             } else {
-                tracing::error!(snapshot = %record.id, "the volume of a snapshot is missing; it is forgotten");
+                tracing::error!(snapshot = %record.id, "the volume of a snapshot is missing; dropping its record");
                 files.remove(record.id.as_str())?;
             }
         }

@@ -70,7 +70,7 @@ impl Inner {
         });
         let Ok(input) = packed.await else {
             packing.await.map_err(internal)??;
-            return Err(internal("the packer gave nothing"));
+            return Err(internal("the packer returned nothing"));
         };
         let input = pipe::Receiver::from_owned_fd(input).map_err(internal)?;
         let input = FlowingTask::new(input);

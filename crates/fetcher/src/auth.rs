@@ -56,7 +56,7 @@ impl Challenge {
             Some(parameters.swap_remove(at).1)
         };
         let realm = take("realm").ok_or_else(|| RegistryError::Malformed {
-            reason: "a token is asked for without saying where to get it".to_owned(),
+            reason: "the registry requires a token and does not name its source".to_owned(),
         })?;
         Ok(Self::Bearer {
             realm,

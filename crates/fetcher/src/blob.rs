@@ -82,11 +82,11 @@ impl Client {
         let mut body = answer.into_body();
         loop {
             let frame = match timeout(SILENCE, body.frame()).await {
-                Err(_) => return Ok(Try::Broken("the registry fell silent".into())),
+                Err(_) => return Ok(Try::Broken("the registry stopped sending".into())),
                 Ok(Some(Err(error))) => return Ok(Try::Broken(error.to_string())),
                 Ok(None) if blob.length < blob.size => {
                     // An answer that ends early without saying so is continued like a broken one.
-                    return Ok(Try::Broken("the answer was short".into()));
+                    return Ok(Try::Broken("the answer is too short".into()));
                 }
                 Ok(None) => return Ok(Try::Complete),
                 Ok(Some(Ok(frame))) => frame,

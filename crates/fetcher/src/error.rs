@@ -12,13 +12,13 @@ pub enum RegistryError {
     Status { status: u16, url: String },
     #[error("the registry has no {what}")]
     NotFound { what: String },
-    #[error("the registry wants credentials")]
+    #[error("the registry requires credentials")]
     CredentialsNeeded,
     #[error("the registry refused the credentials")]
     CredentialsRefused,
     #[error("the registry asks for an unknown kind of authentication: {scheme}")]
     UnknownAuthentication { scheme: String },
-    #[error("the registry sent something that makes no sense: {reason}")]
+    #[error("the registry sent an invalid answer: {reason}")]
     Malformed { reason: String },
     #[error("the digest is {actual} where {expected} was expected")]
     DigestMismatch { expected: String, actual: String },
@@ -30,21 +30,21 @@ pub enum RegistryError {
         expected: String,
         actual: String,
     },
-    #[error("{what} is {size} bytes, more than the limit of {limit}")]
+    #[error("{what} has {size} bytes, more than the limit of {limit}")]
     TooLarge { what: String, size: u64, limit: u64 },
     #[error("the image has no variant for linux/{arch}; it has {available}")]
     NoPlatform { arch: String, available: String },
-    #[error("{media_type} is not something that can be run")]
+    #[error("{media_type} cannot be run")]
     UnsupportedMedia { media_type: String },
     #[error("the registry redirects without end or to a place that is not allowed: {url}")]
     Redirect { url: String },
     #[error("{place} is on a network that this organisation may not reach")]
     OffLimits { place: String },
-    #[error("the connection broke off {attempts} times without progress: {detail}")]
+    #[error("the connection was lost {attempts} times without progress: {detail}")]
     BrokenOff { attempts: u32, detail: String },
     #[error("less than {bytes} bytes arrived in {seconds} s")]
     TooSlow { bytes: u64, seconds: u64 },
-    #[error("the host's trusted certificates could not be read: {detail}")]
+    #[error("cannot read the host's trusted certificates: {detail}")]
     TrustStore { detail: String },
     #[error("the program that speaks to registries failed: {detail}")]
     Helper { detail: String },

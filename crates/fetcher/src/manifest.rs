@@ -107,7 +107,7 @@ impl Client {
         while let Some(manifests) = document.manifests.take() {
             indexes += 1;
             if indexes > MAX_INDEXES {
-                return Err(malformed("indexes lead to indexes without end"));
+                return Err(malformed("indexes are nested too deeply"));
             }
             let (chosen, expected) = choose(manifests, &order.arch)?;
             let body = self.manifest(&chosen.digest).await?;
@@ -232,7 +232,7 @@ fn choose(manifests: Vec<Descriptor>, arch: &str) -> Result<(Descriptor, Digest)
 
 fn pair(layers: Vec<Descriptor>, diff_ids: Vec<String>) -> Result<Vec<Layer>, RegistryError> {
     if layers.is_empty() || layers.len() != diff_ids.len() {
-        return Err(malformed("the configuration does not fit the layers"));
+        return Err(malformed("the configuration does not match the layers"));
     }
     if layers.len() > LAYERS_MAX {
         let (size, limit) = (layers.len() as u64, LAYERS_MAX as u64);

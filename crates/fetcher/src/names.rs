@@ -38,7 +38,7 @@ impl Names {
         if let Some(inside) = bare {
             let address: Ipv6Addr = inside
                 .parse()
-                .map_err(|_| format!("'{host}' is no IPv6 address"))?;
+                .map_err(|_| format!("'{host}' is not an IPv6 address"))?;
             return Ok(vec![address.into()]);
         }
         // Four decimal numbers and nothing else: not one, and not in another base.
@@ -46,7 +46,7 @@ impl Names {
             return Ok(vec![address.into()]);
         }
         let name = Name::from_ascii(host.as_bytes())
-            .map_err(|error| format!("'{host}' is no name: {error}"))?;
+            .map_err(|error| format!("'{host}' is not a valid name: {error}"))?;
         let listed = self.hosts.iter().filter(|(other, _)| *other == name);
         let mut addresses: Vec<IpAddr> = listed.map(|(_, address)| *address).collect();
         if addresses.is_empty() {

@@ -180,7 +180,7 @@ impl Gateway {
             let (owner, audience) = config.owners.of(&sandbox);
             let expanded = config.presets.expand_async(&policy, audience).await;
             let policy = expanded.unwrap_or_else(|error| {
-                tracing::error!(%error, %sandbox, "a policy cannot be put in force; the sandbox reaches nothing");
+                tracing::error!(%error, %sandbox, "cannot apply a network policy; the sandbox reaches nothing");
                 Policy::default()
             });
             let placed = Placed {

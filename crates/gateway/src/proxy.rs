@@ -70,7 +70,7 @@ enum Refusal {
     Http(#[from] http::Refused),
     #[error("{0}")]
     Limit(&'static str),
-    #[error("nothing was said within the time for it")]
+    #[error("the client sent nothing in time")]
     Slow,
     #[error("the request is for port {0}, the connection for another")]
     OtherPort(u16),

@@ -26,7 +26,7 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: ConnectPort) -> 
     let port = u16::try_from(request.port)
         .ok()
         .filter(|port| *port != 0)
-        .ok_or_else(|| Failure::invalid(format!("{} is no port", request.port)))?;
+        .ok_or_else(|| Failure::invalid(format!("{} is not a port", request.port)))?;
     let socket = connect(port).await?;
     // Small messages must not wait for each other.
     let _ = socket.set_nodelay(true);

@@ -75,10 +75,9 @@ impl From<Refusal> for Answer {
         match refusal {
             Refusal::Io(error) => Self::Status(Status::of(&error), error.to_string()),
             Refusal::Status(status, text) => Self::Status(status, text.to_owned()),
-            Refusal::Malformed => Self::Status(
-                Status::BadMessage,
-                "the request is not understood".to_owned(),
-            ),
+            Refusal::Malformed => {
+                Self::Status(Status::BadMessage, "the request is invalid".to_owned())
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ pub enum KeyError {
     Make(#[source] rsa::Error),
     #[error("cannot encode an RSA key")]
     Encode(#[source] rsa::pkcs8::Error),
-    #[error("this is no RSA key: {0}")]
+    #[error("this is not an RSA key: {0}")]
     Unusable(ring::error::KeyRejected),
     #[error("cannot sign")]
     Sign,

@@ -20,15 +20,15 @@ pub enum ImageError {
     InUse { id: ImageId, by: String },
     #[error("'{name}' cannot be an image's name")]
     InvalidName { name: String },
-    #[error("the image's volume could not be made")]
+    #[error("cannot create the image's volume")]
     Pool(#[from] PoolError),
-    #[error("the archive could not be unpacked")]
+    #[error("cannot unpack the archive")]
     Unpack(#[from] UnpackError),
-    #[error("the default image could not be built")]
+    #[error("cannot build the default image")]
     Bootstrap(#[from] BootstrapError),
-    #[error("the reference is unusable")]
+    #[error("the image reference is invalid")]
     Reference(#[from] ReferenceError),
-    #[error("the image could not be pulled")]
+    #[error("cannot pull the image")]
     Registry(#[from] RegistryError),
     #[error(
         "the image's layers are {need} bytes, and the organisation's quota of disk has room for {room}"
@@ -45,9 +45,9 @@ pub enum ImageError {
          of a container, or push the image to a registry and pull it"
     )]
     NotAFileSystem,
-    #[error("the archive could not be read")]
+    #[error("cannot read the archive")]
     Input(#[source] io::Error),
-    #[error("could not pack the directory {}: {reason}", path.display())]
+    #[error("cannot pack the directory {}: {reason}", path.display())]
     Pack { path: PathBuf, reason: String },
     #[error("{operation} {} failed", path.display())]
     File {

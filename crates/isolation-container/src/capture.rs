@@ -96,7 +96,7 @@ pub fn capture(
         let processes = subject.group.processes();
         holder = volumes::open::holder(subject.pid, &processes, subject.volumes)?;
         if holder.is_some() {
-            return Err(io::Error::other("something of a volume is open"));
+            return Err(io::Error::other("a file of a volume is open"));
         }
         if moment == Moment::PreDump {
             return Ok(());
@@ -300,7 +300,7 @@ pub fn finding(parser: &Parser, dir: &OwnedFd, log: &str) -> Option<Finding> {
             found
         }
         Err(error) => {
-            tracing::warn!(%error, "the log of criu could not be read");
+            tracing::warn!(%error, "cannot read the log of criu");
             None
         }
     }

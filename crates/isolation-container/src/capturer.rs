@@ -147,7 +147,7 @@ impl Capturer {
                 "it was captured with criu {version} and this host has {}",
                 program.version
             )),
-            None => unfit("it does not tell which criu captured it".into()),
+            None => unfit("it does not name the criu that captured it".into()),
         }
     }
 }

@@ -144,7 +144,7 @@ pub fn restore(
     match first {
         Some(first) if first.pid == pid => Ok(Some(first)),
         _ => Err(IsolationError::failed("restore the memory")(
-            io::Error::other("criu restored another process than it began with"),
+            io::Error::other("criu restored another process than it started with"),
         )),
     }
 }
@@ -218,7 +218,7 @@ fn explain(error: SessionError, capturer: &Capturer, work: &OwnedFd) -> Isolatio
         },
         SessionError::Failed { .. } => {
             let found = crate::capture::finding(&capturer.parser, work, LOG);
-            let reason = found.map_or("criu does not say why", |found| found.reason.text());
+            let reason = found.map_or("criu gives no reason", |found| found.reason.text());
             IsolationError::failed("restore the memory")(io::Error::other(reason))
         }
         other => IsolationError::failed("restore the memory")(io::Error::other(other)),

@@ -183,7 +183,7 @@ impl Capabilities {
         let (seen, wanted) = (old.visible_cpus(), new.visible_cpus());
         if self.cpus_fixed && seen != wanted {
             return Err(IsolationError::Unsupported(format!(
-                "cpu is {}, for which the sandbox would need {wanted} CPUs instead of the {seen} that it started with, and this tier cannot change their number while it runs; stop it first",
+                "cpu {} needs {wanted} CPUs, the sandbox started with {seen}, and this tier cannot change their number while it runs; stop it first",
                 new.cpu
             )));
         }
@@ -345,7 +345,10 @@ mod tests {
             .expect("two CPUs before and after");
         for cpu in [1.0, 3.0] {
             let said = refusal(able.check_change(&with(1.5), &with(cpu)));
-            assert!(said.contains("cpu is") && said.contains("stop"), "{said}");
+            assert!(
+                said.contains("this tier cannot change") && said.contains("stop"),
+                "{said}"
+            );
         }
         able.check(&with(3.0))
             .expect("it can be had from the start");

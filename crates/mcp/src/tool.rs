@@ -59,7 +59,7 @@ where
         match serde_json::from_value::<A>(Value::Object(arguments)) {
             Ok(arguments) => Box::pin(run(call, arguments)),
             Err(error) => {
-                let text = format!("the arguments of {name} are not understood: {error}");
+                let text = format!("the arguments of {name} are invalid: {error}");
                 Box::pin(std::future::ready(Err(Refusal::new(text))))
             }
         }
@@ -126,8 +126,7 @@ pub fn table() -> Vec<Entry> {
         entry(
             "run_output",
             Reads,
-            "Continue to read the output of a command that run started, from the given offsets, until it \
-             ends or wait_s is over.",
+            "Continue to read the output of a command that run started, from the given offsets, until it ends or wait_s has passed.",
             run::output,
         ),
         entry(
@@ -194,8 +193,7 @@ pub fn table() -> Vec<Entry> {
         entry(
             "port_share",
             Adds,
-            "Make a link to a port of a sandbox, e.g. to show a web application to the user. Whoever has \
-             the link can open it until it expires.",
+            "Make a link to a port of a sandbox, e.g. to show a web application to the user. Everyone who has the link can open it until it expires.",
             ports::share,
         ),
         entry(

@@ -45,12 +45,12 @@ pub struct BodyDigest {
     pub bytes: u32,
 }
 
-/// What was decided.
+/// The decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// Nothing yet.
+    /// No decision yet.
     Pending,
     /// Exactly this request may be sent once.
     Once,

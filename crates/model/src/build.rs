@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BuildState {
-    /// Its context is not there yet.
+    /// Waiting for its context.
     Waiting,
     Running,
     Done,

@@ -68,14 +68,14 @@ pub struct EgressEntry {
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
     pub protocol: EgressProtocol,
-    /// The name asked for or spoken to, where there is one.
+    /// The requested host name, if there is one.
     pub name: Option<String>,
     pub address: Option<IpAddr>,
     pub port: Option<u16>,
     pub verdict: EgressVerdict,
     /// The entry of the policy that decided, or why nothing allowed it.
     pub rule: String,
-    /// Bytes carried, once a connection is over.
+    /// Bytes sent, once a connection has ended.
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal;)*) => {
-        /// Stable names of what can go wrong. Never renamed, only added to.
+        /// Stable names of errors. They are never renamed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum ErrorCode {
@@ -41,26 +41,26 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Not HTTP or JSON as it should be.
+    /// Malformed HTTP or JSON.
     MalformedRequest = "malformed_request", 400;
-    /// No key, or one that is not known, expired or revoked.
+    /// The key is missing, unknown, expired or revoked.
     Unauthenticated = "unauthenticated", 401;
-    /// The key's scopes do not cover this.
+    /// The key's scopes do not allow this.
     Forbidden = "forbidden", 403;
-    /// The organisation's quota would be passed.
+    /// The organisation's quota would be exceeded.
     QuotaExceeded = "quota_exceeded", 403;
-    /// The user inside the sandbox may not do this to the path.
+    /// The user in the sandbox lacks the permission for the path.
     PermissionDenied = "permission_denied", 403;
     NotFound = "not_found", 404;
-    /// The sandbox is there, the path inside is not.
+    /// The path does not exist in the sandbox.
     PathNotFound = "path_not_found", 404;
     MethodNotAllowed = "method_not_allowed", 405;
     /// The client took too long to send its request.
     RequestTimeout = "request_timeout", 408;
-    /// The state of things does not allow it now.
+    /// The present state does not allow it.
     Conflict = "conflict", 409;
     AlreadyExists = "already_exists", 409;
-    /// Somebody changed the same thing at the same time.
+    /// Another request changed the same resource.
     Stale = "stale", 409;
     /// Something still uses it.
     InUse = "in_use", 409;
@@ -68,43 +68,43 @@ codes! {
     NotADirectory = "not_a_directory", 409;
     IsADirectory = "is_a_directory", 409;
     DirectoryNotEmpty = "directory_not_empty", 409;
-    /// Something inside cannot be captured with its memory.
+    /// A process in the sandbox cannot be captured with its memory.
     NotCapturable = "not_capturable", 409;
-    /// Captured memory asks for what this host lacks.
+    /// The captured memory needs a feature that this host lacks.
     UnfitHost = "unfit_host", 409;
     /// Nothing changed since the last snapshot.
     Unchanged = "unchanged", 409;
     /// An idempotency key was used before with another request.
     IdempotencyKeyReused = "idempotency_key_reused", 409;
-    /// The process is over, or never had what was asked for.
+    /// The process has ended, or does not have the requested stream.
     ProcessGone = "process_gone", 410;
     PayloadTooLarge = "payload_too_large", 413;
     UriTooLong = "uri_too_long", 414;
     UnsupportedMediaType = "unsupported_media_type", 415;
     RangeNotSatisfiable = "range_not_satisfiable", 416;
-    /// Understood, and refused for what it says.
+    /// The request is well-formed and has an invalid value.
     InvalidRequest = "invalid_request", 422;
     CommandNotFound = "command_not_found", 422;
     NoSuchUser = "no_such_user", 422;
-    /// The sandbox may have no more processes.
+    /// The sandbox has its maximum number of processes.
     TooManyProcesses = "too_many_processes", 429;
     /// A limit inside the sandbox was reached.
     LimitReached = "limit_reached", 429;
     RateLimited = "rate_limited", 429;
     HeadersTooLarge = "headers_too_large", 431;
     Internal = "internal", 500;
-    /// Known, and not possible here or not yet.
+    /// This server cannot do it.
     Unsupported = "unsupported", 501;
-    /// The sandbox runs, but what is inside does not answer.
+    /// The sandbox runs, but its guest program does not answer.
     GuestUnreachable = "guest_unreachable", 502;
-    /// The port inside does not take connections.
+    /// The port in the sandbox does not accept connections.
     PortClosed = "port_closed", 502;
-    /// The host is short of something now.
+    /// The host lacks a resource now.
     NoCapacity = "no_capacity", 503;
     RunnerUnreachable = "runner_unreachable", 503;
-    /// The server is ending or already does too much.
+    /// The server is shutting down or overloaded.
     Unavailable = "unavailable", 503;
-    /// The work was not done in its time.
+    /// The work did not finish in time.
     TimedOut = "timed_out", 504;
     /// The sandbox's disk is full.
     DiskFull = "disk_full", 507;

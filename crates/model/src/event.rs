@@ -33,12 +33,12 @@ pub struct Restated {
     pub started_at: Option<OffsetDateTime>,
 }
 
-/// What happened.
+/// The kind of the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventKind {
-    /// The lifecycle moved.
+    /// The state changed.
     State {
         /// The new state.
         state: State,
@@ -46,7 +46,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The kernel killed for memory.
+    /// The kernel killed processes because memory was exhausted.
     Oom {
         /// Number of processes that were killed.
         kills: u64,
@@ -62,7 +62,7 @@ pub enum EventKind {
         /// The limit now, in MiB.
         to_mb: u64,
     },
-    /// The host's disk is nearly full: until there is room again only `limit_mb` may be used.
+    /// The host's disk is nearly full: until there is room again, the disk limit is `limit_mb`.
     DiskHeld {
         /// The limit in MiB.
         limit_mb: u64,
@@ -73,7 +73,7 @@ pub enum EventKind {
     Resized,
     /// The network policy was changed by the owner.
     NetworkChanged,
-    /// A running sandbox was found and taken over after the engine restarted.
+    /// A running sandbox was taken over after the engine restarted.
     Adopted,
     /// A snapshot of it is on disk.
     Snapshotted {
@@ -83,12 +83,12 @@ pub enum EventKind {
         /// It includes processes and memory.
         memory: bool,
     },
-    /// Its memory could not be captured; it went on as it was.
+    /// Its memory could not be captured; it kept running.
     CaptureFailed {
         /// Why.
         reason: String,
     },
-    /// It was put back to `to`; what it was before is kept as `kept`.
+    /// It was rolled back to `to`; the previous state is the snapshot `kept`.
     RolledBack {
         /// Id of the snapshot that it was rolled back to.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -97,7 +97,7 @@ pub enum EventKind {
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         kept: SnapshotId,
     },
-    /// It asks to send a request with a secret.
+    /// It sent a request with a secret that needs an approval.
     ApprovalRequested {
         /// Id of the approval.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -111,12 +111,12 @@ pub enum EventKind {
         /// Path of the request, with the query.
         path: String,
     },
-    /// Somebody decided about a request with a secret.
+    /// A request with a secret was approved or denied.
     ApprovalDecided {
         /// Id of the approval.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         approval: ApprovalId,
-        /// What was decided.
+        /// The decision.
         decision: ApprovalState,
     },
 }

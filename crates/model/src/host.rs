@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How far an image on its way is.
+/// State of an image job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -12,13 +12,13 @@ pub enum JobState {
     Failed,
 }
 
-/// How much a finding of `cove doctor` matters.
+/// Severity of a finding of `cove doctor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Ok,
-    /// Works, with less.
+    /// Works, with restrictions.
     Warning,
     /// Sandboxes cannot run.
     Error,

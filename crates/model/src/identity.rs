@@ -15,7 +15,7 @@ pub const METADATA_PORT: u16 = 16910;
 /// The name of that address in `/etc/hosts`.
 pub const METADATA_NAME: &str = "cove.internal";
 
-/// What a sandbox may do to itself.
+/// An operation that a sandbox may do to itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -24,7 +24,7 @@ pub enum Grant {
     Snapshot,
     /// Make a copy of itself.
     Fork,
-    /// Keep its idle policy from putting it away.
+    /// Postpone its idle rules.
     KeepAwake,
     /// Change its labels.
     Label,
@@ -58,15 +58,16 @@ impl Grant {
 #[cfg_attr(feature = "schema", schemars(rename = "Identity"))]
 #[serde(deny_unknown_fields, default)]
 pub struct IdentitySpec {
-    /// What it may do to itself. Default: nothing.
+    /// Operations that it may do to itself. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 5)))]
     pub grants: Vec<Grant>,
-    /// What it works on; a claim of its tokens.
+    /// Its task; a claim of its tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = cove_limits::IDENTITY_TEXT_MAX)))]
     pub task: Option<String>,
-    /// For whom it acts; a claim of its tokens. Needs a key with the scope `admin`: verifiers take it for true.
+    /// Person or service that it acts for; a claim of its tokens. Needs a key with the scope
+    /// `admin`, because verifiers trust it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = cove_limits::IDENTITY_TEXT_MAX)))]
     pub on_behalf_of: Option<String>,

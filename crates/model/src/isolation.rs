@@ -16,14 +16,14 @@ pub const VM_ISOLATION: &str = "vm";
 /// Every isolation tier there is, the strongest first.
 pub const ISOLATION_BY_STRENGTH: [&str; 3] = [VM_ISOLATION, "gvisor", "container"];
 
-/// What executes the instructions of a virtual machine.
+/// How the instructions of a virtual machine are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
-    /// The processor, by hardware virtualisation.
+    /// By the processor, with hardware virtualisation.
     Kvm,
-    /// QEMU, in software: slow, and had by name alone.
+    /// By QEMU in software: slow, and used only if it is named.
     Software,
 }
 
@@ -128,7 +128,7 @@ impl IsolationPolicy {
         self.of.get(org).unwrap_or(&self.all)
     }
 
-    /// The rule of an organisation as a runner is told of it; one without an id has none of its own.
+    /// The rule of an organisation as a runner receives it; one without an id has none of its own.
     pub fn rule_of(&self, org: Option<&str>) -> &TierRule {
         match org.and_then(|org| org.parse().ok()) {
             Some(org) => self.rule(&org),

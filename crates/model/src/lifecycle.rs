@@ -32,24 +32,24 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", schemars(rename = "SandboxState"))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Being made or started; not yet answering.
+    /// Being created or started.
     Creating,
     Running,
-    /// Its processes are stopped where they were; memory is kept, a thaw takes about a millisecond.
+    /// Its processes are suspended in memory; a thaw takes about a millisecond.
     Frozen,
-    /// Its memory is going to disk; it runs on if that fails.
+    /// Its memory is being saved to disk; it keeps running if that fails.
     Pausing,
     /// No processes; memory and disk are kept on disk.
     Paused,
-    /// Its memory is coming back from disk.
+    /// Its memory is being restored from disk.
     Resuming,
     /// Being rolled back to a snapshot.
     Restoring,
-    /// Asked to end; its processes are getting their chance to.
+    /// Its processes have received SIGTERM and have time to end.
     Stopping,
     /// No processes; the disk is kept.
     Stopped,
-    /// Could not be made or started; the reason is in its events.
+    /// Could not be created or started; the reason is in its events.
     Failed,
     Deleting,
     Gone,
@@ -89,7 +89,7 @@ pub enum Step {
     Deleted,
 }
 
-/// A request that makes no sense now.
+/// A request that is not possible in the present state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {request} a sandbox that is {state}")]
 pub struct Refusal {

@@ -27,7 +27,7 @@ pub use name::{Name, NameError};
 
 pub use cove_limits::{ALLOW_ENTRIES_MAX, ALLOW_ENTRY_BYTES_MAX, BANDWIDTH_MAX_MBIT};
 
-/// What a sandbox can reach.
+/// Mode of a network policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(rename = "Reach"))]
@@ -52,7 +52,7 @@ pub struct NetworkPolicy {
     /// What the sandbox may send, in megabits per second; absent means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_up_mbit: Option<u32>,
-    /// What it may receive, likewise.
+    /// Download limit, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_down_mbit: Option<u32>,
 }

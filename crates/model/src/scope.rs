@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
+    /// View sandboxes, their state, events and metrics, images and usage. Nothing inside a sandbox.
     Read,
-    /// Work in sandboxes that exist: commands, files, ports; start one that is stopped.
+    /// Work in existing sandboxes: commands, files, ports; start stopped ones.
     Use,
     /// Create, change, stop and delete sandboxes; fetch images.
     Manage,

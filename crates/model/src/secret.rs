@@ -43,7 +43,7 @@ pub struct SecretBinding {
     pub ask: bool,
 }
 
-/// A secret in a sandbox: where inside its placeholder is.
+/// A secret in a sandbox: the place of its placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -56,7 +56,7 @@ pub struct SecretGrant {
     /// The file that holds the placeholder, or the value of an exposed secret: an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The value itself is there, not a placeholder. The use of the secret must be `exposed`.
+    /// Put the value itself there, not a placeholder. The use of the secret must be `exposed`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exposed: bool,
 }
@@ -128,7 +128,7 @@ impl SecretBinding {
         }
         let mut seen = std::collections::BTreeSet::new();
         match self.hosts.iter().find(|host| !seen.insert(*host)) {
-            Some(host) => Err(refused("hosts", format!("{host} is there twice"))),
+            Some(host) => Err(refused("hosts", format!("names {host} twice"))),
             None => Ok(()),
         }
     }
@@ -199,7 +199,7 @@ pub fn check_grants(grants: &[SecretGrant]) -> Result<(), SpecError> {
         if !seen.insert(&grant.name) {
             return Err(refused(
                 "secrets",
-                format!("'{}' is there twice", grant.name),
+                format!("'{}' is named twice", grant.name),
             ));
         }
     }

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
-    /// Somebody asked for it.
+    /// A caller requested it.
     Manual,
-    /// `auto_snapshot` asked for it.
+    /// `auto_snapshot` took it.
     Auto,
-    /// What the children of a fork began from.
+    /// The common state of the copies of a fork.
     Fork,
-    /// What a sandbox was before a rollback.
+    /// The state of a sandbox before a rollback.
     Rollback,
-    /// It came in a file from somewhere else.
+    /// It was imported from a file.
     Import,
     /// A step of a template's build. It goes when neither the cache of builds nor a template has it.
     Build,
@@ -57,12 +57,12 @@ impl SnapshotKind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectCopy {
-    /// It is on its host alone.
+    /// Only its host has it.
     #[default]
     None,
-    /// It is asked for and on its way.
+    /// It is being uploaded.
     Uploading,
-    /// All of it is there: the loss of its host does not lose it.
+    /// Object storage has all of it: it survives the loss of its host.
     Stored,
 }
 

@@ -293,7 +293,7 @@ impl IdlePolicy {
             if let Some((earlier, seconds)) = below.filter(|(_, seconds)| *seconds >= value) {
                 return Err(field_error(
                     field,
-                    format!("must be more than {earlier}, {seconds}: it would never come to that"),
+                    format!("must be more than {earlier} ({seconds}), or it would never happen"),
                 ));
             }
             below = Some((field, value));

@@ -205,7 +205,7 @@ pub fn configure_inside(inside: &mut Socket, plan: &Addresses) -> Result<(), Net
 /// Tells the inside the gateway's hardware address for good: who takes the addresses over asks for it by ARP, which
 /// neither end answers.
 pub fn know_gateway(inside: &mut Socket, plan: &Addresses) -> Result<(), NetlinkError> {
-    let link = find(inside, INSIDE)?.ok_or_else(|| gone("tell the gateway's address"))?;
+    let link = find(inside, INSIDE)?.ok_or_else(|| gone("announce the gateway's address"))?;
     let mut neighbour = Attributes::default();
     neighbour.put(NDA_DST, &plan.gateway().octets());
     neighbour.put(NDA_LLADDR, &MAC);
@@ -215,7 +215,7 @@ pub fn know_gateway(inside: &mut Socket, plan: &Addresses) -> Result<(), Netlink
     header[8..10].copy_from_slice(&PERMANENT.to_ne_bytes());
     let mut batch = Batch::default();
     batch.message(
-        "tell the gateway's address",
+        "announce the gateway's address",
         NEW_NEIGHBOUR,
         CREATE,
         &header,

@@ -45,9 +45,9 @@ pub enum NetworkError {
     Overlap { range: Addresses, route: String },
     #[error("a sandbox has no network to set a policy for")]
     NotAttached,
-    #[error("the rules of the network are not in force, so that nothing may be attached to it")]
+    #[error("the packet filter rules are not in force, so nothing can be attached to the network")]
     NoRules,
-    #[error("the gateway does not take the policy")]
+    #[error("the gateway refused the policy")]
     Gateway(#[source] io::Error),
     #[error("mode 'allowlist' needs the gateway, and this host runs none")]
     NoGateway,

@@ -125,7 +125,7 @@ impl JoinAnswer {
         match token.key.verify(ANSWER, &self.parts(request), &self.proof) {
             true => Ok(()),
             false => Err(NodeError::Join(
-                "the answer was not made by whoever made the join token".into(),
+                "the answer does not come from the server that made the join token".into(),
             )),
         }
     }

@@ -164,7 +164,7 @@ impl Link {
         };
         let reported = match timeout(REPORT_TIMEOUT, asked).await {
             Ok(Ok(report)) if report.host != self.host => Err(io::Error::other(format!(
-                "it says that it is host {}",
+                "it identifies itself as host {}",
                 report.host
             ))),
             Ok(outcome) => outcome,

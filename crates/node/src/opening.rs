@@ -46,13 +46,13 @@ pub fn parse(bytes: &[u8; BYTES]) -> io::Result<Kind> {
         return Err(refused("not a connection of control".into()));
     }
     if bytes[4] != VERSION {
-        return Err(refused(format!("version {} is not known here", bytes[4])));
+        return Err(refused(format!("version {} is unknown", bytes[4])));
     }
     let known = [Kind::Call, Kind::CallWithStream, Kind::Report, Kind::Renew];
     let kind = known.into_iter().find(|kind| *kind as u8 == bytes[5]);
     match kind {
         Some(kind) if bytes[6..] == [0, 0] => Ok(kind),
-        _ => Err(refused(format!("kind {} is not known here", bytes[5]))),
+        _ => Err(refused(format!("kind {} is unknown", bytes[5]))),
     }
 }
 

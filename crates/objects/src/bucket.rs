@@ -188,7 +188,7 @@ impl Bucket {
             // A bucket that is not there.
             Err(ObjectsError::Missing { name }) => Err(ObjectsError::Unreachable {
                 doing: "write",
-                source: format!("{name} has no place: the bucket does not exist").into(),
+                source: format!("{name} cannot be stored: the bucket does not exist").into(),
             }),
             outcome => outcome.map(drop),
         }

@@ -34,7 +34,7 @@ impl Download {
         let plain = key.open(name, &sealed, MANIFEST_MAX)?;
         let parts = manifest::decode(&plain).ok_or_else(|| ObjectsError::Damaged {
             name: name.to_owned(),
-            problem: "it is no manifest",
+            problem: "it is not a manifest",
         })?;
         Ok(Self {
             bucket,

@@ -125,16 +125,16 @@ impl OrgKey {
         }
         let (nonce, rest) = rest
             .split_first_chunk::<NONCE_LEN>()
-            .ok_or_else(|| damaged("it was cut off"))?;
+            .ok_or_else(|| damaged("it is truncated"))?;
         let mut inside = rest.to_vec();
         let key = self.key_of(name).ok_or_else(|| damaged("not decrypted"))?;
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let plain = key
             .open_in_place(nonce, Aad::from(name.as_bytes()), &mut inside)
-            .map_err(|_| damaged("it was changed, or is another one's"))?;
+            .map_err(|_| damaged("it was changed, or belongs to another organisation"))?;
         let (length, packed) = plain
             .split_first_chunk::<4>()
-            .ok_or_else(|| damaged("it was cut off"))?;
+            .ok_or_else(|| damaged("it is truncated"))?;
         let length = u32::from_le_bytes(*length) as usize;
         if length > most {
             return Err(damaged("it is too long"));
@@ -142,7 +142,7 @@ impl OrgKey {
         let plain = zstd::bulk::decompress(packed, length).map_err(|_| damaged("not unpacked"))?;
         match plain.len() == length {
             true => Ok(plain),
-            false => Err(damaged("its length does not fit")),
+            false => Err(damaged("its length is wrong")),
         }
     }
 }

@@ -41,7 +41,7 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectsError {
-    #[error("the address of the object storage is not understood: {0}")]
+    #[error("the address of the object storage is invalid: {0}")]
     Address(String),
     #[error("cannot {doing} in object storage")]
     Unreachable {
@@ -58,7 +58,7 @@ pub enum ObjectsError {
     #[error("the snapshot is too large for object storage")]
     TooLarge,
     /// Another upload of the same snapshot has taken over, or the snapshot is gone.
-    #[error("the upload was given up: another one took over, or the snapshot was deleted")]
+    #[error("the upload was abandoned: another one took over, or the snapshot was deleted")]
     Superseded,
     #[error("the database did not register the upload")]
     Catalog(#[source] Source),

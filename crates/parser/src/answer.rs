@@ -11,7 +11,7 @@ const NAME_MAX: usize = 64;
 
 /// An answer that no encoder of ours makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the parser gave an answer that makes no sense")]
+#[error("the parser sent an invalid answer")]
 pub struct BadAnswer;
 
 /// Why CRIU could not capture or restore a process. What callers see comes from here.
@@ -70,9 +70,7 @@ impl Reason {
             Self::SocketKind => "it has a socket open of a kind that cannot be saved",
             Self::MissingFile => "a file it has open cannot be found or opened again",
             Self::InFlight => "it has in-flight connections or messages, which cannot be saved",
-            Self::Other => {
-                "criu met something that Cove has no name for; the host's log has its words"
-            }
+            Self::Other => "criu reported an unknown problem; the host's log has its message",
         }
     }
 }

@@ -29,11 +29,11 @@ const WORDS_MAX: usize = 500;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ParserError {
-    #[error("the parser could not be started or read")]
+    #[error("cannot start the parser or read its answer")]
     Start(#[source] io::Error),
-    #[error("what was to be read is damaged")]
+    #[error("the input is damaged")]
     Damaged { words: String },
-    #[error("what was to be read is larger than allowed")]
+    #[error("the input is larger than allowed")]
     TooLarge,
     #[error("the disk is full")]
     DiskFull,
@@ -290,10 +290,7 @@ impl Packing {
     pub fn read(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
         match wait_for_bytes(&self.output, Instant::now() + patience)? {
             true => self.output.read(buffer),
-            false => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "packing came to a standstill",
-            )),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "packing stalled")),
         }
     }
 

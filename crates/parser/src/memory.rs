@@ -33,7 +33,7 @@ pub fn pack(root: BorrowedFd<'_>, output: impl Write) -> Result<(), Failed> {
         )?);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(Failed::damaged("there is something else than a file"));
+            return Err(Failed::damaged("it has an entry that is not a file"));
         }
         let length = metadata.len();
         encoder.write_all(&(name.len() as u16).to_le_bytes())?;
@@ -60,14 +60,14 @@ pub fn unpack(packed: File, root: BorrowedFd<'_>, most: u64) -> Result<(), Faile
         let mut name = vec![0; usize::from(u16::from_le_bytes(short))];
         input.read_exact(&mut name)?;
         if !is_memory_name(&name) {
-            return Err(Failed::damaged("a name in it makes no sense"));
+            return Err(Failed::damaged("it has an invalid name"));
         }
         let mut length = [0; 8];
         input.read_exact(&mut length)?;
         let length = u64::from_le_bytes(length);
         total = total.saturating_add(length);
         if total > most {
-            return Err(Failed::too_large("it holds more memory than it says"));
+            return Err(Failed::too_large("it holds more memory than it declares"));
         }
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -79,7 +79,7 @@ pub fn unpack(packed: File, root: BorrowedFd<'_>, most: u64) -> Result<(), Faile
             other => File::from(other?),
         };
         if copy(&mut (&mut input).take(length), &mut file)? != length {
-            return Err(Failed::damaged("a file in it was cut off"));
+            return Err(Failed::damaged("a file in it is truncated"));
         }
     }
     Err(Failed::too_large("it holds too many files"))

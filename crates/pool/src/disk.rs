@@ -169,7 +169,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
         let entry = entry?;
         if !entry.file_type()?.is_file() {
             return Err(io::Error::other(format!(
-                "{} is no plain file",
+                "{} is not a plain file",
                 entry.path().display()
             )));
         }

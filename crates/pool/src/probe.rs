@@ -215,7 +215,7 @@ fn chosen(layout: &Layout, on_btrfs: bool, usable: bool, limited: bool) -> Findi
             Status::Degraded,
             "snapshots are slow copies and not atomic, disk limits are refused",
         ),
-        _ if !usable => (Status::Missing, "but what it needs is not there"),
+        _ if !usable => (Status::Missing, "but its requirements are missing"),
         _ if !limited => (
             Status::Degraded,
             "snapshots are instant, disk limits are refused",

@@ -34,7 +34,7 @@ pub enum BriefError {
     Io(#[source] io::Error),
     #[error("the guest did not answer within {0:?}")]
     TimedOut(Duration),
-    #[error("the guest answered with something else than an outcome")]
+    #[error("the guest sent an unexpected answer")]
     Unexpected,
     /// `quote` is the guest's own text, escaped, bounded and in quotation marks.
     #[error("the guest refused and says {quote}")]

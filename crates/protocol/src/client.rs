@@ -58,14 +58,14 @@ pub enum GuestError {
     Refused { code: ErrorCode, message: String },
     #[error("the guest cannot be reached")]
     Connect(#[source] io::Error),
-    #[error("the conversation with the guest broke")]
+    #[error("lost the connection to the guest")]
     Frame(#[from] FrameError),
     #[error("the guest answered out of turn: {0}")]
     Unexpected(&'static str),
     #[error("the guest did not answer within {0:?}")]
     TimedOut(Duration),
     /// Whoever asked holds as much as they may.
-    #[error("there is no room for what the guest lists")]
+    #[error("there is no memory for the list of the guest")]
     NoRoom,
     /// The guest is being captured; come back by process id and offset.
     #[error("the guest ended the call because it is being captured")]

@@ -394,7 +394,7 @@ pub enum RunnerError {
     #[error("this host cannot restore that memory: {message}")]
     Unfit { message: String },
     /// The host is short of something; trying later may work.
-    #[error("the host has not enough {resource}: {message}")]
+    #[error("the host does not have enough {resource}: {message}")]
     NoCapacity { resource: String, message: String },
     /// This host or tier cannot do that at all.
     #[error("{message}")]

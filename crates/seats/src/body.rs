@@ -303,7 +303,7 @@ impl Drop for Stillness {
         if self.freeze
             && let Err(error) = self.group.freeze()
         {
-            tracing::warn!(%error, "a machine that was frozen before its capture goes on");
+            tracing::warn!(%error, "cannot freeze a machine again after its capture");
         }
     }
 }

@@ -56,7 +56,7 @@ impl Seats {
         let link = blocking(move || {
             // An engine of before may have given it others.
             if let Err(error) = oom::settle(&scored, adopting.pid) {
-                tracing::warn!(%error, "the OOM scores of an adopted sandbox are not in order");
+                tracing::warn!(%error, "cannot correct the OOM scores of an adopted sandbox");
             }
             if let Some(sandbox) = &adopting.sandbox {
                 link.adopt(sandbox, &adopting.network);

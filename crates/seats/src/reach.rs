@@ -120,7 +120,7 @@ pub async fn quiesce(reach: &GuestSocket) -> Result<(), IsolationError> {
             reason: format!("it says {quote}; try again when they are over"),
         }),
         Err(BriefError::TimedOut(limit)) => Err(IsolationError::TimedOut {
-            step: "asking the guest to let go of its connections",
+            step: "asking the guest to close its connections",
             seconds: limit.as_secs(),
         }),
         Err(error) => Err(IsolationError::failed("quiesce the guest")(

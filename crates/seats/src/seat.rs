@@ -89,7 +89,7 @@ impl Link {
                     network
                         .know_gateway(self.namespace.as_fd())
                         .map_err(|error| {
-                            IsolationError::failed("tell the gateway's address")(error.into())
+                            IsolationError::failed("announce the gateway's address")(error.into())
                         })?;
                 }
                 self.attached.store(true, Ordering::Release);
@@ -104,7 +104,7 @@ impl Link {
     pub fn furnish(&self, slot: &Slot) -> Result<(), IsolationError> {
         // Older kernels take no group numbers as high as some slots have.
         if let Err(error) = cove_network::let_ping(self.namespace.as_fd(), slot.uids()) {
-            tracing::warn!(%error, index = self.index, "nobody can ping in a restored sandbox");
+            tracing::warn!(%error, index = self.index, "ping does not work in a restored sandbox");
         }
         self.attach()
     }
@@ -168,7 +168,7 @@ impl Link {
             false => cove_network::is_attached(self.namespace.as_fd()),
         };
         let attached = looked.unwrap_or_else(|error| {
-            tracing::warn!(%error, sandbox = %id, "its interface cannot be looked at");
+            tracing::warn!(%error, sandbox = %id, "cannot inspect its interface");
             self.always || policy.mode != NetworkMode::None
         });
         self.late.store(self.always && !attached, Ordering::Release);
@@ -365,7 +365,7 @@ impl Seat {
         let mut given = vec![root.as_fd()];
         given.extend(volumes.trees.iter().map(AsFd::as_fd));
         given.extend(keeper.iter().map(AsFd::as_fd));
-        let told = IsolationError::failed("tell the child to start");
+        let told = IsolationError::failed("signal the child to start");
         packet::send(&self.parts().child.socket, start, &given).map_err(told)?;
         drop(root);
         let mounted = match volumes.paths.is_empty() {
@@ -394,7 +394,7 @@ impl Seat {
 
     fn mount(&self, volumes: Volumes) -> Result<Vec<String>, IsolationError> {
         let socket = &self.parts().child.socket;
-        let told = IsolationError::failed("tell the child where volumes go");
+        let told = IsolationError::failed("send the child the mount points");
         packet::send(socket, &MountPoints(volumes.paths), &[]).map_err(told)?;
         drop(volumes.trees);
         let step = "mount the volumes";

@@ -169,7 +169,7 @@ impl Seats {
         };
         let writing = match self.cgroups.version() {
             1 => Err(
-                "io_write_mb_s needs cgroup version 2: version 1 cannot tell who caused buffered writes",
+                "io_write_mb_s needs cgroup version 2: version 1 cannot attribute buffered writes",
             ),
             _ => Ok(()),
         };
@@ -260,7 +260,7 @@ fn watch_scores(seats: &Arc<Seats>) -> io::Result<()> {
         };
         while open() {
             if let Err(error) = watch.look() {
-                tracing::debug!(%error, "OOM scores could not be read");
+                tracing::debug!(%error, "cannot read OOM scores");
             }
             std::thread::sleep(oom::LOOK_EVERY);
         }

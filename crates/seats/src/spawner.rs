@@ -129,7 +129,7 @@ impl Spawner {
                     return Ok(answer);
                 }
                 Err(error) if tries < ASK_TRIES => {
-                    tracing::warn!(%error, "the spawner does not answer and is replaced");
+                    tracing::warn!(%error, "the spawner does not answer; replacing it");
                     tries += 1;
                 }
                 Err(error) => return Err(IsolationError::failed("ask the spawner")(error)),

@@ -27,7 +27,7 @@ impl Seats {
             if seat.is_alive() {
                 return Some(seat);
             }
-            tracing::warn!("a prepared process was killed; its seat is removed");
+            tracing::warn!("a prepared process was killed; removing its seat");
             // Removing its group may take a moment.
             spawn_blocking(move || drop(seat));
         }
@@ -44,7 +44,7 @@ impl Seats {
                 Ok(seat) => self.warm().push_back(seat),
                 Err(error) => {
                     // Boots make their own seats and report the reason; the next one tries again.
-                    tracing::warn!(%error, "a seat could not be prepared ahead");
+                    tracing::warn!(%error, "cannot prepare a seat ahead of use");
                     return;
                 }
             }

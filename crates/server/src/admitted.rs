@@ -60,7 +60,7 @@ pub async fn answer(
 fn taken_back() -> Failure {
     Failure::new(
         ErrorCode::Unauthenticated,
-        "the API key was taken back or has expired while this was under way",
+        "the API key was revoked or expired during the request",
     )
     .hint("pass a key that exists, has not expired and was not revoked")
 }
@@ -81,7 +81,7 @@ impl HttpBody for Admitted {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.ended.as_mut().poll(cx).is_ready() {
             // A body that has failed is not asked again.
-            let why = std::io::Error::other("the key of this answer is no longer good");
+            let why = std::io::Error::other("the key of a request was revoked or has expired");
             return Poll::Ready(Some(Err(axum::Error::new(why))));
         }
         Pin::new(&mut self.body).poll_frame(cx)

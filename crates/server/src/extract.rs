@@ -78,7 +78,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
             .map_err(|error| {
                 let path = error.path().to_string();
                 let told = cove_dialect::wording::plain(&path, error.inner());
-                Failure::invalid(format!("the query is not understood: {told}"))
+                Failure::invalid(format!("the query is invalid: {told}"))
             })
     }
 }
@@ -92,10 +92,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Names<T> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         match Path::<T>::from_request_parts(parts, app).await {
             Ok(Path(names)) => Ok(Self(names)),
-            Err(_) => Err(Failure::new(
-                ErrorCode::NotFound,
-                "there is nothing of that name",
-            )),
+            Err(_) => Err(Failure::new(ErrorCode::NotFound, "nothing has that name")),
         }
     }
 }
@@ -231,7 +228,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     strict::from_slice(bytes).map_err(|(path, error)| match error.classify() {
         serde_json::error::Category::Data => {
             let told = cove_dialect::wording::plain(&path, &error);
-            Failure::invalid(format!("the body is not understood: {told}"))
+            Failure::invalid(format!("the body is invalid: {told}"))
         }
         serde_json::error::Category::Eof => {
             let message = "the body is not JSON: it ends too early";
@@ -249,7 +246,7 @@ fn too_slow() -> Failure {
 }
 
 fn broken(error: &axum::Error) -> Failure {
-    Failure::new(ErrorCode::MalformedRequest, "the body broke off").because(error)
+    Failure::new(ErrorCode::MalformedRequest, "the body ended too early").because(error)
 }
 
 /// Whether `Accept` asks for this media type by name.

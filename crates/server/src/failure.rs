@@ -167,9 +167,7 @@ pub fn guest(error: GuestError, about: About) -> Failure {
         }
         GuestError::Connect(_) | GuestError::Frame(_) | GuestError::Unexpected(_) => {
             Failure::new(ErrorCode::GuestUnreachable, "the sandbox does not answer")
-                .hint(
-                    "see its state and events; `cove stop` and `cove start` give it a fresh guest",
-                )
+                .hint("see its state and events; `cove stop` and `cove start` restart its guest")
                 .because(&error)
         }
     };

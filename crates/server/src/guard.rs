@@ -217,7 +217,7 @@ fn fits(route: &Route, headers: &HeaderMap) -> Result<(), Failure> {
             .hint("repeating this request is not recognised as a repeat; leave the header out"));
     }
     if headers.contains_key(header::CONTENT_ENCODING) && !matches!(route.body, RouteBody::None) {
-        let message = "encoded bodies are not understood";
+        let message = "encoded bodies are not supported";
         return Err(Failure::new(ErrorCode::UnsupportedMediaType, message)
             .hint("send the body as it is, without Content-Encoding"));
     }

@@ -27,7 +27,7 @@ impl RefusedLines {
     pub fn admits(&self, caller: &str) -> bool {
         let (admitted, left_out) = self.take(caller, Instant::now());
         if left_out > 0 {
-            tracing::info!(target: "cove::http", left_out, "refused requests that are not in the log");
+            tracing::info!(target: "cove::http", left_out, "left refused requests out of the log");
         }
         admitted
     }

@@ -127,7 +127,7 @@ async fn accept(
             server.app.metrics.connections.fetch_add(1, Relaxed);
             tokio::select! {
                 () = server.one(stream, peer, &pulse) => {}
-                () = pulse.ended() => tracing::debug!(%peer, "a connection was cut"),
+                () = pulse.ended() => tracing::debug!(%peer, "closed a connection"),
             }
             server.app.metrics.connections.fetch_sub(1, Relaxed);
             drop(place);
@@ -152,10 +152,7 @@ async fn accept(
     if left.is_err() {
         app.closing.cancel();
         if timeout(FAREWELL, ended()).await.is_err() {
-            tracing::warn!(
-                connections = tasks.len(),
-                "connections were cut at shutdown"
-            );
+            tracing::warn!(connections = tasks.len(), "closed connections at shutdown");
         }
     }
     Ok(())
@@ -241,7 +238,7 @@ impl Connections {
                 _ = looks.tick() => match pulse.verdict(config) {
                     Verdict::Stay => {}
                     Verdict::Cut(why) => {
-                        tracing::debug!(%peer, why, "a connection was cut");
+                        tracing::debug!(%peer, why, "closed a connection");
                         return;
                     }
                     Verdict::Idle => match farewell {
@@ -258,7 +255,7 @@ impl Connections {
             }
         };
         if let Err(error) = result {
-            tracing::debug!(%peer, error = %error, "a connection ended badly");
+            tracing::debug!(%peer, error = %error, "a connection ended with an error");
         }
     }
 }

@@ -114,7 +114,7 @@ fn within_limit(response: Response, method: &Method) -> Response {
     }
     let done = match *method {
         Method::GET => "",
-        _ => "it was done, but ",
+        _ => "the call succeeded, but ",
     };
     let message =
         format!("{done}the answer has {size} bytes, and a tool takes at most {DOCUMENT_MAX}");

@@ -165,8 +165,8 @@ async fn body<T: serde::de::DeserializeOwned>(body: Incoming) -> Result<T, Failu
     let collected = Limited::new(body, BODY_MAX).collect();
     let collected = tokio::time::timeout(BODY_TIMEOUT, collected).await;
     let bytes = collected
-        .map_err(|_| Failure::new(ErrorCode::TimedOut, "the body did not come in time"))?
-        .map_err(|_| Failure::invalid("the body cannot be read or is too long"))?
+        .map_err(|_| Failure::new(ErrorCode::TimedOut, "the body did not arrive in time"))?
+        .map_err(|_| Failure::invalid("cannot read the body, or it is too long"))?
         .to_bytes();
     let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes };
     serde_json::from_slice(bytes).map_err(|error| Failure::invalid(error.to_string()))

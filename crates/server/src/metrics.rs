@@ -174,7 +174,7 @@ impl Metrics {
                 &mut out,
                 name,
                 "counter",
-                "Lines of the log that could not be written",
+                "Log lines that could not be written",
             );
             line(&mut out, name, "", lost as f64);
         }
@@ -228,7 +228,7 @@ impl Metrics {
             &mut out,
             "cove_http_request_seconds",
             "histogram",
-            "Time to the answer's head",
+            "Time to the response headers",
         );
         self.each(|name, of| {
             let mut below = 0;
@@ -275,7 +275,7 @@ impl Metrics {
 
 fn own_figures(out: &mut String, own: &Own) {
     let operations = "cove_store_operations_total";
-    let help = "Operations the database was asked for";
+    let help = "Database operations";
     head(out, operations, "counter", help);
     line(out, operations, "kind=\"read\"", own.store.reads as f64);
     line(out, operations, "kind=\"write\"", own.store.writes as f64);
@@ -308,7 +308,7 @@ fn object_figures(out: &mut String, of: &ObjectFigures) {
         ),
         (
             "cove_objects_condemned",
-            "Objects that are to be deleted from object storage",
+            "Objects that wait for deletion from object storage",
             of.totals.condemned,
         ),
     ];
@@ -323,7 +323,7 @@ fn object_figures(out: &mut String, of: &ObjectFigures) {
         ),
         (
             "cove_objects_upload_failures_total",
-            "Uploads that failed and are tried again",
+            "Uploads that failed and are retried",
             of.upload_failures,
         ),
         (
@@ -388,7 +388,7 @@ fn host_figures(out: &mut String, host: &HostReport) {
         ),
         (
             "cove_host_disk_free_bytes",
-            "Free in the storage pool",
+            "Free space in the storage pool",
             host.disk_free_bytes as f64,
         ),
         (

@@ -75,7 +75,7 @@ async fn visit(
 ) -> Result<(Response, Target), Failure> {
     let place = app.config.previews.as_ref().ok_or_else(nowhere)?;
     if request.method() == Method::CONNECT {
-        let message = "a preview is no proxy";
+        let message = "a preview is not a proxy";
         return Err(Failure::new(ErrorCode::MethodNotAllowed, message));
     }
     let host = host(&request)?;
@@ -179,14 +179,14 @@ fn host_name(host: &str) -> Result<&str, Failure> {
     };
     let odd = |byte: u8| byte.is_ascii_control() || b" /\\@?#,".contains(&byte);
     if name.is_empty() || name.bytes().any(odd) {
-        let message = "the Host header is no host";
+        let message = "the Host header is not a host";
         return Err(Failure::new(ErrorCode::MalformedRequest, message));
     }
     Ok(name)
 }
 
 fn nowhere() -> Failure {
-    Failure::new(ErrorCode::NotFound, "this address is no preview")
+    Failure::new(ErrorCode::NotFound, "this address is not a preview")
         .hint("`cove ports SANDBOX` shows the addresses of previews")
 }
 

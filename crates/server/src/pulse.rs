@@ -126,7 +126,7 @@ impl Pulse {
     pub fn verdict(&self, config: &ServerConfig) -> Verdict {
         let head = self.head_since.load(Relaxed);
         if head != 0 && self.since(head) >= config.header_timeout {
-            return Verdict::Cut("the head of a request did not come");
+            return Verdict::Cut("the headers of a request did not arrive");
         }
         let mut answers = self.answers.lock();
         answers.retain(|answer| answer.strong_count() > 0);
@@ -136,7 +136,7 @@ impl Pulse {
         });
         drop(answers);
         if stalled {
-            return Verdict::Cut("an answer was not read");
+            return Verdict::Cut("the client did not read an answer");
         }
         match self.idle_for() {
             Some(idle) if idle >= config.keep_alive => Verdict::Idle,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep};
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
-#[error("the organisation's share of the server's memory is held by what nobody reads")]
+#[error("unread answers hold the organisation's whole share of the server's memory")]
 pub struct NoRoomLeft;
 
 /// A wait for room; begins when there is none and ends when there is some.

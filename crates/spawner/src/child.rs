@@ -60,7 +60,8 @@ pub fn run(inherited: Inherited<'_>) -> ! {
             std::process::exit(0);
         }
         let parked = park(&inherited)?;
-        packet::send(&inherited.socket, &ChildReply::Parked, &[]).step("tell that it is parked")?;
+        packet::send(&inherited.socket, &ChildReply::Parked, &[])
+            .step("report that it is parked")?;
         let Some((start, mut fds)) =
             packet::receive::<Start>(&inherited.socket).step("wait for the start")?
         else {
@@ -136,7 +137,7 @@ fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
     }
     fs::create_dir(format!("{own}/shm")).step("make shm")?;
     fs::set_permissions(format!("{own}/shm"), fs::Permissions::from_mode(0o1777))
-        .step("open shm to everybody")?;
+        .step("open shm to all users")?;
     mounts::attach(&inherited.guest_dir, &format!("{own}/bin"))
         .step("attach the guest's directory")?;
     inherited.kernel_files.narrow(own)?;
@@ -160,7 +161,7 @@ fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-    .step("let everybody ping")?;
+    .step("allow ping to all users")?;
     inherited.kernel_files.close_settings(own)?;
     for (name, mount) in &inherited.shown {
         let at = if name.is_empty() {
@@ -236,7 +237,7 @@ fn become_guest(
     if !volumes.is_empty() {
         let mounted = attach_volumes(inherited, inside, place, volumes)?;
         packet::send(&inherited.socket, &ChildReply::Mounted(mounted), &[])
-            .step("tell where volumes are")?;
+            .step("report where volumes are")?;
     }
     mounts::attach_inside(&pts, inside, "dev/pts").step("attach /dev/pts")?;
     mounts::bind_inside(&format!("{own}/shm"), inside, "dev/shm").step("attach /dev/shm")?;
@@ -268,7 +269,7 @@ fn become_guest(
     lockdown::filter_syscalls(filter).step("filter system calls")?;
     lockdown::drop_capabilities().step("give up capabilities")?;
     // The last word before exec; what fails after it shows as a guest that never answers.
-    packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
+    packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("report that it is ready")?;
     lockdown::exec(&null, listener.as_fd())
         .step("run the guest")
         .map(|()| unreachable!("exec does not return"))

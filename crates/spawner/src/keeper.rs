@@ -119,7 +119,7 @@ pub fn run(
         return Err(ended_at_once());
     }
     await_guest(kernel, deadline)?;
-    packet::send(socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
+    packet::send(socket, &ChildReply::Ready, &[]).step("report that it is ready")?;
     lockdown::drop_every_right().step("give up every right")?;
     allow_only(&[AFTERWARDS], Otherwise::Kill, Threads::This).step("filter system calls")?;
     // SAFETY: closes every descriptor of this process, the socket to the engine included; none is used again.

@@ -77,9 +77,9 @@ const RANDOM_BYTES: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HostKeyError {
-    #[error("the host key is not understood")]
+    #[error("the host key is invalid")]
     Broken(#[from] ssh_key::Error),
-    #[error("the host key is no ed25519 key")]
+    #[error("the host key is not an ed25519 key")]
     Kind,
 }
 
@@ -187,7 +187,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "an SSH connection could not be accepted");
+                tracing::warn!(%error, "cannot accept an SSH connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -48,10 +48,10 @@ pub enum StoreError {
     NotFound { what: &'static str },
     #[error("{what} exists already")]
     Exists { what: &'static str },
-    #[error("the row was changed by somebody else meanwhile")]
+    #[error("another request has changed the row meanwhile")]
     Stale,
     #[error(
-        "the organisation's quota of {resource} is {limit}; {used} are held and {asked} more were asked for"
+        "the organisation's quota of {resource} is {limit}; {used} are in use and {asked} more were requested"
     )]
     Quota {
         resource: &'static str,
@@ -69,13 +69,13 @@ pub enum StoreError {
     Kept { template: String, others: u64 },
     #[error("the template has {versions} versions")]
     SeveralVersions { versions: u64 },
-    #[error("the cursor was not made by this list")]
+    #[error("the cursor does not belong to this list")]
     BadCursor,
     #[error("the database is at version {found}, this program knows up to {known}")]
     Newer { found: i64, known: i64 },
-    #[error("the database's address is not understood: {0}")]
+    #[error("the address of the database is invalid: {0}")]
     Address(String),
-    #[error("the database and this program do not trust each other")]
+    #[error("TLS with the database failed")]
     Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the database cannot be reached")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -91,7 +91,7 @@ pub enum StoreError {
     NoHost,
     #[error("the node was removed from the fleet meanwhile")]
     NodeRemoved,
-    #[error("a stored {what} cannot be read back")]
+    #[error("cannot decode a stored {what}")]
     Corrupt { what: &'static str },
 }
 

@@ -114,7 +114,7 @@ impl Sqlite {
             if let Err(error) = flush_loop(&log, &groups) {
                 // The kernel may have dropped what it could not write, so that nothing it says about
                 // this file can be believed any more. The next process reads what is really there.
-                tracing::error!(%error, "the database's log could not be flushed; ending");
+                tracing::error!(%error, "cannot flush the log of the database; exiting");
                 std::process::exit(EXIT_UNFLUSHED);
             }
         }))?;
@@ -154,7 +154,7 @@ impl Backend for Sqlite {
             });
             Outcome { answer, durability }
         });
-        let gone = || StoreError::Unavailable("the writer did not take it".into());
+        let gone = || StoreError::Unavailable("the writer is not running".into());
         self.in_time(async {
             self.writer.send(job).await.map_err(|_| gone())?;
             receiver.await.map_err(|_| gone())?

@@ -57,7 +57,7 @@ impl<'a> Budget<'a> {
 
     fn go_on(&self) -> Result<(), String> {
         match (self.stop)() {
-            true => Err("the build is over".into()),
+            true => Err("the build has ended".into()),
             false => Ok(()),
         }
     }
@@ -244,7 +244,7 @@ impl<C: Clone> Files<C> {
             done.push(part);
             let here = done.join("/");
             match self.items.get(&here).map(|item| &item.kind) {
-                None => return Err(format!("'{path}' is not there")),
+                None => return Err(format!("'{path}' does not exist")),
                 Some(Kind::Symlink(target)) => {
                     links += 1;
                     if links > LINKS_MAX {

@@ -248,7 +248,7 @@ impl Dockerfile {
         let base = expand(&at.base, self.escape, &lookup, &room).map_err(wrong)?;
         if base.is_empty() {
             return Err(wrong(format!(
-                "'{}' stands for nothing: an ARG has no value",
+                "'{}' is empty: an ARG has no value",
                 at.base
             )));
         }

@@ -52,7 +52,7 @@ pub(crate) fn from(line: &Line) -> Result<Stage> {
             return Err(Error::new(
                 line.number,
                 format!(
-                    "'{name}' is no name of a stage: a letter first, then letters, digits, '_', '-' or '.'"
+                    "'{name}' is not a stage name: a letter first, then letters, digits, '_', '-' or '.'"
                 ),
             ));
         }

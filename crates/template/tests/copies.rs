@@ -118,12 +118,12 @@ fn what_cannot_be_copied_is_an_error() {
     assert!(
         copied(&["nothing"], "/f", &[])
             .unwrap_err()
-            .contains("is not there")
+            .contains("does not exist")
     );
     assert!(
         copied(&["gone"], "/f", &[])
             .unwrap_err()
-            .contains("is not there")
+            .contains("does not exist")
     );
     assert!(copied(&["loop"], "/f", &[]).unwrap_err().contains("links"));
     assert!(

@@ -234,7 +234,7 @@ impl Archive {
         loop {
             if self.body_left < BLOCK as u64 {
                 return Err(Failure::BadHeader {
-                    reason: "sparse map is cut off".to_owned(),
+                    reason: "the map of a sparse file is truncated".to_owned(),
                 });
             }
             if !self.stream.read_full(&mut block)? {

@@ -69,9 +69,9 @@ pub enum Event {
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    #[error("could not start the unpacking program")]
+    #[error("cannot start the unpacking program")]
     Start(#[source] io::Error),
-    #[error("could not read the unpacking program's report")]
+    #[error("cannot read the unpacking program's report")]
     Read(#[source] io::Error),
     #[error("the archive was refused")]
     Refused(#[from] Failure),
@@ -81,7 +81,7 @@ pub enum UnpackError {
     Stopped,
     #[error("the unpacking program ended without a result: {noise}")]
     Crashed { noise: String },
-    #[error("the unpacking program sent a report that makes no sense")]
+    #[error("the unpacking program sent an invalid report")]
     BadReport,
 }
 

@@ -41,9 +41,11 @@ pub enum VaultError {
         "these keys were wrapped by host key {wanted}, which this host does not have; add it to the host key file"
     )]
     OtherHostKey { wanted: String },
-    #[error("the keys of {org} do not open: they were changed, or are another organisation's")]
+    #[error(
+        "cannot decrypt the keys of {org}: they were changed, or belong to another organisation"
+    )]
     Wrapped { org: String },
-    #[error("the secret does not open: its value or what it is bound to was changed")]
+    #[error("cannot decrypt the secret: its value or its binding was changed")]
     Sealed,
     #[error("cannot make keys: {0}")]
     Make(String),

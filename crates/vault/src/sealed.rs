@@ -37,7 +37,7 @@ impl About<'_> {
 
 /// Each value has a key of its own, which only the organisation's opening key recovers.
 pub fn seal(public: &str, about: &About<'_>, value: &[u8]) -> Result<String, VaultError> {
-    let unusable = || VaultError::Make("the organisation's public key cannot be used".into());
+    let unusable = || VaultError::Make("the organisation's public key is invalid".into());
     let public = STANDARD.decode(public).map_err(|_| unusable())?;
     let public = Public::from_bytes(&public).map_err(|_| unusable())?;
     let (encapsulated, sealed) =

@@ -262,7 +262,7 @@ def test_async_callbacks_are_awaited_and_await_makes_a_sandbox() -> None:
 def test_a_sandbox_that_was_not_made_says_so() -> None:
     box = AsyncSandbox()
     assert "not made" in repr(box)
-    with pytest.raises(cove.CoveError, match="not been made"):
+    with pytest.raises(cove.CoveError, match="not been created"):
         _ = box.id
 
 

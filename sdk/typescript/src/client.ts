@@ -1,4 +1,4 @@
-/** The connection to a server: requests with retries, and what is not about one sandbox. */
+/** The connection to a server: requests with retries, and calls that are not about one sandbox. */
 
 import { type ApiError, ConnectionError, CoveError, fromDetail } from "./errors.js";
 import { asyncDispose, sleep } from "./flow.js";
@@ -36,7 +36,7 @@ export interface PullOptions extends Cancel {
 const shared = new Map<string, Client>();
 
 /**
- * A server and a key. Most code needs none: sandboxes find the server by themselves.
+ * A server and a key. Most programs need none: sandboxes find the server by themselves.
  *
  * Without options `COVE_URL` and `COVE_API_KEY` are used; on the server's own machine root needs neither.
  */
@@ -50,7 +50,7 @@ export class Client {
     this.#settings = resolve(options);
   }
 
-  /** The client that sandboxes use when they are given none. */
+  /** The client of sandboxes that are created without one. */
   static default(): Client {
     const settings = resolve();
     const key = JSON.stringify(settings);
@@ -64,7 +64,7 @@ export class Client {
     return this.#settings.url;
   }
 
-  /** Closes its connections, and renews no leases any more. */
+  /** Closes its connections and stops renewing leases. */
   async close(): Promise<void> {
     this._leases.stop();
     const transport = this.#transport;
@@ -76,17 +76,17 @@ export class Client {
     await this.close();
   }
 
-  /** The images sandboxes can start from. */
+  /** Lists the images that sandboxes can start from. */
   async images(options: Cancel = {}): Promise<ImageInfo[]> {
     return this._items<ImageInfo>({ method: "GET", path: "/v1/images", ...options });
   }
 
-  /** One of them, by name or id. */
+  /** Returns an image by name or id. */
   async image(name: string, options: Cancel = {}): Promise<ImageInfo> {
     return this._get<ImageInfo>({ method: "GET", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
   }
 
-  /** Fetches an image from an OCI registry, for example `docker.io/library/python:3.12-slim`. */
+  /** Pulls an image from an OCI registry, for example `docker.io/library/python:3.12-slim`. */
   async pull(reference: string, options: PullOptions = {}): Promise<ImageInfo> {
     const { signal, username, password } = options;
     let last: { state?: string; error?: unknown; image?: unknown } | undefined;
@@ -101,7 +101,7 @@ export class Client {
       last = job as typeof last;
     }
     if (last === undefined || last.state === "running") {
-      throw new ConnectionError("the server ended before the image was there");
+      throw new ConnectionError("the server ended before the image was ready");
     }
     if (last.error) throw fromDetail(last.error);
     return camel<ImageInfo>(last.image);
@@ -112,31 +112,34 @@ export class Client {
     await this._done({ method: "DELETE", path: `/v1/images/${encodeURIComponent(name)}`, ...options });
   }
 
-  /** What the organisation, or one sandbox, used: seconds of CPU and of memory, hours of disk. */
+  /** Returns the usage of the organisation or of one sandbox: CPU, memory and disk over time. */
   async usage(sandbox?: string, options: Cancel = {}): Promise<Usage> {
     const call: Call = { method: "GET", path: "/v1/usage", query: { sandbox }, ...options };
     return camel<Usage>(((await this._json(call)) as { total: unknown }).total);
   }
 
-  /** What happened to all sandboxes, oldest first, as far as it is kept. */
+  /** Lists the kept events of all sandboxes, oldest first. */
   async events(after?: number, options: Cancel = {}): Promise<Event[]> {
     return this._items<Event>({ method: "GET", path: "/v1/events", query: { after }, ...options });
   }
 
   /**
-   * What happens to all sandboxes from now on, without end; with `after` also what came after that event. A broken
-   * connection is made again and goes on after the last event.
+   * Yields new events of all sandboxes without end; with `after`, first those after that event. After a lost
+   * connection it reconnects and continues after the last event.
    */
   followEvents(after?: number, options: Cancel = {}): AsyncGenerator<Event, void, undefined> {
     return this._events("/v1/events", after, options.signal);
   }
 
-  /** The keys of the API that this one can see. */
+  /** Lists the API keys that this key can see. */
   async keys(options: Cancel = {}): Promise<Key[]> {
     return this.#all<Key>({ method: "GET", path: "/v1/keys", ...options });
   }
 
-  /** Makes a key. Its `token` is shown only here; `expires` is in seconds; `sandbox` binds it to one sandbox. */
+  /**
+   * Creates an API key. Its `token` is shown only here; `expires` is in seconds; `sandbox` binds it to one
+   * sandbox.
+   */
   async createKey(
     name: string,
     scopes: readonly Scope[] = ["manage"],
@@ -147,37 +150,37 @@ export class Client {
     return this._get<Key>({ method: "POST", path: "/v1/keys", json, signal });
   }
 
-  /** Revokes a key, at once and for ever. */
+  /** Revokes a key immediately and for ever. */
   async revokeKey(id: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/keys/${encodeURIComponent(id)}`, ...options });
   }
 
-  /** Public keys that can log in to the organisation's sandboxes by SSH. */
+  /** Lists the public keys that can log in to the organisation's sandboxes over SSH. */
   async sshKeys(options: Cancel = {}): Promise<SshKey[]> {
     return this.#all<SshKey>({ method: "GET", path: "/v1/ssh-keys", ...options });
   }
 
-  /** Lets a public key, a line of `id_ed25519.pub`, log in; `expires` is in seconds. */
+  /** Adds a public key (a line like that of `id_ed25519.pub`) for SSH logins; `expires` is in seconds. */
   async addSshKey(name: string, publicKey: string, options: Cancel & { expires?: number } = {}): Promise<SshKey> {
     const json = { name, public_key: publicKey.trim(), expires_in_s: wholeSeconds("expires", options.expires) };
     return this._get<SshKey>({ method: "POST", path: "/v1/ssh-keys", json, signal: options.signal });
   }
 
-  /** Takes a public key's right to log in away. */
+  /** Removes a public key for SSH logins. */
   async removeSshKey(id: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/ssh-keys/${encodeURIComponent(id)}`, ...options });
   }
 
-  /** Secrets of the organisation. No call shows a value. */
+  /** Lists the secrets of the organisation. No call returns a value. */
   async secrets(options: Cancel = {}): Promise<Secret[]> {
     return this.#all<Secret>({ method: "GET", path: "/v1/secrets", ...options });
   }
 
   /**
-   * Keeps a secret, or a new value of one, for requests to `hosts`. `use` says where in a request it belongs:
-   * `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE`,
-   * or `exposed` without hosts for a value that sandboxes hold as it is. With `ask` each request that uses it waits
-   * for `approve`.
+   * Stores a secret, or a new value of one, for requests to `hosts`. `use` is its place in a request: `bearer`,
+   * `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE`, or `exposed`,
+   * without hosts, for a value that sandboxes hold themselves. With `ask` each request that uses it waits for
+   * `approve`.
    */
   async setSecret(
     name: string,
@@ -189,24 +192,24 @@ export class Client {
     return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
   }
 
-  /** Which sandboxes used a secret, the latest first. */
+  /** Lists the sandboxes that used a secret, the latest first. */
   async secretUses(name: string, options: Cancel = {}): Promise<SecretUser[]> {
     return this.#all<SecretUser>({ method: "GET", path: `/v1/secrets/${encodeURIComponent(name)}/uses`, ...options });
   }
 
-  /** Removes a secret. Connections that used it are cut. */
+  /** Removes a secret and closes connections that used it. */
   async removeSecret(name: string, options: Cancel = {}): Promise<void> {
     await this._done({ method: "DELETE", path: `/v1/secrets/${encodeURIComponent(name)}`, ...options });
   }
 
-  /** Requests of sandboxes that wait for an approval, and what was decided; the oldest first. */
+  /** Lists requests of sandboxes that wait for an approval, and decided ones; oldest first. */
   async approvals(options: Cancel = {}): Promise<Approval[]> {
     return this.#all<Approval>({ method: "GET", path: "/v1/approvals", ...options });
   }
 
   /**
-   * Lets a request with a secret be sent once. With `seconds`, all requests of its sandbox with the secret to the
-   * host may be sent for that time.
+   * Approves one request with a secret. With `seconds`, approves all requests of its sandbox with the secret to
+   * the host for that time.
    */
   async approve(id: string, options: Cancel & { seconds?: number } = {}): Promise<void> {
     const json = { decision: "approve", for_seconds: wholeSeconds("seconds", options.seconds) };
@@ -214,7 +217,7 @@ export class Client {
     await this._done({ method: "POST", path, json, signal: options.signal });
   }
 
-  /** Refuses a request with a secret, or revokes its approval. */
+  /** Denies a request with a secret, or revokes its approval. */
   async deny(id: string, options: Cancel = {}): Promise<void> {
     const path = `/v1/approvals/${encodeURIComponent(id)}`;
     await this._done({ method: "POST", path, json: { decision: "deny" }, signal: options.signal });
@@ -253,7 +256,7 @@ export class Client {
         if (last || !(early || repeatable(call))) {
           if (error instanceof CoveError) throw error;
           const hint = early ? "; is it running? COVE_URL says where it is" : "";
-          const what = early ? `cannot reach ${this.url}` : "the connection broke";
+          const what = early ? `cannot reach ${this.url}` : "lost the connection";
           throw new ConnectionError(`${what}: ${reason(error)}${hint}`, { cause: error });
         }
       }
@@ -328,7 +331,7 @@ export class Client {
     for (;;) {
       const lines = new Lines();
       const begun = Date.now();
-      let why: CoveError = new ConnectionError("the server ended the events");
+      let why: CoveError = new ConnectionError("the server closed the stream of events");
       try {
         const call: Call = { method: "GET", path, query: { follow: true, after: last }, patience: null, signal };
         for await (const piece of (await this._send(call)).pieces()) {
@@ -462,7 +465,7 @@ class Answer {
     } catch (error) {
       const cause = this.#watch.cause(error);
       if (cause !== error || error instanceof CoveError) throw cause;
-      throw new ConnectionError(`the connection broke: ${reason(error)}`, { cause: error });
+      throw new ConnectionError(`lost the connection: ${reason(error)}`, { cause: error });
     } finally {
       this.#watch.end();
       if (!done) {

@@ -1,4 +1,4 @@
-/** The code interpreter: code that keeps its variables from run to run, and shows more than text. */
+/** The code interpreter: contexts that keep their variables between runs, and rich results. */
 
 import type { Client } from "./client.js";
 import { ConnectionError, fromDetail, NotFoundError } from "./errors.js";
@@ -18,10 +18,10 @@ export interface CodeOptions extends Cancel {
   timeout?: number | undefined;
   /** Whether a failure throws {@link CodeFailed}. Default: only when the timeout passed. */
   check?: Check;
-  /** Called with text as it comes. */
+  /** Called with text as it arrives. */
   onStdout?: ((text: string) => void | Promise<void>) | undefined;
   onStderr?: ((text: string) => void | Promise<void>) | undefined;
-  /** Called with each result as it comes. */
+  /** Called with each result as it arrives. */
   onResult?: ((result: CodeOutput) => void | Promise<void>) | undefined;
 }
 
@@ -46,8 +46,8 @@ interface CodeEvent {
 }
 
 /**
- * `box.code`. Runs that name no context share one for each language. The value of the last expression is a result,
- * in all the forms it has: `text`, `html`, `json`, `png`.
+ * `box.code`. Runs without a context share one default context per language. The value of the last expression
+ * is a result, in all its formats: `text`, `html`, `json`, `png`.
  */
 export class Code {
   readonly #client: Client;
@@ -59,12 +59,12 @@ export class Code {
     this.#sandbox = sandbox;
   }
 
-  /** Runs code, by default Python, and waits for its end. Aborting the signal interrupts it. */
+  /** Runs code (default: Python) and waits until it ends. Aborting the signal interrupts it. */
   async run(code: string, options: CodeOptions = {}): Promise<CodeResult> {
     return this._run(code, undefined, options);
   }
 
-  /** Another context, with variables of its own. `await using` ends it. */
+  /** Creates another context with its own variables. `await using` deletes it. */
   async context(language: Language = "python", options: ContextOptions = {}): Promise<CodeContext> {
     const { signal, ...rest } = options;
     const path = sandboxPath(this.#sandbox, "/code/contexts");
@@ -81,7 +81,7 @@ export class Code {
     );
   }
 
-  /** Those that run. */
+  /** Lists the running contexts. */
   async contexts(options: Cancel = {}): Promise<CodeContext[]> {
     const path = sandboxPath(this.#sandbox, "/code/contexts");
     const found = await this.#client._items<CodeContextInfo>({ method: "GET", path, ...options });
@@ -136,7 +136,7 @@ export class Code {
       signal?.removeEventListener("abort", abort);
     }
     signal?.throwIfAborted();
-    if (end === undefined) throw new ConnectionError("the connection broke before the code ended");
+    if (end === undefined) throw new ConnectionError("lost the connection before the code ended");
     return new CodeResult({
       context: String(end.context),
       stdout: said.stdout,
@@ -158,9 +158,9 @@ export class Code {
   }
 }
 
-/** A context of its own: what code defines in it stays in it. `await using` ends it. */
+/** A context with its own variables. `await using` deletes it. */
 export class CodeContext implements AsyncDisposable {
-  /** What it is: language, directory, user. */
+  /** Its language, directory and user. */
   readonly info: CodeContextInfo;
   readonly #code: Code;
   readonly #client: Client;
@@ -190,17 +190,17 @@ export class CodeContext implements AsyncDisposable {
     }
   }
 
-  /** As `box.code.run`, in this context. */
+  /** Runs code in this context, like `box.code.run`. */
   async run(code: string, options: CodeOptions = {}): Promise<CodeResult> {
     return this.#code._run(code, this.id, options);
   }
 
-  /** Ends the code it runs now. Its variables stay. */
+  /** Interrupts the code that runs now. Variables are kept. */
   async interrupt(options: Cancel = {}): Promise<void> {
     await this.#client._done({ method: "POST", path: `${this.#path}/interrupt`, ...options });
   }
 
-  /** Ends it. */
+  /** Deletes the context. */
   async delete(options: Cancel = {}): Promise<void> {
     await this.#client._done({ method: "DELETE", path: this.#path, ...options });
   }

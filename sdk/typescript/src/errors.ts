@@ -1,6 +1,6 @@
 /**
- * What can go wrong, one class per family of the server's error codes. All of them are a {@link CoveError};
- * what the server refused is an {@link ApiError}.
+ * The errors, one class per family of the server's error codes. All of them are a {@link CoveError}; what the
+ * server refused is an {@link ApiError}.
  */
 
 import type { CodeResult, Result } from "./results.js";
@@ -15,22 +15,22 @@ export class CoveError extends Error {
   override name = "CoveError";
 }
 
-/** It is not known which server to talk to, or the settings for it are wrong. */
+/** No server is configured, or its settings are wrong. */
 export class ConfigurationError extends CoveError {
   override name = "ConfigurationError";
 }
 
-/** The server cannot be reached, or the connection broke and could not be resumed. */
+/** The server cannot be reached, or the connection was lost and could not be resumed. */
 export class ConnectionError extends CoveError {
   override name = "ConnectionError";
 }
 
-/** The server answered with something this package does not understand. */
+/** The server sent an answer that this package cannot read. */
 export class ProtocolError extends CoveError {
   override name = "ProtocolError";
 }
 
-/** What was waited for did not come in time. */
+/** A wait timed out. */
 export class WaitTimeout extends CoveError {
   override name = "WaitTimeout";
 }
@@ -39,7 +39,7 @@ function shortened(text: string, limit: number): string {
   return text.length > limit ? `${text.slice(0, limit)}…` : text;
 }
 
-/** A command failed, and success was asked for. {@link result} is all that is known about it. */
+/** A command failed, and `check` was set. {@link result} has its output and exit code. */
 export class CommandFailed extends CoveError {
   override name = "CommandFailed";
   readonly result: Result;
@@ -62,7 +62,7 @@ export class CommandTimedOut extends CommandFailed {
   override name = "CommandTimedOut";
 }
 
-/** Code threw, or its `timeout` passed. {@link result} is all that is known about it. */
+/** Code raised an exception, or its `timeout` passed. {@link result} has its output and error. */
 export class CodeFailed extends CoveError {
   override name = "CodeFailed";
   readonly result: CodeResult;
@@ -86,7 +86,7 @@ export class BuildFailed extends CoveError {
   override name = "BuildFailed";
 }
 
-/** Some forks could not be made. {@link errors} has the reasons; the forks that were made are deleted again. */
+/** Some of the requested forks could not be created. {@link errors} has the reasons; the other forks were deleted. */
 export class ForkFailed extends CoveError {
   override name = "ForkFailed";
   readonly errors: readonly ApiError[];
@@ -136,12 +136,12 @@ export class AuthenticationError extends ApiError {
   override name = "AuthenticationError";
 }
 
-/** The key's scopes do not cover this. */
+/** The key's scopes do not allow this. */
 export class ForbiddenError extends ApiError {
   override name = "ForbiddenError";
 }
 
-/** The request is not valid. */
+/** The request is invalid. */
 export class InvalidRequestError extends ApiError {
   override name = "InvalidRequestError";
 }
@@ -171,32 +171,32 @@ export class ProcessGoneError extends ApiError {
   override name = "ProcessGoneError";
 }
 
-/** An error about a path inside the sandbox. */
+/** An error about a path in the sandbox. */
 export class FileError extends ApiError {
   override name = "FileError";
 }
 
-/** There is nothing at the path. */
+/** The path does not exist. */
 export class PathNotFoundError extends FileError {
   override name = "PathNotFoundError";
 }
 
-/** There is something at the path already. */
+/** The path exists already. */
 export class PathExistsError extends FileError {
   override name = "PathExistsError";
 }
 
-/** A file was expected, a directory is there. */
+/** The path is a directory, and the operation needs a file. */
 export class PathIsADirectoryError extends FileError {
   override name = "PathIsADirectoryError";
 }
 
-/** A directory was expected, something else is there. */
+/** The path is not a directory, and the operation needs one. */
 export class PathNotADirectoryError extends FileError {
   override name = "PathNotADirectoryError";
 }
 
-/** The user inside may not do this to the path. */
+/** The user in the sandbox lacks the permission for the path. */
 export class PathPermissionError extends FileError {
   override name = "PathPermissionError";
 }
@@ -226,7 +226,7 @@ export class UnsupportedError extends ApiError {
   override name = "UnsupportedError";
 }
 
-/** The sandbox runs, but the program inside does not answer. */
+/** The sandbox runs, but the guest program in it does not answer. */
 export class GuestError extends ApiError {
   override name = "GuestError";
 }

@@ -1,4 +1,4 @@
-/** Files in a sandbox: contents as text or bytes, trees as tar, and what is at a path. */
+/** Files in a sandbox: content as text or bytes, directories as tar, metadata. */
 
 import { createReadStream } from "node:fs";
 import { stat } from "node:fs/promises";
@@ -11,7 +11,7 @@ import { pack, replacing, unpack } from "./trees.js";
 import type { FileChange, FileInfo, FileMatch } from "./types.js";
 import { type Body, type Call, type Cancel, octal, sandboxPath } from "./wire.js";
 
-/** What can be written: text, bytes, or bytes piece by piece. */
+/** Content to write: text, bytes, or a stream of bytes. */
 export type Content =
   | string
   | Uint8Array
@@ -23,7 +23,7 @@ export type Content =
 
 /** An argument that every call about files takes. */
 export interface FileOptions extends Cancel {
-  /** Whose rights to use. Default: the sandbox's user. */
+  /** User whose permissions apply. Default: the sandbox's user. */
   user?: string | undefined;
 }
 
@@ -41,7 +41,7 @@ export interface WriteOptions extends FileOptions {
   mode?: number;
   /** Like `user:group`. */
   owner?: string;
-  /** Whether missing directories are made. Default: true. */
+  /** Whether to create missing directories. Default: true. */
   parents?: boolean;
   /** Whether to write at the end of the file. */
   append?: boolean;
@@ -103,12 +103,12 @@ export class Files {
     return { method, path: sandboxPath(this.#sandbox, `/files${rest}`), ...more };
   }
 
-  /** A text file, in UTF-8. */
+  /** Reads a text file in UTF-8. */
   async read(path: string, options: FileOptions = {}): Promise<string> {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await this.readBytes(path, options));
   }
 
-  /** A file, or a part of it. */
+  /** Reads a file as bytes, or a part of it. */
   async readBytes(path: string, options: ReadOptions = {}): Promise<Uint8Array> {
     const { start = 0, length, user, signal } = options;
     if (length === 0) return new Uint8Array();
@@ -120,13 +120,13 @@ export class Files {
     return answer.bytes();
   }
 
-  /** A file piece by piece, however large it is. */
+  /** Reads a file of any size in chunks. */
   async *stream(path: string, options: FileOptions = {}): AsyncGenerator<Uint8Array, void, undefined> {
     const { user, signal } = options;
     yield* (await this.#client._send(this.#call("GET", "", { query: { path, user }, signal }))).pieces();
   }
 
-  /** Writes a file in one step, so that readers see the old one or the new one; its size. */
+  /** Writes a file atomically: readers see the old or the new content. Returns its size. */
   async write(path: string, content: Content, options: WriteOptions = {}): Promise<number> {
     return this.#write(path, body(content), options);
   }
@@ -138,12 +138,12 @@ export class Files {
     return (await this.#client._get<{ bytes: number }>(call)).bytes;
   }
 
-  /** Writes at the end of a file. */
+  /** Appends to a file. */
   async append(path: string, content: string | Uint8Array, options: FileOptions = {}): Promise<number> {
     return this.write(path, content, { ...options, append: true });
   }
 
-  /** What is in a directory; with `depth` also in those below. */
+  /** Lists a directory; with `depth`, also the directories below it. */
   async list(path = "/", options: FileOptions & { depth?: number } = {}): Promise<FileInfo[]> {
     const { depth = 1, user, signal } = options;
     const call = this.#call("GET", "/list", { query: { path, depth, user }, signal });
@@ -154,13 +154,13 @@ export class Files {
     return listing.items.map(fileInfo);
   }
 
-  /** What is at a path; with `follow` what a symlink points to. */
+  /** Returns the metadata of a path; with `follow`, of the target of a symlink. */
   async stat(path: string, options: FileOptions & { follow?: boolean } = {}): Promise<FileInfo> {
     const { follow, user, signal } = options;
     return fileInfo(await this.#client._get(this.#call("GET", "/stat", { query: { path, follow, user }, signal })));
   }
 
-  /** Whether there is something at a path. */
+  /** Whether a path exists. */
   async exists(path: string, options: FileOptions = {}): Promise<boolean> {
     try {
       await this.stat(path, options);
@@ -171,14 +171,14 @@ export class Files {
     }
   }
 
-  /** Makes a directory, and by default those above it. */
+  /** Creates a directory, and by default its parents. */
   async mkdir(path: string, options: FileOptions & { parents?: boolean; mode?: number } = {}): Promise<void> {
     const { parents = true, mode, user, signal } = options;
     const json = { path, user, parents, mode: octal(mode) };
     await this.#client._done(this.#call("POST", "/mkdir", { json, signal }));
   }
 
-  /** Removes a file or an empty directory; with `recursive` also one that is not empty. */
+  /** Removes a file or an empty directory; with `recursive`, any directory. */
   async remove(path: string, options: FileOptions & { recursive?: boolean } = {}): Promise<void> {
     const { recursive, user, signal } = options;
     // A second try could not tell its own work from a path that was never there.
@@ -186,7 +186,7 @@ export class Files {
     await this.#client._done(call);
   }
 
-  /** Moves or renames; with `replace` over what is there. */
+  /** Moves or renames a path; with `replace`, replaces an existing target. */
   async move(source: string, target: string, options: FileOptions & { replace?: boolean } = {}): Promise<void> {
     const { replace = false, user, signal } = options;
     await this.#client._done(this.#call("POST", "/move", { json: { from: source, to: target, replace, user }, signal }));
@@ -198,7 +198,7 @@ export class Files {
     await this.#client._done(this.#call("POST", "/chmod", { json: { path, mode: octal(mode), owner, user }, signal }));
   }
 
-  /** Copies a file or a whole directory of this machine to the path `target`. */
+  /** Copies a file or directory of this machine to the path `target` in the sandbox. */
   async upload(source: string, target: string, options: FileOptions = {}): Promise<void> {
     const { user, signal } = options;
     const found = await stat(source);
@@ -216,9 +216,9 @@ export class Files {
   }
 
   /**
-   * Copies a file or a whole directory out of the sandbox to the path `target` here. What comes out is not trusted:
-   * nothing is written outside `target`, and neither links that point out of it, nor devices, nor setuid bits are
-   * taken over.
+   * Copies a file or directory from the sandbox to the path `target` on this machine. The sandbox is not
+   * trusted: nothing is written outside `target`. Links that point out of it, devices and setuid bits are left
+   * out.
    */
   async download(source: string, target: string, options: FileOptions = {}): Promise<void> {
     const { user, signal } = options;
@@ -231,7 +231,7 @@ export class Files {
     await unpack(answer.pieces(), target);
   }
 
-  /** The paths below a directory whose name matches a pattern of the shell, sorted. */
+  /** Returns the paths below a directory whose name matches a shell pattern, sorted. */
   async find(path: string, pattern = "*", options: FileOptions = {}): Promise<string[]> {
     await this.stat(path, options);
     const command = ["find", path, "-mindepth", "1", "-name", pattern, "-print0"];
@@ -240,9 +240,9 @@ export class Files {
   }
 
   /**
-   * The lines of a file, or of all text files below a directory, that match. The pattern is an extended regular
-   * expression, with `literal` plain text; `name` limits the search to files whose name matches a pattern of the
-   * shell.
+   * Returns the matching lines of a file, or of all text files below a directory. The pattern is an extended
+   * regular expression, or plain text with `literal`. `name` limits the search to files whose name matches a
+   * shell pattern.
    */
   async grep(
     path: string,
@@ -262,7 +262,7 @@ export class Files {
     });
   }
 
-  /** Replaces text in a file, everywhere; how often. Mode and owner of the file stay. */
+  /** Replaces all occurrences of a text in a file and returns their number. Keeps the file's mode and owner. */
   async replace(path: string, old: string, text: string, options: FileOptions = {}): Promise<number> {
     if (old === "") throw new TypeError("the text to replace must not be empty");
     const parts = (await this.read(path, options)).split(old);
@@ -274,7 +274,7 @@ export class Files {
     return parts.length - 1;
   }
 
-  /** Changes below a path as they happen, without end; the first says that the watch is ready. */
+  /** Yields changes below a path without end; the first value says that the watch is ready. */
   async *watch(
     path: string,
     options: FileOptions & { recursive?: boolean } = {},

@@ -1,4 +1,4 @@
-/** Git in a sandbox, by the `git` of its image. */
+/** Git in a sandbox, through the `git` of its image. */
 
 import type { Result } from "./results.js";
 import type { Runner } from "./files.js";
@@ -15,7 +15,7 @@ export interface GitOptions extends Cancel {
   user?: string | undefined;
 }
 
-/** What calls to a remote take. The credentials are for HTTPS and are kept nowhere in the sandbox. */
+/** What calls to a remote take. The credentials are for HTTPS; the sandbox does not store them. */
 export interface RemoteOptions extends GitOptions {
   username?: string | undefined;
   password?: string | undefined;
@@ -23,7 +23,7 @@ export interface RemoteOptions extends GitOptions {
   timeout?: number | undefined;
 }
 
-/** `box.git`. `path` is a working tree. What git refuses is {@link CommandFailed}. */
+/** `box.git`. `path` is a working tree. A failed git command throws {@link CommandFailed}. */
 export class Git {
   readonly #run: Runner;
 
@@ -49,35 +49,35 @@ export class Git {
     return this.#run([...command, ...args], { user, signal, timeout, env: variables, check: true });
   }
 
-  /** Makes an empty repository. */
+  /** Creates an empty repository. */
   async init(path: string, options: GitOptions & { branch?: string } = {}): Promise<void> {
     await this.#git(undefined, ["init", "--quiet", `--initial-branch=${options.branch ?? "main"}`, "--", path], options);
   }
 
-  /** Clones a repository; the sandbox's network policy has to allow its host. */
+  /** Clones a repository; the sandbox's network policy must allow its host. */
   async clone(url: string, path: string, options: RemoteOptions & { branch?: string; depth?: number } = {}): Promise<void> {
     const { branch, depth } = options;
     const limits = [...(branch ? [`--branch=${branch}`] : []), ...(depth ? [`--depth=${depth}`] : [])];
     await this.#git(undefined, ["clone", "--quiet", ...limits, "--", url, path], options);
   }
 
-  /** The branch, and the files that are not as they were committed. */
+  /** Returns the branch and the changed files. */
   async status(path: string, options: GitOptions = {}): Promise<GitStatus> {
     const args = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"];
     return status((await this.#git(path, args, options)).stdout);
   }
 
-  /** What was changed and not added yet; with `staged` what was added and not committed yet. */
+  /** Returns the unstaged changes; with `staged`, the staged ones. */
   async diff(path: string, options: GitOptions & { staged?: boolean } = {}): Promise<string> {
     return (await this.#git(path, ["diff", ...(options.staged ? ["--staged"] : [])], options)).stdout;
   }
 
-  /** Marks changes for the next commit: all of them, or those of some files. */
+  /** Stages all changes, or those of the given files. */
   async add(path: string, files: string | readonly string[] = ".", options: GitOptions = {}): Promise<void> {
     await this.#git(path, ["add", "--all", "--", ...[files].flat()], options);
   }
 
-  /** Commits what was added; the commit's id. `author` is `Name <address>`. */
+  /** Commits the staged changes and returns the commit's id. `author` is `Name <address>`. */
   async commit(
     path: string,
     message: string,
@@ -99,24 +99,24 @@ export class Git {
     return (await this.#git(path, ["rev-parse", "HEAD"], rest)).stdout.trim();
   }
 
-  /** The names of its branches. */
+  /** Returns the names of the branches. */
   async branches(path: string, options: GitOptions = {}): Promise<string[]> {
     const { stdout } = await this.#git(path, ["branch", "--format=%(refname:short)"], options);
     return stdout.split("\n").filter(Boolean);
   }
 
-  /** Goes to a branch or a commit; with `create` to a new branch. */
+  /** Checks out a branch or a commit; with `create`, a new branch. */
   async checkout(path: string, branch: string, options: GitOptions & { create?: boolean } = {}): Promise<void> {
     const how = options.create ? ["-b", branch] : [branch, "--"];
     await this.#git(path, ["checkout", "--quiet", ...how], options);
   }
 
-  /** Takes over what is new upstream, when that needs no merge. */
+  /** Pulls from upstream; fails if that needs a merge. */
   async pull(path: string, options: RemoteOptions = {}): Promise<void> {
     await this.#git(path, ["pull", "--quiet", "--ff-only"], options);
   }
 
-  /** Sends commits to a remote: those of the present branch, or of another. */
+  /** Pushes the current branch, or another one, to a remote. */
   async push(path: string, options: RemoteOptions & { remote?: string; branch?: string } = {}): Promise<void> {
     const { remote = "origin", branch = "HEAD" } = options;
     await this.#git(path, ["push", "--quiet", "--set-upstream", "--", remote, branch], options);

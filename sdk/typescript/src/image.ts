@@ -72,9 +72,9 @@ interface Parts {
 }
 
 /**
- * What a template is built from, step by step. It never changes: every method gives another one. Arguments are data:
- * quotes, `$`, backslashes and leading dashes reach the tool as they are. What a Dockerfile cannot say throws a
- * {@link CoveError}. {@link Template.build} builds it.
+ * The steps that a template is built from. It never changes: every method returns a new image. Arguments are
+ * data: quotes, `$`, backslashes and leading dashes reach the tool unchanged. An argument that a Dockerfile
+ * cannot express throws a {@link CoveError}. {@link Template.build} builds it.
  *
  * ```ts
  * const image = Image.debian().apt("ripgrep").copy("src", "/srv/app").run("make");
@@ -88,18 +88,18 @@ export class Image {
     this.#parts = parts;
   }
 
-  /** The default image. */
+  /** Starts from the default image. */
   static debian(): Image {
     return Image.fromImage("debian");
   }
 
-  /** An image of a registry, or one that the server has: `python:3.12`. */
+  /** Starts from an image of a registry or of the server, such as `python:3.12`. */
   static fromImage(reference: string): Image {
     if (!REFERENCE.test(text("fromImage", reference))) throw wrong("fromImage", reference, "is not the name of an image");
     return new Image({ dockerfile: `FROM ${reference}\n`, sources: [] });
   }
 
-  /** A template: itself, `name`, `name:tag`, `name:version` or its id. */
+  /** Starts from a template: the object, `name`, `name:tag`, `name:version` or its id. */
   static fromTemplate(template: string | Template): Image {
     const name = typeof template === "string" ? template : template.id;
     if (!REFERENCE.test(text("fromTemplate", name))) throw wrong("fromTemplate", name, "is not the name of a template");
@@ -107,8 +107,8 @@ export class Image {
   }
 
   /**
-   * A Dockerfile. `context` is the directory that its `COPY` takes files of, by default its own; what
-   * `.dockerignore` there, or the Dockerfile's own, names is left out. Later steps belong to its last stage.
+   * Starts from a Dockerfile. `context` is the directory with the files for `COPY` (default: the Dockerfile's
+   * directory), except those that `.dockerignore` names. Later steps belong to its last stage.
    */
   static fromDockerfile(file: string, options: { context?: string | undefined } = {}): Image {
     const path = resolve(file);
@@ -131,7 +131,7 @@ export class Image {
     });
   }
 
-  /** The text that is built. */
+  /** The text of the Dockerfile. */
   get dockerfile(): string {
     return this.#parts.dockerfile;
   }
@@ -152,19 +152,19 @@ export class Image {
     return new Image({ ...this.#parts, dockerfile: `${dockerfile}${instruction}\n`, sources: [...sources, ...source] });
   }
 
-  /** Installs packages of Debian or Ubuntu. */
+  /** Installs Debian or Ubuntu packages. */
   apt(...packages: string[]): Image {
     return this.run([...SHELL, APT, "apt", ...all("apt", packages)]);
   }
 
-  /** Installs packages of Python for all users, with the `pip` of the image's `python3`. */
+  /** Installs Python packages for all users, with the `pip` of the image's `python3`. */
   pip(...packages: string[]): Image {
     return this.run([...PIP, ...all("pip", packages)]);
   }
 
   /**
-   * Copies a file, or what is in a directory, of this machine. A file goes into `target` if that is a directory or
-   * ends with `/`. Links below `source` stay links.
+   * Copies a file, or the content of a directory, of this machine. A file goes into `target` if that is a
+   * directory or ends with `/`. Links below `source` are kept.
    */
   copy(source: string, target: string): Image {
     const place = resolve(text("copy", source));
@@ -180,12 +180,12 @@ export class Image {
     return this.#then(`COPY ${array([escaped(pattern), escaped(target)])}`, [[entry, place]]);
   }
 
-  /** Runs a command while the image is built: a text for `/bin/sh`, or a program with its arguments. */
+  /** Runs a command in the build: a string for `/bin/sh`, or a program with its arguments. */
   run(given: Command): Image {
     return this.#then(`RUN ${command("run", given)}`);
   }
 
-  /** Sets variables, for later steps and for sandboxes. `$NAME` in a value is not replaced. */
+  /** Sets environment variables for later steps and for sandboxes. `$NAME` in a value is not replaced. */
   env(variables: Readonly<Record<string, string>>): Image {
     const words = Object.entries(variables).map(([name, value]) => {
       if (!VARIABLE.test(name)) throw wrong("env", name, "is not the name of a variable");
@@ -194,20 +194,20 @@ export class Image {
     return words.length > 0 ? this.#then(`ENV ${words.join(" ")}`) : this;
   }
 
-  /** The directory that later steps and commands of sandboxes run in. It is made. */
+  /** Sets the working directory of later steps and of commands in sandboxes, and creates it. */
   workdir(path: string): Image {
     return this.#then(`WORKDIR ${word(text("workdir", path, { line: true }))}`);
   }
 
-  /** The user that later steps and commands of sandboxes run as: `app`, `1000` or `app:staff`. */
+  /** Sets the user of later steps and of commands in sandboxes: `app`, `1000` or `app:staff`. */
   user(user: string): Image {
     if (/\s/.test(text("user", user))) throw wrong("user", user, "has a blank");
     return this.#then(`USER ${word(user)}`);
   }
 
   /**
-   * The server that `ready` of {@link Template.build} waits for: a text for `/bin/sh`, or a program with its
-   * arguments. Without `ready` it is only recorded.
+   * Sets the server that `ready` of {@link Template.build} waits for: a string for `/bin/sh`, or a program with
+   * its arguments. Without `ready` it is only recorded.
    */
   cmd(given: Command): Image {
     return this.#then(`CMD ${command("cmd", given)}`);

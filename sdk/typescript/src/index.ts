@@ -1,6 +1,6 @@
 /**
- * Cove: a computer of its own for every agent. {@link Sandbox} is where to begin. On the server's own machine
- * nothing need be configured; elsewhere set `COVE_URL` and `COVE_API_KEY`. All times are in seconds.
+ * Cove: every agent gets its own computer. Start with {@link Sandbox}. On the server's own machine no
+ * configuration is needed; elsewhere set `COVE_URL` and `COVE_API_KEY`. All times are in seconds.
  */
 
 export { Client, type PullOptions } from "./client.js";

@@ -11,7 +11,7 @@ const RENEWALS = 3;
 /** Milliseconds until a renewal that failed is repeated. */
 const RETRY_PAUSE_MS = 5000;
 
-/** What a lease is asked for with. */
+/** Options of a lease. */
 export interface LeaseOptions {
   /**
    * Seconds without a renewal after which the server pauses the sandbox, or stops it where it cannot be paused. This
@@ -33,7 +33,7 @@ export class Leases {
     this.#ask = ask;
   }
 
-  /** A lease as the API wants it. */
+  /** The lease in the form of the API. */
   request(within: number, deleteAfter?: number): object {
     return {
       holder: this.holder,
@@ -42,20 +42,20 @@ export class Leases {
     };
   }
 
-  /** Renews it from now on. */
+  /** Starts to renew it. */
   hold(sandbox: string, within: number): void {
     const before = this.#pause();
     this.#held.set(sandbox, within);
     if (this.#timer === undefined || this.#pause() < before) this.#plan(this.#pause());
   }
 
-  /** Does not renew it any more. */
+  /** Stops renewing it. */
   drop(sandbox: string): void {
     this.#held.delete(sandbox);
     if (this.#held.size === 0) this.stop();
   }
 
-  /** Renews none any more. */
+  /** Stops all renewals. */
   stop(): void {
     this.#held.clear();
     clearTimeout(this.#timer);

@@ -24,9 +24,9 @@ export function processInfo(info: ProcessInfo): ProcessInfo {
 }
 
 /**
- * A command in the background. It runs on when nobody looks, also when this program has ended.
+ * A command in the background. It keeps running without a client, also after this program has ended.
  *
- * Iterating yields its output from the beginning, live, until it ends; not a byte is lost or repeated when the
+ * Iterating yields its output from the beginning, live, until it ends. No byte is lost or repeated when the
  * connection breaks or the server restarts.
  */
 export class Process implements AsyncIterable<Output> {
@@ -66,7 +66,7 @@ export class Process implements AsyncIterable<Output> {
     return this._call("GET", "/output", { query, patience: null, signal });
   }
 
-  /** Its record: what runs, as whom, since when, and how it ended. */
+  /** Returns its command, user, start time and result. */
   async info(options: Cancel = {}): Promise<ProcessInfo> {
     return processInfo(await this._client._get<ProcessInfo>(this._call("GET", "", options)));
   }
@@ -75,7 +75,7 @@ export class Process implements AsyncIterable<Output> {
     return this.output() as AsyncIterator<Output, undefined>;
   }
 
-  /** What it wrote and writes, from the beginning. With `follow: false`, what is there now. */
+  /** Yields its output from the beginning until it ends. With `follow: false`, only the output so far. */
   async *output(options: Cancel & { follow?: boolean } = {}): AsyncGenerator<Output, void, undefined> {
     const { follow = true, signal } = options;
     const transcript = new Transcript(0);
@@ -87,7 +87,10 @@ export class Process implements AsyncIterable<Output> {
     }
   }
 
-  /** Its end, with the output that is still kept. An aborted signal ends the wait, not the command. */
+  /**
+   * Waits until it ends and returns its result with the kept output. An aborted signal ends the wait, not the
+   * command.
+   */
   async wait(options: WaitOptions = {}): Promise<Result> {
     const transcript = new Transcript();
     transcript.process = this.id;
@@ -96,14 +99,14 @@ export class Process implements AsyncIterable<Output> {
     return transcript.result(this._command)._checked(options.check);
   }
 
-  /** Writes to its input; with `close` that was all. */
+  /** Writes to its input; with `close`, closes the input afterwards. */
   async send(data: string | Uint8Array, options: Cancel & { close?: boolean } = {}): Promise<void> {
     const content = typeof data === "string" ? new TextEncoder().encode(data) : data;
     const { close, signal } = options;
     await this._client._done(this._call("POST", "/stdin", { query: { close }, content, signal }));
   }
 
-  /** Ends its input. */
+  /** Closes its input. */
   async closeStdin(options: Cancel = {}): Promise<void> {
     await this.send("", { ...options, close: true });
   }
@@ -113,12 +116,12 @@ export class Process implements AsyncIterable<Output> {
     await this._client._done(this._call("POST", "/signal", { json: { signal: String(signal) }, ...options }));
   }
 
-  /** Asks it to end (SIGTERM). */
+  /** Sends SIGTERM. */
   async terminate(options: Cancel = {}): Promise<void> {
     await this.signal("TERM", options);
   }
 
-  /** Ends it (SIGKILL). */
+  /** Sends SIGKILL. */
   async kill(options: Cancel = {}): Promise<void> {
     await this.signal("KILL", options);
   }
@@ -137,8 +140,8 @@ export class Process implements AsyncIterable<Output> {
 
 /**
  * A command in the foreground, followed from its first byte. Made by `box.stream(…)`; it starts with the first
- * read. Leaving the loop stops following and not the command: {@link result} or another loop goes on where the
- * last one ended. Aborting its signal ends the command.
+ * read. Leaving the loop does not end the command; {@link result} or another loop continues where the last one
+ * stopped. Aborting its signal ends the command.
  */
 export class Stream extends Process {
   readonly #transcript = new Transcript();
@@ -166,7 +169,7 @@ export class Stream extends Process {
     };
   }
 
-  /** How it ended; waits for that, and passes over output nobody took. */
+  /** Waits until it ends and returns its result; output that was not read is skipped. */
   async result(options: { check?: Check } = {}): Promise<Result> {
     while (!(await this.#next()).done);
     return this.#transcript.result(this._command)._checked(options.check);
@@ -177,7 +180,7 @@ export class Stream extends Process {
     return this.result(options);
   }
 
-  /** Stops following. The command goes on. */
+  /** Stops following. The command keeps running. */
   async close(): Promise<void> {
     this.#events = undefined;
     this.#control.abort();
@@ -258,9 +261,7 @@ export interface ScreenOptions extends Cancel {
   timeout?: number;
 }
 
-/**
- * A command with a terminal of its own, by default a shell: type, and wait for what appears. `await using` ends it.
- */
+/** A command with a terminal (default: a shell): send input and wait for output. `await using` ends it. */
 export class Terminal extends Process implements AsyncDisposable {
   readonly #transcript = new Transcript(0);
   #screen = "";
@@ -278,7 +279,7 @@ export class Terminal extends Process implements AsyncDisposable {
     await this._client._done(this._call("POST", "/resize", { json: { cols, rows }, ...options }));
   }
 
-  /** What appeared since the last read; waits for something at most `timeout` seconds (default 1). */
+  /** Returns the output since the last read; waits at most `timeout` seconds (default: 1) for some. */
   async read(options: ScreenOptions = {}): Promise<string> {
     await this.#more(Date.now() + (options.timeout ?? 1) * 1000, options.signal);
     const text = this.#screen;
@@ -287,8 +288,8 @@ export class Terminal extends Process implements AsyncDisposable {
   }
 
   /**
-   * Waits until what appeared matches, at most `timeout` seconds (default 30); all text up to the match's end.
-   * Text is taken as a regular expression.
+   * Waits at most `timeout` seconds (default: 30) until the output matches and returns the text up to the end
+   * of the match. A string is a regular expression.
    */
   async expect(pattern: RegExp | string, options: ScreenOptions = {}): Promise<string> {
     const { timeout = 30, signal } = options;
@@ -309,7 +310,7 @@ export class Terminal extends Process implements AsyncDisposable {
     }
   }
 
-  /** Takes in what is there now, or what comes before the deadline. */
+  /** Reads the output so far, or the next output before the deadline. */
   async #more(deadline: number, signal: AbortSignal | undefined): Promise<boolean> {
     for (;;) {
       let came = false;

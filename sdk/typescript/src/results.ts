@@ -1,4 +1,4 @@
-/** How commands and code ended, and what they wrote. */
+/** The results of commands and code. */
 
 import { Buffer } from "node:buffer";
 
@@ -6,11 +6,11 @@ import { CodeFailed, CodeTimedOut, CommandFailed, CommandTimedOut, fromDetail, P
 import type { CodeError } from "./types.js";
 import { OUTPUT_MAX } from "./wire.js";
 
-/** A piece of what a command wrote. */
+/** A piece of a command's output. */
 export interface Output {
   readonly stream: "stdout" | "stderr";
   readonly data: Uint8Array;
-  /** The same as text, whole characters only, so that pieces can be joined without breaking one apart. */
+  /** The same as text; pieces end at whole characters, so that they can be joined. */
   readonly text: string;
   /** Where it begins in its stream. */
   readonly offset: number;
@@ -23,7 +23,7 @@ export interface Output {
  */
 export type Check = boolean | undefined;
 
-/** How a command ended, and what it wrote. */
+/** The result of a command: exit code and output. */
 export class Result {
   readonly exitCode: number;
   readonly stdoutBytes: Uint8Array;
@@ -36,11 +36,11 @@ export class Result {
   readonly duration: number;
   /** The id of its process. */
   readonly process: string | undefined;
-  /** There was more output than is kept here. */
+  /** Part of the output was dropped. */
   readonly truncated: boolean;
   readonly memoryLimitBytes: number | undefined;
   readonly memoryPeakBytes: number | undefined;
-  /** What was run. */
+  /** The command. */
   readonly command: string | undefined;
   /** What to do about a failure, if the server knows; for example that the network is off. */
   readonly hint: string | undefined;
@@ -70,12 +70,12 @@ export class Result {
     return new TextDecoder().decode(this.stderrBytes);
   }
 
-  /** Whether it ended with 0. */
+  /** Whether the exit code is 0. */
   get ok(): boolean {
     return this.exitCode === 0;
   }
 
-  /** Itself, or {@link CommandFailed} when it did not end well. */
+  /** Returns itself, or throws {@link CommandFailed} if the command failed. */
   check(): this {
     if (this.timedOut) throw new CommandTimedOut(this);
     if (!this.ok) throw new CommandFailed(this);
@@ -92,7 +92,7 @@ export class Result {
   }
 }
 
-/** Something code showed, in all its forms: media type to text, or to JSON. */
+/** A result of code in all its formats: media type to text or JSON. */
 export class CodeOutput {
   readonly data: Readonly<Record<string, unknown>>;
   /** Whether it is the value of the code's last expression. */
@@ -116,12 +116,12 @@ export class CodeOutput {
     return this.data["application/json"];
   }
 
-  /** A picture, as the bytes of its file. */
+  /** The PNG image as bytes. */
   get png(): Uint8Array | undefined {
     return this.file("image/png");
   }
 
-  /** A form that is bytes: `image/jpeg`, `application/pdf`. */
+  /** A binary format as bytes: `image/jpeg`, `application/pdf`. */
   file(form: string): Uint8Array | undefined {
     const found = this.#form(form);
     return found === undefined ? undefined : fromBase64(found);
@@ -133,7 +133,7 @@ export class CodeOutput {
   }
 }
 
-/** What a run of code wrote, showed and threw. */
+/** The result of a run of code: output, results and exception. */
 export class CodeResult {
   /** The context's id. */
   readonly context: string;
@@ -141,10 +141,10 @@ export class CodeResult {
   readonly stderr: string;
   readonly results: readonly CodeOutput[];
   readonly error: CodeError | undefined;
-  /** Of a shell's last command. */
+  /** Exit code of a shell's last command. */
   readonly exitCode: number | undefined;
   readonly timedOut: boolean;
-  /** The context's process ended with the run, and its variables are gone. */
+  /** The context's process ended during the run; its variables are lost. */
   readonly contextEnded: boolean;
   readonly truncated: boolean;
   /** Seconds. */
@@ -164,7 +164,7 @@ export class CodeResult {
     this.duration = fields.duration;
   }
 
-  /** Whether nothing was thrown, the time sufficed, and a shell ended with 0. */
+  /** Whether there was no exception and no timeout, and a shell's exit code is 0. */
   get ok(): boolean {
     return this.error === undefined && !this.timedOut && !this.exitCode;
   }
@@ -179,12 +179,12 @@ export class CodeResult {
     return this.main?.text;
   }
 
-  /** The first picture. */
+  /** The first PNG image. */
   get png(): Uint8Array | undefined {
     return this.results.find((result) => result.png !== undefined)?.png;
   }
 
-  /** Itself, or {@link CodeFailed} when it did not end well. */
+  /** Returns itself, or throws {@link CodeFailed} if the code failed. */
   check(): this {
     if (this.timedOut) throw new CodeTimedOut(this);
     if (!this.ok) throw new CodeFailed(this);
@@ -257,7 +257,7 @@ export class Transcript {
 
   result(command: string | undefined): Result {
     const end = this.exit;
-    if (end === undefined) throw new ProtocolError("the output ended before the command did");
+    if (end === undefined) throw new ProtocolError("the output ended before the command");
     const number = (name: string) => (typeof end[name] === "number" ? end[name] : undefined);
     return new Result({
       exitCode: Number(end["exit_code"]),

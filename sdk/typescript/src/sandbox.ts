@@ -70,11 +70,11 @@ export type Network = "none" | "open" | readonly string[] | NetworkPolicy;
 export interface SandboxOptions extends ClientChoice, LifecycleOptions, LeaseOptions {
   /** Default: `debian`. */
   image?: string | undefined;
-  /** Begin from a snapshot's disk instead of an image. */
+  /** Start from a snapshot's disk instead of an image. */
   snapshot?: string | Snapshot | undefined;
-  /** With `snapshot`: with its processes running. */
+  /** With `snapshot`: continue its processes. */
   restoreMemory?: boolean | undefined;
-  /** Begin from a template, with its defaults: itself, `name`, `name:tag`, `name:version` or its id. */
+  /** Start from a template with its defaults: the object, `name`, `name:tag`, `name:version` or its id. */
   template?: string | Template | undefined;
   name?: string | undefined;
   /** CPUs. Default: 1. */
@@ -84,24 +84,24 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions, LeaseOpt
   disk?: Size | undefined;
   env?: Readonly<Record<string, string>> | undefined;
   labels?: Readonly<Record<string, string>> | undefined;
-  /** Who runs its commands. */
+  /** User that its commands run as. */
   user?: string | undefined;
-  /** Where they run. */
+  /** Working directory of its commands. */
   workdir?: string | undefined;
-  /** What it can reach. Default: `"none"`. */
+  /** Network policy. Default: `"none"`. */
   network?: Network | undefined;
   isolation?: string | undefined;
   /** With `isolation: "vm"`. Default: `"kvm"`; `"software"` is slow emulation. */
   accel?: "kvm" | "software" | undefined;
-  /** Lets it ask who it is, and have identity tokens, at `http://cove.internal:16910/`. `{}` grants nothing else. */
+  /** Gives it an identity, with tokens from `http://cove.internal:16910/`. `{}` grants nothing else. */
   identity?: Identity | undefined;
-  /** Secrets of the organisation that it uses by placeholders. `network` must list their hosts. */
+  /** Secrets of the organisation that it may use through placeholders. `network` must list their hosts. */
   secrets?: readonly SecretGrant[] | undefined;
-  /** What is mounted where: `{ "/data": volume }`, or `{ "/data": { volume, readOnly: true } }`. */
+  /** Mounts: `{ "/data": volume }`, or `{ "/data": { volume, readOnly: true } }`. */
   volumes?: Readonly<Record<string, Mounted>> | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
-  /** Whether `await using` leaves it alone. It has no lease then. Find it again with {@link Sandbox.get}. */
+  /** Whether `await using` does not delete it. It has no lease then. {@link Sandbox.get} finds it again. */
   keep?: boolean | undefined;
 }
 
@@ -111,7 +111,7 @@ export interface RunOptions extends CommandOptions {
   input?: string | Uint8Array | undefined;
   /** Whether a failure throws {@link CommandFailed}. Default: only when the timeout passed. */
   check?: Check;
-  /** Called with text as it comes. */
+  /** Called with text as it arrives. */
   onStdout?: ((text: string) => void | Promise<void>) | undefined;
   onStderr?: ((text: string) => void | Promise<void>) | undefined;
 }
@@ -120,7 +120,7 @@ export interface RunOptions extends CommandOptions {
 export interface StartOptions extends CommandOptions {
   /** Whether its input stays open for {@link Process.send}. */
   stdin?: boolean | undefined;
-  /** A word to find it by. */
+  /** Label to find it by. */
   tag?: string | undefined;
   /** Bytes of each stream that the sandbox keeps. Default: 256 KiB. */
   keepOutput?: number | undefined;
@@ -134,7 +134,7 @@ export interface TerminalOptions extends Omit<CommandOptions, "timeout"> {
   rows?: number | undefined;
 }
 
-/** What {@link Sandbox.update} takes; what is not named stays. */
+/** Options of {@link Sandbox.update}; fields that are not given stay. */
 export interface UpdateOptions extends Cancel, LifecycleOptions {
   name?: string | undefined;
   labels?: Readonly<Record<string, string>> | undefined;
@@ -151,7 +151,7 @@ export interface EgressOptions extends Cancel {
   protocol?: Egress["protocol"] | undefined;
   name?: string | undefined;
   after?: number | undefined;
-  /** Whether to go on with what is decided from now on. */
+  /** Whether to continue with new decisions. */
   follow?: boolean | undefined;
 }
 
@@ -188,7 +188,7 @@ function createBody(options: SandboxOptions, lease: object | undefined): unknown
 }
 
 /**
- * A machine of your own, made in milliseconds and deleted at the end of its block.
+ * A machine that is created in milliseconds and deleted at the end of its block.
  *
  * ```ts
  * await using box = await Sandbox.create();
@@ -221,7 +221,7 @@ export class Sandbox implements AsyncDisposable {
     this.git = new Git(run);
   }
 
-  /** Makes one, from an image or with options. */
+  /** Creates a sandbox from an image or with options. */
   static async create(image: string, options?: SandboxOptions): Promise<Sandbox>;
   static async create(options?: SandboxOptions): Promise<Sandbox>;
   static async create(first?: string | SandboxOptions, second: SandboxOptions = {}): Promise<Sandbox> {
@@ -240,7 +240,7 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Makes one, does the work with it and deletes it: `await using` for runtimes without that.
+   * Creates a sandbox, does the work with it and deletes it, for runtimes without `await using`.
    *
    * ```ts
    * const text = await Sandbox.with(async (box) => (await box.run("date")).stdout);
@@ -262,7 +262,7 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** One that exists, by id or name. `await using` leaves it alone. */
+  /** Returns an existing sandbox, by id or name. `await using` does not delete it. */
   static async get(sandbox: string, options: ClientChoice = {}): Promise<Sandbox> {
     const { client = Client.default(), signal } = options;
     const info = await client._get<SandboxInfo>({ method: "GET", path: sandboxPath(sandbox), signal });
@@ -270,8 +270,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * One that exists, by id or name, as your own: takes its lease over, or begins one. `await using` deletes it. Whoever
-   * had the lease can go on using the sandbox, but does not renew or delete it any more.
+   * Returns an existing sandbox, by id or name, and takes its lease over or starts one. `await using` deletes
+   * it. The former holder can keep using the sandbox, but no longer renews or deletes it.
    */
   static async connect(sandbox: string, options: ClientChoice & LeaseOptions = {}): Promise<Sandbox> {
     const { client = Client.default(), leaseDeleteAfter, signal } = options;
@@ -281,7 +281,7 @@ export class Sandbox implements AsyncDisposable {
     return new Sandbox(client, info, false, lease);
   }
 
-  /** Ends the lease: the sandbox stays until it is deleted, and `await using` leaves it alone. */
+  /** Ends the lease: the sandbox stays until it is deleted, and `await using` does not delete it. */
   async detach(options: Cancel = {}): Promise<this> {
     await this.#asHolder("/lease", options);
     this.#leased = false;
@@ -300,7 +300,7 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** Those that exist, all of them or those that match. */
+  /** Lists sandboxes: all, or those that match. */
   static async *list(
     options: ClientChoice & { labels?: Readonly<Record<string, string>>; state?: State; name?: string } = {},
   ): AsyncGenerator<Sandbox, void, undefined> {
@@ -321,7 +321,7 @@ export class Sandbox implements AsyncDisposable {
     this.#deleted = true;
   }
 
-  /** The sandbox as the server last told; {@link refresh} asks again. */
+  /** The state that the server last reported; {@link refresh} updates it. */
   get info(): SandboxInfo {
     return this.#info;
   }
@@ -351,19 +351,19 @@ export class Sandbox implements AsyncDisposable {
     return this;
   }
 
-  /** Asks the server again; {@link info} is up to date afterwards. */
+  /** Updates {@link info} from the server. */
   async refresh(options: Cancel = {}): Promise<this> {
     return this.#told(this.#call("GET", "", options));
   }
 
   /**
-   * Runs a command to its end. Text goes to the user's shell; an array is a program and its arguments, without a
-   * shell.
+   * Runs a command and waits until it ends. A string is for the user's shell; an array is a program and its
+   * arguments, without a shell.
    *
-   * After `timeout` seconds the command and its children are killed, and this throws {@link CommandTimedOut}; with
-   * `check: false` the result says `timedOut` instead. With `check: true` anything but exit code 0 is
-   * {@link CommandFailed}. Aborting the signal kills the command. A broken connection or a restart of the server
-   * does not: its output is resumed where it was.
+   * After `timeout` seconds the command and its children are killed, and this throws {@link CommandTimedOut};
+   * with `check: false` the result says `timedOut` instead. With `check: true` any exit code but 0 throws
+   * {@link CommandFailed}. Aborting the signal kills the command. A lost connection or a restart of the server
+   * does not end it: the output continues where it stopped.
    */
   async run(command: Command, options: RunOptions = {}): Promise<Result> {
     const { check, onStdout, onStderr, ...rest } = options;
@@ -378,13 +378,13 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** Runs a command and yields its output while it runs; `result()` of the stream is its end. */
+  /** Runs a command and yields its output while it runs; `result()` of the stream returns its result. */
   stream(command: Command, options: Omit<RunOptions, "check" | "onStdout" | "onStderr"> = {}): Stream {
     const body = { ...commandBody(command, options), ...inputBody(options.input) };
     return new Stream(this.#client, this.id, body, shown(command), options.signal);
   }
 
-  /** Starts a command in the background: a server, a long build. */
+  /** Starts a command in the background, such as a server or a long build. */
   async start(command: Command, options: StartOptions = {}): Promise<Process> {
     const { stdin, tag, keepOutput, signal } = options;
     const body = { ...commandBody(command, options), tag, ring_bytes: keepOutput, stdin_open: stdin || undefined };
@@ -392,7 +392,7 @@ export class Sandbox implements AsyncDisposable {
     return undoing(signal, begin, (made) => made._end());
   }
 
-  /** A terminal with a shell in it, or with a command. */
+  /** Opens a terminal with a shell or a command. */
   async terminal(command: Command = LOGIN_SHELL, options: TerminalOptions = {}): Promise<Terminal> {
     const { cols = 80, rows = 24, signal } = options;
     const body = { ...commandBody(command, options), pty: { cols, rows } };
@@ -404,25 +404,25 @@ export class Sandbox implements AsyncDisposable {
     return (await this.#client._get<ProcessInfo>(this.#call("POST", "/processes", { json }))).id;
   }
 
-  /** Commands of this sandbox, ended ones too, as long as they are remembered. */
+  /** Lists the commands of this sandbox, including ended ones that are still recorded. */
   async processes(options: Cancel = {}): Promise<ProcessInfo[]> {
     return (await this.#client._items<ProcessInfo>(this.#call("GET", "/processes", options))).map(processInfo);
   }
 
-  /** One of them, to follow it, write to it or end it. */
+  /** Returns a command by id, to follow it, write to it or end it. */
   async process(id: string, options: Cancel = {}): Promise<Process> {
     const call = this.#call("GET", `/processes/${encodeURIComponent(id)}`, options);
     const info = await this.#client._get<ProcessInfo>(call);
     return new Process(this.#client, this.id, info.id, shown(info.argv));
   }
 
-  /** TCP ports somebody inside listens on. */
+  /** Lists the TCP ports that programs in the sandbox listen on. */
   async ports(options: Cancel = {}): Promise<Port[]> {
     const found = await this.#client._items<Port>(this.#call("GET", "/ports", options));
     return found.map((port) => ({ ...port, public: port.public ?? false }));
   }
 
-  /** Waits until somebody inside listens on a port, at most `timeout` seconds (default 30). */
+  /** Waits until a program in the sandbox listens on a port, at most `timeout` seconds (default 30). */
   async waitForPort(port: number, options: Cancel & { timeout?: number } = {}): Promise<Port> {
     const { timeout = 30, signal } = options;
     const deadline = Date.now() + timeout * 1000;
@@ -435,8 +435,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * A link to a server inside, for people without a key; good for `expires` seconds (default: an hour). With
-   * `public: true` everybody can visit without a link, until {@link unshare}.
+   * Returns a link to a server in the sandbox, for people without a key; valid for `expires` seconds (default:
+   * an hour). With `public: true` no link is needed until {@link unshare}.
    */
   async share(port: number, options: Cancel & { expires?: number; public?: boolean } = {}): Promise<Share> {
     const json = { expires_s: wholeSeconds("expires", options.expires), public: options.public || undefined };
@@ -447,17 +447,17 @@ export class Sandbox implements AsyncDisposable {
     return { ...share, url, browserUrl: share.url };
   }
 
-  /** Revokes every link to a port, and that it is public. */
+  /** Revokes all links to a port and makes it private. */
   async unshare(port: number, options: Cancel = {}): Promise<void> {
     await this.#client._done(this.#call("DELETE", `/ports/${port}/share`, options));
   }
 
-  /** What it can reach from now on. Connections that this forbids are cut at once. */
+  /** Changes what it may reach. Connections that are no longer allowed are closed immediately. */
   async setNetwork(network: Network, options: Cancel = {}): Promise<this> {
     return this.#told(this.#call("PATCH", "", { json: { network: networkBody(network) }, ...options }));
   }
 
-  /** What its network policy decided, oldest first; with `follow` also what it decides from now on. */
+  /** Yields the decisions of its network policy, oldest first; with `follow`, also new ones without end. */
   async *egress(options: EgressOptions = {}): AsyncGenerator<Egress, void, undefined> {
     const { signal, ...query } = options;
     const call = this.#call("GET", "/egress", { query: { ...query, limit: PAGE_MAX }, signal });
@@ -470,42 +470,42 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** What it uses now. */
+  /** Returns its resource usage. */
   async metrics(options: Cancel = {}): Promise<Metrics> {
     return this.#client._get<Metrics>(this.#call("GET", "/metrics", options));
   }
 
-  /** What happened to it, oldest first. */
+  /** Lists its events, oldest first. */
   async events(after?: number, options: Cancel = {}): Promise<Event[]> {
     return this.#client._items<Event>(this.#call("GET", "/events", { query: { after }, ...options }));
   }
 
   /**
-   * What happens to it from now on, without end; with `after` also what came after that event. A broken connection
-   * is made again and goes on after the last event.
+   * Yields its new events without end; with `after`, first those after that event. After a lost connection it
+   * reconnects and continues after the last event.
    */
   followEvents(after?: number, options: Cancel = {}): AsyncGenerator<Event, void, undefined> {
     return this.#client._events(sandboxPath(this.id, "/events"), after, options.signal);
   }
 
-  /** A token that says which sandbox its holder is, valid for `expires` seconds (300 by default, at most 900). */
+  /** Returns a token that identifies the sandbox, valid for `expires` seconds (default: 300, at most 900). */
   async identityToken(audience: string, options: Cancel & { expires?: number } = {}): Promise<IdentityToken> {
     const json = { audience, expires_s: wholeSeconds("expires", options.expires) };
     return this.#client._get<IdentityToken>(this.#call("POST", "/identity", { json, signal: options.signal }));
   }
 
-  /** How to log in by SSH, with a token that is good for `expires` seconds. */
+  /** Returns how to log in over SSH, with a token that is valid for `expires` seconds. */
   async ssh(options: Cancel & { expires?: number } = {}): Promise<SshAccess> {
     const json = { expires_s: wholeSeconds("expires", options.expires) };
     return this.#client._get<SshAccess>(this.#call("POST", "/ssh", { json, signal: options.signal }));
   }
 
-  /** Ends its SSH sessions and makes every token for it worthless. */
+  /** Ends its SSH sessions and revokes all its SSH tokens. */
   async revokeSsh(options: Cancel = {}): Promise<void> {
     await this.#client._done(this.#call("DELETE", "/ssh", options));
   }
 
-  /** Changes name, labels or limits while it runs; what is not named stays. */
+  /** Changes its name, labels or limits while it runs; fields that are not given stay. */
   async update(options: UpdateOptions): Promise<this> {
     const times = given(lifecycle(options));
     const json = {
@@ -532,28 +532,25 @@ export class Sandbox implements AsyncDisposable {
     return this.#told(this.#call("POST", "/stop", { json, patience, signal }));
   }
 
-  /**
-   * Puts its memory on disk: it uses neither CPU nor memory, and goes on where it was when it is needed again. The
-   * next command wakes it by itself.
-   */
+  /** Saves its memory to disk and frees CPU and memory. The next command resumes it where it was. */
   async pause(options: Cancel = {}): Promise<this> {
     return this.#told(this.#call("POST", "/pause", { patience: SNAPSHOT_PATIENCE_S, ...options }));
   }
 
-  /** Holds its processes still, memory kept; waking takes about a millisecond. */
+  /** Suspends its processes and keeps them in memory; waking takes about a millisecond. */
   async freeze(options: Cancel = {}): Promise<this> {
     return this.#told(this.#call("POST", "/freeze", options));
   }
 
-  /** Makes it run again, whether it was stopped, paused or frozen. */
+  /** Runs it again, whether it was stopped, paused or frozen. */
   async resume(options: Cancel = {}): Promise<this> {
     const how = (await this.refresh(options)).state === "stopped" ? "/start" : "/resume";
     return this.#told(this.#call("POST", how, { patience: SNAPSHOT_PATIENCE_S, ...options }));
   }
 
   /**
-   * Keeps its present state: the disk, with `memory` its processes too. It goes on meanwhile. With `durable` the call
-   * returns once object storage has it; the server needs one.
+   * Takes a snapshot of its disk, and with `memory` of its processes too. The sandbox keeps running. With
+   * `durable` the call returns once object storage has it, which the server must have.
    */
   async snapshot(
     options: Cancel & { name?: string; memory?: boolean; durable?: boolean } = {},
@@ -568,7 +565,7 @@ export class Sandbox implements AsyncDisposable {
     );
   }
 
-  /** Its snapshots. */
+  /** Lists its snapshots. */
   async snapshots(options: Cancel = {}): Promise<Snapshot[]> {
     const found: Snapshot[] = [];
     for await (const info of this.#client._pages<SnapshotInfo>(this.#call("GET", "/snapshots", options))) {
@@ -577,7 +574,7 @@ export class Sandbox implements AsyncDisposable {
     return found;
   }
 
-  /** Puts it back to a snapshot; with `memory` its processes too. The answer is a snapshot of its previous state. */
+  /** Rolls it back to a snapshot; with `memory`, its processes too. Returns a snapshot of its previous state. */
   async rollback(to: string | Snapshot, options: Cancel & { memory?: boolean } = {}): Promise<Snapshot> {
     const { memory = false, signal } = options;
     const json = { snapshot: to instanceof Snapshot ? to.id : to, memory };
@@ -587,14 +584,15 @@ export class Sandbox implements AsyncDisposable {
     return new Snapshot(this.#client, kept);
   }
 
-  /** Copies of it, each a sandbox of its own; with `memory` they go on with its processes. */
+  /** Creates copies of it; with `memory` they continue its processes. */
   async fork(count = 1, options: ForkOptions = {}): Promise<Forks> {
     return Forks._make(this.#client, sandboxPath(this.id, "/fork"), count, options);
   }
 
   /**
-   * Does the work for each item in a fork of its own, some at once; results in the items' order. All begin from the
-   * same state. The forks are deleted when their work is done; the first error is thrown when all have ended.
+   * Does the work for each item in its own fork, several at a time, and returns the results in the items'
+   * order. All forks start from the same state and are deleted when their work is done. The first error is
+   * thrown when all have ended.
    */
   async map<T, R>(
     work: (fork: Sandbox, item: T) => Promise<R>,
@@ -631,8 +629,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * All or nothing: when the work throws, the sandbox is put back to its state before. Without `memory` that is the
-   * disk, and its processes are ended; with `memory` they go on as before.
+   * All or nothing: when the work throws, the sandbox is rolled back. Without `memory` only the disk is
+   * restored and the processes are ended; with `memory` the processes are restored too.
    */
   async attempt<R>(work: (box: this) => Promise<R> | R, options: Cancel & { memory?: boolean } = {}): Promise<R> {
     const { memory = false, signal } = options;
@@ -649,12 +647,12 @@ export class Sandbox implements AsyncDisposable {
     return result;
   }
 
-  /** Its snapshots, forks and rollbacks, and where it is now. */
+  /** Returns its snapshots, forks and rollbacks, and its current position. */
   async timeline(options: Cancel = {}): Promise<Timeline> {
     return this.#client._get<Timeline>(this.#call("GET", "/timeline", options));
   }
 
-  /** Deletes it and all that is in it. */
+  /** Deletes it and everything in it. */
   async delete(options: Cancel = {}): Promise<void> {
     await this.#client._done(this.#call("DELETE", "", options));
     this.#client._leases.drop(this.id);

@@ -1,7 +1,7 @@
 /**
- * Which server, and with which key. What is passed wins over the environment (`COVE_URL`, `COVE_API_KEY`,
- * `COVE_CA_FILE`). On the server's own machine root needs neither: the address and the first key are in the data
- * directory (`COVE_DATA_DIR`, default `/var/lib/cove`), as for the command line.
+ * The server and the key. Arguments have precedence over the environment (`COVE_URL`, `COVE_API_KEY`,
+ * `COVE_CA_FILE`). On the server's own machine root needs neither: the address and the first key are in the
+ * data directory (`COVE_DATA_DIR`, default `/var/lib/cove`), as for the command line.
  */
 
 import { readFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-/** Snapshots and the sandboxes that begin from them. */
+/** Snapshots and the sandboxes that start from them. */
 
 import { createReadStream } from "node:fs";
 
@@ -26,7 +26,7 @@ export interface ClientChoice extends Cancel {
 
 /** What forking takes. */
 export interface ForkOptions extends Cancel {
-  /** Whether the processes go on in the forks. */
+  /** Whether the forks continue the processes. */
   memory?: boolean;
   /** Their name; with several forks, its beginning. */
   name?: string;
@@ -37,9 +37,9 @@ function at(snapshot: string, rest = ""): string {
   return `/v1/snapshots/${encodeURIComponent(snapshot)}${rest}`;
 }
 
-/** A state of a sandbox to go back to, or to begin others from. It outlives its sandbox. */
+/** A saved state of a sandbox, to roll back to or to start others from. It outlives its sandbox. */
 export class Snapshot {
-  /** What is known about it: size, kind, where it was taken. */
+  /** Its size, kind and origin. */
   readonly info: SnapshotInfo;
   readonly #client: Client;
 
@@ -57,13 +57,13 @@ export class Snapshot {
     return this.info.name;
   }
 
-  /** One that exists, by id or name. */
+  /** Returns an existing snapshot, by id or name. */
   static async get(snapshot: string, options: ClientChoice = {}): Promise<Snapshot> {
     const { client = Client.default(), signal } = options;
     return new Snapshot(client, await client._get<SnapshotInfo>({ method: "GET", path: at(snapshot), signal }));
   }
 
-  /** Those of the organisation. */
+  /** Lists the snapshots of the organisation. */
   static async list(options: ClientChoice = {}): Promise<Snapshot[]> {
     const { client = Client.default(), signal } = options;
     const found: Snapshot[] = [];
@@ -73,12 +73,12 @@ export class Snapshot {
     return found;
   }
 
-  /** Sandboxes that begin from this state; with `memory` with its processes running. */
+  /** Creates sandboxes from this state; with `memory` they continue its processes. */
   async fork(count = 1, options: ForkOptions = {}): Promise<Forks> {
     return Forks._make(this.#client, at(this.id, "/fork"), count, options);
   }
 
-  /** Deletes it. Sandboxes that began from it stay. */
+  /** Deletes it. Sandboxes and snapshots made from it stay. */
   async delete(options: Cancel = {}): Promise<void> {
     await this.#client._done({ method: "DELETE", path: at(this.id), ...options });
   }
@@ -143,7 +143,7 @@ export class Forks implements Iterable<Sandbox>, AsyncDisposable {
     await this.delete();
   }
 
-  /** Deletes them all; one that is gone already is no error. */
+  /** Deletes them all. A fork that no longer exists is not an error. */
   async delete(): Promise<void> {
     values(await each(this.#boxes, DELETE_AT_ONCE, (box) => box[asyncDispose]()));
   }

@@ -28,9 +28,9 @@ import {
 
 /** What {@link Template.create} takes; all but the first two are defaults of sandboxes from it. */
 export interface TemplateOptions extends ClientChoice, LifecycleOptions {
-  /** Sandboxes go on with the snapshot's processes. */
+  /** Sandboxes continue the snapshot's processes. */
   memory?: boolean | undefined;
-  /** Tags that point at the new version from then on. Default: `latest`. */
+  /** Tags to move to the new version. Default: `latest`. */
   tags?: readonly string[] | undefined;
   env?: Readonly<Record<string, string>> | undefined;
   user?: string | undefined;
@@ -41,7 +41,10 @@ export interface TemplateOptions extends ClientChoice, LifecycleOptions {
   disk?: Size | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
-  /** What all sandboxes from it mount, as for a sandbox. Those of the snapshot's sandbox are not taken over. */
+  /**
+   * Mounts of all sandboxes from it, in the form that a sandbox takes. Volumes of the snapshot's sandbox are
+   * not included.
+   */
   volumes?: Readonly<Record<string, Mounted>> | undefined;
 }
 
@@ -71,28 +74,28 @@ const OPTIONS: Record<keyof TemplateOptions, true> = {
 export type BuildLine = Camel<Schemas["BuildLogEvent"]>;
 
 /**
- * What {@link Template.build} takes: an image, or a Dockerfile. That comes as a text, or is the file `Dockerfile` of
- * the context.
+ * What {@link Template.build} takes: an image, or a Dockerfile. The Dockerfile is a text, or the file
+ * `Dockerfile` of the context.
  */
 export interface BuildOptions extends ClientChoice {
   image?: Image | undefined;
   /** The text of the Dockerfile. */
   dockerfile?: string | undefined;
-  /** A directory: `COPY` takes its files. What its `.dockerignore` names is left out. */
+  /** A directory with the files for `COPY`, except those that its `.dockerignore` names. */
   context?: string | undefined;
-  /** Tags that point at the new version from then on. Default: `latest`. */
+  /** Tags to move to the new version. Default: `latest`. */
   tags?: readonly string[] | undefined;
   /** Build arguments. */
   args?: Readonly<Record<string, string>> | undefined;
   /** The stage to build. Default: the last one. */
   target?: string | undefined;
-  /** What steps may reach. Default: `preset:packages`. */
+  /** Network policy of the steps. Default: `preset:packages`. */
   network?: Network | undefined;
   /** Runs every step again. */
   noCache?: boolean | undefined;
   /** Looks for a newer image of each `FROM`. */
   pull?: boolean | undefined;
-  /** A command that succeeds once the server runs: it is captured running. */
+  /** A command that succeeds once the server runs. The server is then captured running. */
   ready?: string | undefined;
   /** The server that `ready` waits for. Default: the `CMD`. */
   start?: string | undefined;
@@ -103,7 +106,7 @@ export interface BuildOptions extends ClientChoice {
   cpu?: number | undefined;
   memoryLimit?: Size | undefined;
   disk?: Size | undefined;
-  /** Gets each line of the log. */
+  /** Receives each line of the log. */
   onLog?: ((line: BuildLine) => void) | undefined;
 }
 
@@ -149,7 +152,7 @@ function at(template: string, rest = ""): string {
   return `/v1/templates/${encodeURIComponent(template)}${rest}`;
 }
 
-/** One version of a template: a snapshot that sandboxes begin from, and defaults for their settings. */
+/** One version of a template: a snapshot that sandboxes start from, and defaults for their settings. */
 export class Template {
   readonly #client: Client;
   #info: TemplateInfo;
@@ -160,7 +163,7 @@ export class Template {
     this.#info = info;
   }
 
-  /** What is known about it: name, version, tags, snapshot, defaults. */
+  /** Its name, version, tags, snapshot and defaults. */
   get info(): TemplateInfo {
     return this.#info;
   }
@@ -177,7 +180,7 @@ export class Template {
     return this.#info.version;
   }
 
-  /** A new version of `name`. */
+  /** Creates a new version of `name`. */
   static async create(name: string, snapshot: string | Snapshot, options: TemplateOptions = {}): Promise<Template> {
     known(options, OPTIONS, "a template");
     const { client = Client.default(), memory, tags, env, user, workdir, signal } = options;
@@ -207,7 +210,10 @@ export class Template {
     return new Template(client, await client._get<TemplateInfo>(call));
   }
 
-  /** A new version of `name` from an {@link Image} or a Dockerfile. A build that fails throws {@link BuildFailed}. */
+  /**
+   * Builds a new version of `name` from an {@link Image} or a Dockerfile. A failed build throws {@link
+   * BuildFailed}.
+   */
   static async build(name: string, options: BuildOptions): Promise<Template> {
     known(options, BUILD_OPTIONS, "a build");
     const { client = Client.default(), image, tags, args, target, ready, start, readyTimeout, env, signal } = options;
@@ -265,13 +271,13 @@ export class Template {
     return await Template.get(ended.template, { client, signal });
   }
 
-  /** A version that exists: `name`, `name:tag`, `name:version` or its id. */
+  /** Returns an existing version: `name`, `name:tag`, `name:version` or its id. */
   static async get(template: string, options: ClientChoice = {}): Promise<Template> {
     const { client = Client.default(), signal } = options;
     return new Template(client, await client._get<TemplateInfo>({ method: "GET", path: at(template), signal }));
   }
 
-  /** Versions of all templates of the organisation, or of one name, newest first. */
+  /** Lists the versions of all templates of the organisation, or of one name, newest first. */
   static async list(options: ClientChoice & { name?: string } = {}): Promise<Template[]> {
     const { client = Client.default(), name, signal } = options;
     const found: Template[] = [];
@@ -282,13 +288,13 @@ export class Template {
     return found;
   }
 
-  /** Points a tag at this version, wherever it pointed before. */
+  /** Points a tag at this version. */
   async tag(tag: string, options: Cancel = {}): Promise<void> {
     const path = at(this.id, `/tags/${encodeURIComponent(tag)}`);
     this.#info = await this.#client._get<TemplateInfo>({ method: "PUT", path, signal: options.signal });
   }
 
-  /** Removes a tag of the template, whichever version it points at. */
+  /** Removes a tag of the template from any version. */
   async untag(tag: string, options: Cancel = {}): Promise<void> {
     const path = at(this.name, `/tags/${encodeURIComponent(tag)}`);
     await this.#client._done({ method: "DELETE", path, signal: options.signal });

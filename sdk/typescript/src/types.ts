@@ -1,32 +1,32 @@
-/** Plain values the server tells, typed from its OpenAPI document. */
+/** Plain values from the server, typed from its OpenAPI document. */
 
 import type { Camel } from "./names.js";
 import type { components } from "./openapi.js";
 
 type Schemas = components["schemas"];
 
-/** Where a sandbox is in its life. */
+/** The state of a sandbox. */
 export type State = Schemas["SandboxState"];
-/** What the code interpreter speaks. TypeScript runs in JavaScript's contexts. */
+/** Languages of the code interpreter. TypeScript runs in JavaScript's contexts. */
 export type Language = Schemas["CodeLanguage"];
-/** `none`: nothing but itself. `allowlist`: what is listed. `open`: the internet, but no private ranges. */
+/** `none`: no network. `allowlist`: the listed destinations. `open`: the internet without private ranges. */
 export type NetworkMode = Schemas["Reach"];
 
 /** Limits in force. */
 export interface Resources extends Camel<Schemas["ResourcesView"]> {}
-/** Limits to ask for. */
+/** Requested limits. */
 export interface ResourcesRequest extends Camel<Schemas["ResourcesRequest"]> {}
 /** A network policy. */
 export interface NetworkPolicy extends Camel<Schemas["Network"]> {}
-/** What happens to a sandbox by itself. */
+/** Lifecycle rules of a sandbox. */
 export interface Lifecycle extends Camel<Schemas["Lifecycle"]> {}
-/** A sandbox as it was when the server last told. */
+/** The state of a sandbox when the server last reported it. */
 export interface SandboxInfo extends Camel<Schemas["Sandbox"]> {}
-/** A TCP port somebody inside listens on. */
+/** A TCP port that a program in the sandbox listens on. */
 export interface Port extends Camel<Schemas["Port"]> {
   public: boolean;
 }
-/** Where a shared port is visited. */
+/** The address of a shared port. */
 /**
  * `url` is for programs and browsers, and has the token of the link unless the port is public. On the server's own
  * machine it needs no names under `localhost`, which Node does not resolve.
@@ -35,35 +35,35 @@ export interface Share extends Camel<Schemas["PortShare"]> {
   /** For browsers: a host of its own, so that pages of several ports share nothing. */
   browserUrl: string;
 }
-/** One decision of a sandbox's network policy. A connection comes again when it has ended, with its bytes. */
+/** One decision of a sandbox's network policy. A connection has a second entry when it has ended, with its bytes. */
 export interface Egress extends Camel<Schemas["EgressEntry"]> {}
-/** What a sandbox uses. */
+/** The resource usage of a sandbox. */
 export interface Metrics extends Camel<Schemas["Metrics"]> {}
-/** Something that happened to a sandbox; its fields depend on the `type`. */
+/** An event of a sandbox; its fields depend on the `type`. */
 export type Event = Camel<Schemas["Event"]>;
-/** An image sandboxes can start from. */
+/** An image that sandboxes can start from. */
 export interface ImageInfo extends Camel<Schemas["Image"]> {}
-/** What an organisation or a sandbox used. */
+/** The usage of an organisation or of a sandbox. */
 export interface Usage extends Camel<Schemas["UsageFigures"]> {}
-/** A code context that runs. */
+/** A running code context. */
 export interface CodeContextInfo extends Camel<Schemas["CodeContext"]> {}
-/** What code threw. */
+/** The exception that code raised. */
 export interface CodeError extends Camel<Schemas["CodeError"]> {}
 /** One state of a sandbox, with memory or without. It never changes. */
 export interface SnapshotInfo extends Camel<Schemas["Snapshot"]> {}
-/** One version of a template. Nothing of it changes but its tags. */
+/** One version of a template. Only its tags can change. */
 export interface TemplateInfo extends Camel<Schemas["Template"]> {}
-/** A volume as it was when the server last told. */
+/** The state of a volume when the server last reported it. */
 export interface VolumeInfo extends Camel<Schemas["Volume"]> {}
 /** The tree a sandbox is part of. */
 export interface Timeline extends Camel<Schemas["Timeline"]> {}
-/** Something happened below a watched path. */
+/** A change below a watched path. */
 export interface FileChange extends Camel<Schemas["FileChange"]> {}
-/** What a sandbox may know and do about itself. */
+/** The identity of a sandbox, and what it may do to itself. */
 export interface Identity extends Camel<Schemas["Identity"]> {}
-/** A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256. */
+/** A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256. */
 export interface IdentityToken extends Camel<Schemas["IdentityToken"]> {}
-/** How to log in to a sandbox by SSH. `command` is what to type. */
+/** Access to a sandbox over SSH. `command` is the command line. */
 export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
 /** A public key that can log in to all sandboxes of the organisation. */
 export interface SshKey extends Camel<Schemas["SshKey"]> {}
@@ -71,14 +71,14 @@ export interface SshKey extends Camel<Schemas["SshKey"]> {}
 export interface SecretGrant extends Camel<Schemas["SecretGrant"]> {}
 /** A sandbox that used a secret. */
 export interface SecretUser extends Camel<Schemas["SecretUser"]> {}
-/** A request that a sandbox asks to send with a secret. */
+/** A request with a secret that needs an approval. */
 export interface Approval extends Camel<Schemas["Approval"]> {}
 /** A secret of the organisation, without its value. */
 export interface Secret extends Camel<Schemas["Secret"]> {}
-/** What a key allows. */
+/** The permissions of a key. */
 export type Scope = Schemas["Scope"];
 
-/** A key of the API. `token` is the secret, and known only when the key was just made. */
+/** An API key. `token` is known only when the key was just created. */
 export interface Key extends Camel<Schemas["Key"]> {
   token?: string;
 }
@@ -92,8 +92,8 @@ export interface FileMatch {
 }
 
 /**
- * A file that is not as it was committed. `index` and `worktree` are git's letters: `M` modified, `A` added, `D`
- * deleted, `R` renamed, `U` in conflict, `?` not tracked, `.` unchanged.
+ * A changed file. `index` and `worktree` are git's letters: `M` modified, `A` added, `D` deleted, `R` renamed,
+ * `U` in conflict, `?` not tracked, `.` unchanged.
  */
 export interface GitFile {
   path: string;
@@ -101,7 +101,7 @@ export interface GitFile {
   worktree: string;
 }
 
-/** Where a working tree is. */
+/** The state of a working tree. */
 export interface GitStatus {
   /** Undefined when no branch is checked out. */
   branch: string | undefined;
@@ -111,7 +111,7 @@ export interface GitStatus {
   ahead: number;
   behind: number;
   files: GitFile[];
-  /** Whether all files are as they were committed. */
+  /** Whether no file is changed. */
   clean: boolean;
 }
 
@@ -120,7 +120,7 @@ export interface ProcessInfo extends Camel<Schemas["Process"]> {
   running: boolean;
 }
 
-/** What is at a path. */
+/** The metadata of a path. */
 export interface FileInfo extends Camel<Schemas["FileInfo"]> {
   isFile: boolean;
   isDir: boolean;

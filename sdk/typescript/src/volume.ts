@@ -8,11 +8,11 @@ import { type Call, type Cancel, megabytes, octal, once, type Size } from "./wir
 
 /** What {@link Volume.create} takes. */
 export interface VolumeOptions extends ClientChoice {
-  /** What it can hold. Default: 10 GiB, or the size of `from`. */
+  /** Size limit. Default: 10 GiB, or the size of `from`. */
   size?: Size | undefined;
-  /** Begin as a copy of this volume, as it is now. */
+  /** Copy this volume. */
   from?: string | Volume | undefined;
-  /** With `from`: nobody can write to the copy. */
+  /** With `from`: make the copy read-only. */
   readOnly?: boolean | undefined;
 }
 
@@ -23,9 +23,12 @@ function at(volume: string, rest = ""): string {
   return `/v1/volumes/${encodeURIComponent(volume)}${rest}`;
 }
 
-/** A directory that outlives sandboxes, mounted in one or in several at once. No sandbox's snapshot has it. */
+/**
+ * A directory that outlives sandboxes, mounted in one or in several at once. It is not part of any sandbox's
+ * snapshot.
+ */
 export class Volume {
-  /** What is known about it: name, size, what it holds. */
+  /** Its name, size and usage. */
   readonly info: VolumeInfo;
   readonly #client: Client;
 
@@ -43,7 +46,7 @@ export class Volume {
     return this.info.name;
   }
 
-  /** Makes one. */
+  /** Creates a volume. */
   static async create(name: string, options: VolumeOptions = {}): Promise<Volume> {
     const { client = Client.default(), from, readOnly, signal } = options;
     const json = {
@@ -56,13 +59,13 @@ export class Volume {
     return new Volume(client, await client._get<VolumeInfo>(call));
   }
 
-  /** One that exists, by id or name. */
+  /** Returns an existing volume, by id or name. */
   static async get(volume: string, options: ClientChoice = {}): Promise<Volume> {
     const { client = Client.default(), signal } = options;
     return new Volume(client, await client._get<VolumeInfo>({ method: "GET", path: at(volume), signal }));
   }
 
-  /** Those of the organisation. */
+  /** Lists the volumes of the organisation. */
   static async list(options: ClientChoice = {}): Promise<Volume[]> {
     const { client = Client.default(), signal } = options;
     const found: Volume[] = [];
@@ -72,23 +75,23 @@ export class Volume {
     return found;
   }
 
-  /** Deletes it and all that is in it. Refused with {@link InUseError} while a sandbox mounts it. */
+  /** Deletes it and everything in it. Refused with {@link InUseError} while a sandbox mounts it. */
   async delete(options: Cancel = {}): Promise<void> {
     await this.#client._done({ method: "DELETE", path: at(this.id), signal: options.signal });
   }
 
-  /** A text file of the volume, in UTF-8. No sandbox is needed for this and the calls below. */
+  /** Reads a text file in UTF-8. This and the calls below need no sandbox. */
   async read(path: string, options: Cancel = {}): Promise<string> {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await this.readBytes(path, options));
   }
 
-  /** A file of the volume. */
+  /** Reads a file as bytes. */
   async readBytes(path: string, options: Cancel = {}): Promise<Uint8Array> {
     const call = { method: "GET", path: at(this.id, "/files"), query: { path }, signal: options.signal } as const;
     return (await this.#client._send(call)).bytes();
   }
 
-  /** Writes a file in one step, and makes missing directories. Its size. */
+  /** Writes a file atomically and returns its size. Missing directories are created. */
   async write(
     path: string,
     text: string | Uint8Array,
@@ -101,7 +104,7 @@ export class Volume {
     return (await this.#client._get<{ bytes: number }>(call)).bytes;
   }
 
-  /** What is in a directory; with `depth` in those below it too. */
+  /** Lists a directory; with `depth`, also the directories below it. */
   async files(path = "/", options: Cancel & { depth?: number } = {}): Promise<FileInfo[]> {
     const { depth = 1, signal } = options;
     const call = { method: "GET", path: at(this.id, "/files/list"), query: { path, depth }, signal } as const;
@@ -112,7 +115,7 @@ export class Volume {
     return listing.items.map((info) => ({ ...info, isFile: info.type === "file", isDir: info.type === "directory" }));
   }
 
-  /** Makes a directory, and those above it. */
+  /** Creates a directory and its parents. */
   async mkdir(path: string, options: Cancel & { mode?: number } = {}): Promise<void> {
     const json = { path, mode: octal(options.mode), parents: true };
     await this.#client._done({ method: "POST", path: at(this.id, "/files/mkdir"), json, signal: options.signal });
@@ -124,7 +127,7 @@ export class Volume {
     await this.#client._done({ method: "POST", path: at(this.id, "/files/move"), json, signal: options.signal });
   }
 
-  /** Removes a file, or with `recursive` a directory with what is in it. */
+  /** Removes a file or an empty directory; with `recursive`, any directory. */
   async remove(path: string, options: Cancel & { recursive?: boolean } = {}): Promise<void> {
     const { recursive = false, signal } = options;
     await this.#client._done({ method: "DELETE", path: at(this.id, "/files"), query: { path, recursive }, signal });

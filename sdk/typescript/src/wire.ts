@@ -26,14 +26,14 @@ export const RECONNECT_PAUSE_MS = 200;
 export const OUTPUT_MAX = 64 * 1024 * 1024;
 /** Characters of the longest line of a live answer. */
 const LINE_MAX = 64 * 1024 * 1024;
-/** Seconds without a byte before an answer is given up. */
+/** Seconds without a byte after which a request fails. */
 export const PATIENCE_S = 120;
 
 export const NDJSON = "application/x-ndjson";
 
 /** An argument that every call takes. */
 export interface Cancel {
-  /** Ends the call; what it was doing in the sandbox ends with it. */
+  /** Ends the call and the work that it started in the sandbox. */
   signal?: AbortSignal | undefined;
 }
 
@@ -154,13 +154,13 @@ export function shown(command: Command): string {
   return typeof command === "string" ? command : command.join(" ");
 }
 
-/** Where and how a command runs. */
+/** Options of a command. */
 export interface CommandOptions extends Cancel {
   /** Its working directory. Default: the sandbox's. */
   cwd?: string | undefined;
   /** Variables in addition to the sandbox's. */
   env?: Readonly<Record<string, string>> | undefined;
-  /** Who runs it. Default: the sandbox's user. */
+  /** User that it runs as. Default: the sandbox's user. */
   user?: string | undefined;
   /** Seconds after which it and its children are killed. */
   timeout?: number | undefined;
@@ -236,17 +236,17 @@ export function octal(mode: number | undefined): string | undefined {
   return mode === undefined ? undefined : mode.toString(8).padStart(4, "0");
 }
 
-/** What happens to a sandbox by itself, each after so many seconds. */
+/** Lifecycle rules of a sandbox, in seconds. */
 export interface LifecycleOptions {
   /** Idle time after which its processes are frozen in memory. */
   freezeAfter?: number | undefined;
-  /** Idle time after which its memory is put on disk. */
+  /** Idle time after which it is paused to disk. */
   pauseAfter?: number | undefined;
   /** Idle time after which its processes are ended. */
   stopAfter?: number | undefined;
   /** Idle time after which it is deleted. */
   deleteAfter?: number | undefined;
-  /** Age at which it is deleted in any case. */
+  /** Age at which it is always deleted. */
   maxLifetime?: number | undefined;
 }
 

@@ -59,7 +59,7 @@ pub enum KeyCommand {
         /// Name or id of another organisation
         #[arg(long, value_name = "ID")]
         org: Option<String>,
-        /// Bind the key to this sandbox: nothing else exists for it
+        /// Bind the key to this sandbox; it can use nothing else
         #[arg(long, value_name = "NAME")]
         sandbox: Option<String>,
     },
@@ -135,16 +135,16 @@ pub enum OrgCommand {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct QuotaArgs {
-    /// Sandboxes at most
+    /// Maximum number of sandboxes
     #[arg(long)]
     pub sandboxes: Option<u64>,
-    /// CPUs of all sandboxes together at most
+    /// Maximum number of CPUs of all sandboxes
     #[arg(long)]
     pub cpu: Option<f64>,
-    /// Memory of all sandboxes together at most, like 64G
+    /// Maximum memory of all sandboxes, like 64G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
-    /// Disk of all sandboxes together at most, like 500G
+    /// Maximum disk of all sandboxes, like 500G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
 }

@@ -4,10 +4,10 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub enum ApprovalsCommand {
-    /// List requests that wait for an approval, and what was decided
+    /// List requests that wait for an approval, and decided ones
     #[command(visible_alias = "list")]
     Ls,
-    /// Approve a request: once, or what the sandbox sends with the secret to the host for a time
+    /// Approve a request once, or all requests of its sandbox with the secret to the host for a time
     Approve {
         approval: String,
         /// Approve all requests of the sandbox with this secret to this host, like 1h

@@ -11,7 +11,7 @@ pub struct LifecycleArgs {
     /// Freeze it when idle for this long, like 30s; memory is kept
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub freeze_after: Option<u64>,
-    /// Put its memory on disk when idle for this long, like 10m
+    /// Pause it to disk when idle for this long, like 10m
     #[arg(long, value_parser = duration_s, value_name = "TIME")]
     pub pause_after: Option<u64>,
     /// Stop it when idle for this long, like 2h

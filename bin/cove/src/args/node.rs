@@ -6,7 +6,7 @@ use crate::serve::ServeArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// Make a token by which one host joins this fleet
+    /// Create a join token for one host
     Token {
         /// How long it is valid, such as 30m or 1d [default: 1h]
         #[arg(long, value_name = "TIME", value_parser = crate::units::duration_s)]
@@ -16,7 +16,7 @@ pub enum NodeCommand {
     Join {
         /// Address of the control plane's API
         control: String,
-        /// What `cove node token` printed
+        /// Join token, from `cove node token`
         #[arg(
             long,
             value_name = "TOKEN",
@@ -27,14 +27,14 @@ pub enum NodeCommand {
         /// Name of the node [default: the host's name]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// Where the node listens for the control plane
+        /// Address at which the node listens for the control plane
         #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:7071")]
         listen: std::net::SocketAddr,
-        /// Where the control plane reaches the node [default: this host's address towards the control plane]
+        /// Address at which the control plane reaches the node [default: this host's address towards the control plane]
         #[arg(long, value_name = "HOST:PORT")]
         address: Option<String>,
     },
-    /// Run the node on this host, which has joined
+    /// Run the node on this host, after it has joined
     Run(Box<ServeArgs>),
     /// List nodes
     #[command(visible_alias = "list")]
@@ -56,7 +56,7 @@ pub enum NodeCommand {
     Rm {
         #[arg(required = true)]
         nodes: Vec<String>,
-        /// They are gone for good: give up what only they had
+        /// The nodes are lost for good: give up data that only they have
         #[arg(long)]
         lost: bool,
     },

@@ -56,16 +56,16 @@ pub struct CreateOptions {
     /// Memory, like 512M or 2G
     #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
-    /// How far memory may grow by itself
+    /// Limit up to which memory may grow by itself
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory_max: Option<u64>,
     /// Disk, like 10G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
-    /// Processes and threads at most
+    /// Maximum number of processes and threads
     #[arg(long)]
     pub pids: Option<u64>,
-    /// Open files per process at most
+    /// Maximum number of open files per process
     #[arg(long)]
     pub open_files: Option<u64>,
     /// Set an environment variable for all commands
@@ -342,13 +342,13 @@ pub struct UpdateArgs {
     /// Memory, like 512M or 2G
     #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
-    /// How far memory may grow by itself
+    /// Limit up to which memory may grow by itself
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory_max: Option<u64>,
     /// Disk, like 10G
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub disk: Option<u64>,
-    /// Processes and threads at most
+    /// Maximum number of processes and threads
     #[arg(long)]
     pub pids: Option<u64>,
     /// The given rules replace all lifecycle rules

@@ -16,7 +16,7 @@ pub enum SecretCommand {
         /// sigv4:REGION/SERVICE, or exposed for values that sandboxes hold
         #[arg(long = "use", default_value = "bearer", value_name = "USE")]
         usage: String,
-        /// Hold each request that uses it until somebody approves it
+        /// Hold each request that uses it until it is approved
         #[arg(long)]
         ask: bool,
         /// File with the value; - is standard input [default: standard input, or a prompt in a terminal]

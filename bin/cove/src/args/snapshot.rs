@@ -30,7 +30,7 @@ pub enum SnapshotCommand {
     /// List snapshots
     #[command(visible_alias = "list")]
     Ls {
-        /// Only of this sandbox
+        /// Only snapshots of this sandbox
         sandbox: Option<String>,
         /// Print ids only
         #[arg(long, short)]

@@ -19,7 +19,7 @@ pub enum TemplateCommand {
     Builds,
     /// Cancel a build
     Cancel { build: String },
-    /// Forget the steps that builds keep for later builds
+    /// Delete the cached steps of builds
     Prune,
     /// List versions of templates
     #[command(visible_alias = "list")]
@@ -79,7 +79,7 @@ pub struct DefaultsArgs {
     /// Memory, like 512M or 2G
     #[arg(long, short, value_parser = megabytes, value_name = "SIZE")]
     pub memory: Option<u64>,
-    /// How far memory may grow by itself
+    /// Limit up to which memory may grow by itself
     #[arg(long, value_parser = megabytes, value_name = "SIZE")]
     pub memory_max: Option<u64>,
     /// Disk, like 10G
@@ -97,10 +97,10 @@ pub struct DefaultsArgs {
     /// Read environment variables from a file, one KEY=VALUE per line
     #[arg(long, value_parser = env_file, value_name = "FILE")]
     pub env_file: Vec<EnvFile>,
-    /// Who commands run as
+    /// User that commands run as
     #[arg(long, short)]
     pub user: Option<String>,
-    /// Where commands start
+    /// Working directory of commands
     #[arg(long, short, value_name = "DIR")]
     pub workdir: Option<String>,
     /// Mount a volume in every sandbox; :ro makes it read-only

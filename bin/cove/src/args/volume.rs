@@ -28,7 +28,7 @@ pub enum VolumeCommand {
         #[arg(long, short)]
         quiet: bool,
     },
-    /// Show a volume and who mounts it
+    /// Show a volume and the sandboxes that mount it
     Show { volume: String },
     /// Delete volumes that no sandbox mounts
     #[command(visible_alias = "delete")]

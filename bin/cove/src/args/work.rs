@@ -68,7 +68,7 @@ pub struct ShellArgs {
     #[arg(long, default_value = "ctrl-]", value_parser = detach_key, value_name = "KEY")]
     pub detach_key: DetachKey,
     pub sandbox: String,
-    /// Program to run instead of the user's login shell
+    /// Program to run instead of the login shell
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub argv: Vec<String>,
 }
@@ -97,13 +97,13 @@ pub struct CpArgs {
     /// Keep modification times of single files too, and owners inside the sandbox
     #[arg(long, short)]
     pub archive: bool,
-    /// Paths here, SANDBOX:PATH, or - for standard input
+    /// Local paths, SANDBOX:PATH, or - for standard input
     ///
     /// A PATH in a sandbox may contain *, ? and [...]; a relative one begins where commands start.
     /// DIRECTORY/. is the content of a directory.
     #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
     pub sources: Vec<String>,
-    /// A path here, SANDBOX:PATH, or - for standard output
+    /// Local path, SANDBOX:PATH, or - for standard output
     pub target: String,
 }
 
@@ -126,19 +126,19 @@ pub struct StatsArgs {
     /// Print the figures once
     #[arg(long, visible_alias = "no-stream")]
     pub once: bool,
-    /// Default: all running ones
+    /// Sandboxes [default: all running ones]
     pub sandboxes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct UsageArgs {
-    /// Only the last days, today included, and a line for each (in UTC)
+    /// Show the last days including today, one line per day (UTC)
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=366), conflicts_with = "sandbox")]
     pub days: Option<u32>,
-    /// Only so many sandboxes, those that used the most CPU time
+    /// Show this many sandboxes, those with the most CPU time
     #[arg(long, value_name = "COUNT", conflicts_with = "sandbox")]
     pub top: Option<usize>,
-    /// Only this sandbox
+    /// Show this sandbox only
     pub sandbox: Option<String>,
 }
 

@@ -83,7 +83,7 @@ pub async fn reset_root(global: &Global, json: bool) -> Result<(), CliError> {
             if started.elapsed() > RESET_WAIT {
                 return Err(CliError::hinted(
                     format!(
-                        "{} holds a new key, but the server has not taken it",
+                        "{} holds a new key, but the server has not loaded it",
                         file.display()
                     ),
                     "see its log, or restart it",
@@ -92,7 +92,7 @@ pub async fn reset_root(global: &Global, json: bool) -> Result<(), CliError> {
             tokio::time::sleep(RESET_PAUSE).await;
         }
     } else if !json {
-        eprintln!("no server runs here; the next start takes the new key");
+        eprintln!("no server runs here; the next start loads the new key");
     }
     if json {
         return output::json(&serde_json::json!({ "file": file, "taken": told }));

@@ -365,7 +365,7 @@ async fn execs_in<S: Subject>(subject: &S, id: &str) -> Result<Value, ClientErro
 async fn sum(mut tasks: JoinSet<Result<u64, ClientError>>) -> Result<u64, ClientError> {
     let mut total = 0;
     while let Some(done) = tasks.join_next().await {
-        total += done.map_err(|_| ClientError::Protocol("a worker broke off"))??;
+        total += done.map_err(|_| ClientError::Protocol("a worker was interrupted"))??;
     }
     Ok(total)
 }

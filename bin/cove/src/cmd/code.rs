@@ -150,7 +150,7 @@ async fn execute(client: &Client, args: &CodeRunArgs, json: bool) -> Result<u8, 
             }
         };
         let Some(event) = event else {
-            return Err(CliError::usage("the output ended before the code did"));
+            return Err(CliError::usage("the output ended before the code"));
         };
         if json {
             output::json_line(&event)?;
@@ -187,7 +187,7 @@ async fn execute(client: &Client, args: &CodeRunArgs, json: bool) -> Result<u8, 
 
 fn exit_code(end: &CodeEnd, threw: bool) -> u8 {
     if end.timed_out {
-        eprintln!("cove: the code was interrupted: its timeout is over");
+        eprintln!("cove: the code was interrupted after its timeout");
         return TIMED_OUT;
     }
     if end.truncated {

@@ -144,7 +144,7 @@ impl Copy<'_> {
         match directory {
             true => Ok(()),
             false => Err(CliError::hinted(
-                format!("{shown} is no directory"),
+                format!("{shown} is not a directory"),
                 "several sources can only be copied into an existing directory",
             )),
         }
@@ -350,7 +350,7 @@ impl Copy<'_> {
                 drop(chunks);
                 unpacked
                     .await
-                    .unwrap_or_else(|_| Err(CliError::usage("unpacking broke off")))
+                    .unwrap_or_else(|_| Err(CliError::usage("unpacking was interrupted")))
             })
             .await?;
         Ok(meter.count())

@@ -38,7 +38,7 @@ pub async fn run(global: &Global, args: &DestroyArgs) -> Result<u8, CliError> {
             return Ok(0);
         }
         return Err(CliError::hinted(
-            format!("{shown} is no data directory of a server; nothing was deleted"),
+            format!("{shown} is not a server's data directory; nothing was deleted"),
             "name it with --data-dir",
         ));
     }

@@ -75,7 +75,7 @@ async fn audit(client: &Client) -> Finding {
     finding(
         Level::Error,
         broken.join("; "),
-        Some("somebody changed the database; compare with an export or a backup"),
+        Some("the database was changed; compare it with an export or a backup"),
     )
 }
 

@@ -179,7 +179,7 @@ pub fn finish(exit: &Exit) -> u8 {
         );
         eprintln!("  raise it with `cove update --memory`");
     } else if exit.timed_out {
-        eprintln!("cove: the command was ended: its timeout is over");
+        eprintln!("cove: the command was killed after its timeout");
     }
     exit_code(exit)
 }
@@ -212,7 +212,7 @@ impl Following<'_> {
                 }
                 Ok(Some(event)) => event,
                 Ok(None) => {
-                    let lost = ClientError::Protocol("the output ended without an exit");
+                    let lost = ClientError::Protocol("the output ended without an exit code");
                     self.reconnect(lost.into()).await?;
                     continue;
                 }

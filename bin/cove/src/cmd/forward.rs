@@ -31,7 +31,7 @@ pub struct Pair {
 pub fn pair(text: &str) -> Result<Pair, String> {
     let number = |text: &str| {
         text.parse::<u16>()
-            .map_err(|_| format!("'{text}' is no port"))
+            .map_err(|_| format!("'{text}' is not a port"))
     };
     let (local, inside) = match text.split_once(':') {
         Some((local, inside)) => (number(local)?, number(inside)?),

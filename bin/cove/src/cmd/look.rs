@@ -275,7 +275,7 @@ fn print_event(event: &Event, json: bool) -> Result<(), CliError> {
         }
         EventKind::CaptureFailed { reason } => format!("its memory was not captured: {reason}"),
         EventKind::RolledBack { to, kept } => {
-            format!("rolled back to {to}; what it was before is {kept}")
+            format!("rolled back to {to}; previous state: {kept}")
         }
         EventKind::ApprovalRequested {
             approval,

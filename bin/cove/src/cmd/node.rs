@@ -200,7 +200,7 @@ async fn join(
     }
     make_directory(data_dir, 0o711)?;
     let _lock = super::doctor::lock(data_dir)?
-        .ok_or_else(|| CliError::hinted("a node runs over this data directory", "stop it first"))?;
+        .ok_or_else(|| CliError::hinted("a node uses this data directory", "stop it first"))?;
     let relay = settings.relay_dir();
     make_directory(&relay, 0o700)?;
     if let Some(before) = Identity::load(&relay).map_err(failed)? {

@@ -48,7 +48,7 @@ pub fn terminal_process(
 ) -> Result<StartProcess, CliError> {
     if !terminal::is_interactive() {
         return Err(CliError::hinted(
-            "a terminal is needed here, and this is none",
+            "standard input and output must be a terminal",
             "`cove exec` runs commands without one",
         ));
     }
@@ -143,7 +143,7 @@ async fn attach(
         Left::Exited(exit) => Ok(exec::finish(&exit)),
         Left::Detached => {
             eprintln!(
-                "\ndetached; `cove shell --attach {} {sandbox}` comes back",
+                "\ndetached; `cove shell --attach {} {sandbox}` attaches again",
                 process.id
             );
             Ok(0)

@@ -162,7 +162,7 @@ fn show(one: &Snapshot, json: bool) -> Result<(), CliError> {
         .maybe("before rolling back to", one.rolled_back_to.clone())
         .maybe("image", one.image_id.clone())
         .add("memory", if one.memory { "yes" } else { "no" })
-        .maybe("memory does not fit here", one.unfit.clone())
+        .maybe("memory cannot be restored here", one.unfit.clone())
         .add("kept", place(one))
         .maybe("without its volumes at", places(one))
         .add("exclusive", units::bytes(one.exclusive_bytes))

@@ -80,9 +80,9 @@ fn ssh(access: &SshAccess, args: &SshArgs) -> Result<u8, CliError> {
         let what = what.to_owned();
         move |error| CliError::io(what, error)
     };
-    let known_hosts = anonymous_file(&access.known_hosts)
-        .map_err(failed("cannot write down the server's key"))?;
-    let own = std::env::current_exe().map_err(failed("cannot find this program"))?;
+    let known_hosts =
+        anonymous_file(&access.known_hosts).map_err(failed("cannot save the server's key"))?;
+    let own = std::env::current_exe().map_err(failed("cannot find the path of this program"))?;
     let user = match &args.user {
         Some(user) => format!("{user}+{}", access.user),
         None => access.user.clone(),

@@ -150,7 +150,10 @@ fn show(one: &Template, json: bool) -> Result<(), CliError> {
         )
         .maybe("user", one.user.clone())
         .maybe("directory", one.workdir.clone())
-        .maybe("privileges", one.no_new_privs.then_some("none are gained"))
+        .maybe(
+            "privileges",
+            one.no_new_privs.then_some("setuid programs gain none"),
+        )
         .add(
             "network",
             match one.network.mode {

@@ -151,7 +151,7 @@ async fn copy(client: &Client, source: &str, target: &str, json: bool) -> Result
             let found = file.metadata().await.map_err(failed)?;
             if !found.is_file() {
                 return Err(CliError::hinted(
-                    format!("{} is no file", from.display()),
+                    format!("{} is not a file", from.display()),
                     "mount the volume in a sandbox to copy directories, with `cove cp`",
                 ));
             }

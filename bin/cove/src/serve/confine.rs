@@ -129,7 +129,7 @@ pub struct Refusals(Refused);
 
 /// Leaves this thread and all it makes the calls on the list. New privileges must have been given up.
 pub fn enter() -> Result<Refusals, ServeError> {
-    let failed = |source| ServeError::io("cannot confine the control side", source);
+    let failed = |source| ServeError::io("cannot confine control", source);
     let refused = note_refused().map_err(failed)?;
     install(RULES, Otherwise::RefuseNoted, Threads::This).map_err(failed)?;
     Ok(Refusals(refused))
@@ -142,7 +142,7 @@ impl Refusals {
             for call in self.0.take() {
                 tracing::error!(
                     call,
-                    "the control side was refused a system call that is not on its list"
+                    "control was refused a system call that is not on its list"
                 );
             }
         }

@@ -51,7 +51,7 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|source| ServeError::io("cannot start the control side", source))?;
+        .map_err(|source| ServeError::io("cannot start control", source))?;
     let sqlite = config.settings.database.is_empty();
     let database = config.settings.control_dir().join("cove.db");
     let ended = runtime.block_on(serve(config, handed, tls, (fleet_key, objects), refused));
@@ -165,7 +165,7 @@ async fn serve(
         shutdown.clone(),
     ));
     let app = App::new(control, server);
-    tracing::info!("the control side is ready");
+    tracing::info!("control is ready");
     let visits = async {
         match previews {
             Some(listener) => {
@@ -240,7 +240,7 @@ async fn begin(
             }
             Err(error) => {
                 return Err(ServeError::Start {
-                    message: format!("the control side cannot start: {}", chain(&error)),
+                    message: format!("control cannot start: {}", chain(&error)),
                     hint: error.hint.clone(),
                 });
             }
@@ -253,7 +253,7 @@ async fn prepare(
     config: &RoleConfig,
 ) -> Result<Result<(), ControlError>, ServeError> {
     let hash = TokenHash::parse(&config.root_key_hash).ok_or_else(|| ServeError::Settings {
-        message: "the hash of the first key is broken".into(),
+        message: "the hash of the first key is invalid".into(),
     })?;
     Ok(async {
         control.prepare().await?;

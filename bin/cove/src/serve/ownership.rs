@@ -52,7 +52,7 @@ fn give_below(directory: BorrowedFd<'_>, account: Account, depth: u32) -> std::i
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = openat(directory, name, flags, Mode::empty())?;
                 if rustix::fs::fstat(&file)?.st_nlink != 1 {
-                    return Err(strange("has another name elsewhere"));
+                    return Err(strange("has other hard links"));
                 }
                 fchown(&file, owner.0, owner.1)?;
             }

@@ -38,14 +38,14 @@ pub fn told(error: &dyn std::error::Error) -> String {
 pub fn reset_root_key(data_dir: &Path) -> Result<(ApiToken, bool), ServeError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ServeError::start(
-            "the first key is root's to replace",
+            "only root can replace the first key",
             "run this as root on the machine of the server",
         ));
     }
     if !data_dir.is_dir() {
         return Err(ServeError::start(
-            format!("there is no server's data in {}", data_dir.display()),
-            "name its place with --data-dir",
+            format!("{} is not a server's data directory", data_dir.display()),
+            "name it with --data-dir",
         ));
     }
     let token = ApiToken::random();

@@ -71,7 +71,7 @@ pub fn child(
     let (config, sockets, lost) = configuration(process)?;
     let shown = lost
         .of(process)
-        .map_err(|source| ServeError::io("cannot count lines of the log", source))?;
+        .map_err(|source| ServeError::io("cannot count log lines", source))?;
     let log = logging::start(&config.settings, lost)?;
     let handed = Handed {
         sockets,
@@ -101,7 +101,7 @@ fn configuration(process: Process) -> Result<(RoleConfig, Vec<OwnedFd>, LostLine
     };
     let (descriptors, text) = handover::take().map_err(|_| by_hand())?;
     let config = serde_json::from_str(&text).map_err(|error| ServeError::Settings {
-        message: format!("the configuration of this role is broken: {error}"),
+        message: format!("the configuration of this role is invalid: {error}"),
     })?;
     let mut descriptors = descriptors.into_iter();
     let lost = descriptors.next().ok_or_else(by_hand)?;

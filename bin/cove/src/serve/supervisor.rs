@@ -84,10 +84,10 @@ pub fn run_with(
     if !rustix::process::geteuid().is_root() {
         return Err(ServeError::start(
             "the server must be started by root",
-            "sandboxes need namespaces, mounts and cgroups; the part that talks to the network gives root up",
+            "sandboxes need namespaces, mounts and cgroups; the process that serves the network drops root",
         ));
     }
-    let failed = |source| ServeError::io("cannot count lines of the log", source);
+    let failed = |source| ServeError::io("cannot count log lines", source);
     let lost = LostLines::new().map_err(failed)?;
     let handed = Arc::new(lost.of(Process::Supervisor).map_err(failed)?);
     let log = logging::start(&settings, lost)?;
@@ -262,7 +262,7 @@ async fn supervise(
 
 pub fn lost(role: &str) -> ServeError {
     ServeError::Start {
-        message: format!("the {role} side was lost"),
+        message: format!("the connection to {role} was lost"),
         hint: None,
     }
 }
@@ -316,8 +316,7 @@ impl Supervised {
     }
 
     fn spawn(&self) -> Result<Child, ServeError> {
-        let failed =
-            |source| ServeError::io(format!("cannot start the {} side", self.role), source);
+        let failed = |source| ServeError::io(format!("cannot start {}", self.role), source);
         let program = std::env::current_exe().map_err(failed)?;
         let mut descriptors = vec![self.lost.as_fd()];
         descriptors.extend(self.sockets.iter().map(AsFd::as_fd));
@@ -379,7 +378,7 @@ impl Supervised {
                 status.map_err(|source| ServeError::io("cannot wait for a child", source))?;
             if is_fatal(status) {
                 return Err(ServeError::Start {
-                    message: format!("the {} side cannot run; its log says why", self.role),
+                    message: format!("{} cannot run; see its log", self.role),
                     hint: None,
                 });
             }
@@ -387,7 +386,7 @@ impl Supervised {
                 backoff.reset();
             }
             let pause = backoff.pause();
-            tracing::error!(role = self.role, %status, again_in = ?pause, "a child ended");
+            tracing::error!(role = self.role, %status, again_in = ?pause, "a child process ended");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return Ok(()),
@@ -403,7 +402,7 @@ impl Supervised {
         if timeout(grace, child.wait()).await.is_err() {
             tracing::warn!(
                 role = self.role,
-                "a child did not end in time and is killed"
+                "a child process did not end in time; killing it"
             );
             child.kill().await.ok();
         }
@@ -465,7 +464,7 @@ pub fn passable(data_dir: &Path, account: Account) -> Result<(), ServeError> {
         if found.permissions().mode() & needed == 0 {
             return Err(ServeError::start(
                 format!(
-                    "the unprivileged part of the server (user {}) cannot pass through {}",
+                    "the unprivileged process of the server (user {}) cannot enter {}",
                     account.uid,
                     directory.display()
                 ),
@@ -493,7 +492,7 @@ pub fn lock(data_dir: &Path) -> Result<fs::File, ServeError> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(ServeError::start(
-            format!("a server already runs over {}", data_dir.display()),
+            format!("a server already uses {}", data_dir.display()),
             "stop it first, or choose another with --data-dir",
         )),
         Err(fs::TryLockError::Error(source)) => Err(failed(source)),

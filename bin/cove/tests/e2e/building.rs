@@ -258,7 +258,7 @@ fn dockerfiles_become_templates_as_the_reference_says() {
         (
             "bad-copy",
             "FROM busybox\n\nCOPY nothing /x\n",
-            "line 3: COPY nothing /x: 'nothing' is not there",
+            "line 3: COPY nothing /x: 'nothing' does not exist",
         ),
         (
             "bad-user",

@@ -115,7 +115,10 @@ fn exit_codes_are_the_command_s_own() {
     );
     let late = cove.run(["exec", "--timeout", "1s", "box", "--", "sleep", "100"]);
     assert_eq!(late.status.code(), Some(124), "{late:?}");
-    assert!(text(&late.stderr).contains("timeout is over"), "{late:?}");
+    assert!(
+        text(&late.stderr).contains("killed after its timeout"),
+        "{late:?}"
+    );
     let usage = cove.run(["exec", "--no-such-flag"]);
     assert_eq!(usage.status.code(), Some(2));
     let other = cove.run(["show", "nowhere"]);
@@ -269,7 +272,10 @@ fn a_second_server_over_the_same_data_is_refused() {
         .output()
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
-    assert!(text(&second.stderr).contains("already runs"), "{second:?}");
+    assert!(
+        text(&second.stderr).contains("a server already uses"),
+        "{second:?}"
+    );
     let other = tempfile::tempdir_in("/var/tmp").unwrap();
     let url = std::fs::read_to_string(data_dir.join("url")).unwrap();
     let taken = url.trim().trim_start_matches("http://");

@@ -55,7 +55,10 @@ fn a_destroyed_installation_leaves_neither_processes_nor_files() {
         .env("COVE_DATA_DIR", &other)
         .output()
         .unwrap();
-    assert!(said(&refused).contains("no data directory"), "{refused:?}");
+    assert!(
+        said(&refused).contains("not a server's data directory"),
+        "{refused:?}"
+    );
     assert!(other.join("one").exists());
     assert_eq!(sleepers(&marker), 1, "a stopped server's sandbox runs on");
 

@@ -363,7 +363,7 @@ fn a_fleet_of_two_nodes_from_nothing() {
     assert!(told(fleet.join(0, "n1", "covejoin_00", &n1)).contains("not a join token"));
     let mut forged = token.clone();
     forged.replace_range(30..34, "0000");
-    assert!(told(fleet.join(0, "n1", &forged, &n1)).contains("not known here"));
+    assert!(told(fleet.join(0, "n1", &forged, &n1)).contains("does not know the join token"));
     let short = fleet.cove(&["node", "token", "--expires", "1s"]);
     std::thread::sleep(Duration::from_millis(1100));
     assert!(told(fleet.join(0, "n1", &short, &n1)).contains("expired"));

@@ -180,3 +180,33 @@ fn a_certificate_that_cannot_be_used_stops_the_server_before_it_makes_anything()
         assert!(!Path::new(&data).exists(), "a data directory was made");
     }
 }
+
+#[test]
+fn commands_without_a_server_refuse_the_options_of_a_connection() {
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(args).env("HOME", home.path());
+        command.env("COVE_URL", "http://127.0.0.1:1");
+        command.output().unwrap()
+    };
+    for command in [&["config"][..], &["context", "ls"], &["man"]] {
+        let given = run(command);
+        assert!(
+            given.status.success(),
+            "the environment is for others: {given:?}"
+        );
+        for option in ["--url", "--api-key", "--ca-file", "--context"] {
+            let refused = run(&[command, &[option, "x"]].concat());
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(1), "{said}");
+            assert!(said.contains(&format!("takes no {option}")), "{said}");
+            let refused = run(&[&[option, "x"], command].concat());
+            assert_eq!(
+                refused.status.code(),
+                Some(1),
+                "{option} before {command:?}"
+            );
+        }
+    }
+}

@@ -217,7 +217,7 @@ fn a_data_directory_that_shuts_the_control_side_out_is_refused_with_words() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("cannot pass through") && said.contains("chmod o+x"),
+        said.contains("cannot enter") && said.contains("chmod o+x"),
         "{said}"
     );
 }

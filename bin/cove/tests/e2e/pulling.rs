@@ -101,7 +101,7 @@ fn a_create_pulls_a_missing_image_from_the_default_registry() {
     let elsewhere = format!("{}/elsewhere:1", registry.address);
     let refused = tenant(&["create", &elsewhere]);
     assert!(
-        text(&refused.stderr).contains("operator's own"),
+        text(&refused.stderr).contains("a private network of the operator"),
         "{refused:?}"
     );
 

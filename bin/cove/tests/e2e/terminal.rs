@@ -202,5 +202,5 @@ fn exec_with_a_terminal_runs_one_command_in_it() {
     assert_eq!(seat.end(), Some(8));
     let refused = cove.run(["shell", "box"]);
     assert_eq!(refused.status.code(), Some(125));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("a terminal is needed"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("must be a terminal"));
 }

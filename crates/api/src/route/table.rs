@@ -60,7 +60,7 @@ pub const ROUTES: &[Route] = &[
         Op::CreateSandbox,
         "/v1/sandboxes",
         Manage,
-        "Create a sandbox; answers when it runs",
+        "Create a sandbox; returns when it runs",
     )
     .body::<sandbox::CreateSandbox>()
     .reply::<sandbox::Sandbox>(201)
@@ -89,7 +89,7 @@ pub const ROUTES: &[Route] = &[
         Op::DeleteSandbox,
         "/v1/sandboxes/{id}",
         Manage,
-        "Delete a sandbox and all that is in it",
+        "Delete a sandbox and everything in it",
     )
     .query::<lifecycle::HolderQuery>()
     .bound(),
@@ -128,7 +128,7 @@ pub const ROUTES: &[Route] = &[
         Op::StopSandbox,
         "/v1/sandboxes/{id}/stop",
         Manage,
-        "End its processes and keep its disk",
+        "Stop a sandbox: end its processes and keep its disk",
     )
     .optional_body::<sandbox::StopSandbox>()
     .reply::<sandbox::Sandbox>(200)
@@ -137,7 +137,7 @@ pub const ROUTES: &[Route] = &[
         Op::FreezeSandbox,
         "/v1/sandboxes/{id}/freeze",
         Manage,
-        "Hold its processes still, memory kept",
+        "Freeze a sandbox: suspend its processes and keep them in memory",
     )
     .reply::<sandbox::Sandbox>(200)
     .bound(),
@@ -145,7 +145,7 @@ pub const ROUTES: &[Route] = &[
         Op::PauseSandbox,
         "/v1/sandboxes/{id}/pause",
         Manage,
-        "Put its memory on disk; it uses neither CPU nor memory then",
+        "Pause a sandbox: save its memory to disk and free CPU and memory",
     )
     .reply::<sandbox::Sandbox>(200)
     .bound(),
@@ -153,7 +153,7 @@ pub const ROUTES: &[Route] = &[
         Op::ResumeSandbox,
         "/v1/sandboxes/{id}/resume",
         Use,
-        "Bring a frozen or paused sandbox back where it was",
+        "Resume a frozen or paused sandbox",
     )
     .reply::<sandbox::Sandbox>(200)
     .bound(),
@@ -161,7 +161,7 @@ pub const ROUTES: &[Route] = &[
         Op::TakeSnapshot,
         "/v1/sandboxes/{id}/snapshots",
         Manage,
-        "Keep its present state; answers once that is on disk",
+        "Take a snapshot of a sandbox; returns when it is on disk",
     )
     .optional_body::<snapshot::TakeSnapshot>()
     .reply::<snapshot::Snapshot>(201)
@@ -170,7 +170,7 @@ pub const ROUTES: &[Route] = &[
         Op::SandboxSnapshots,
         "/v1/sandboxes/{id}/snapshots",
         Read,
-        "List its snapshots",
+        "List the snapshots of a sandbox",
     )
     .query::<PageQuery>()
     .reply::<Page<snapshot::Snapshot>>(200),
@@ -178,7 +178,7 @@ pub const ROUTES: &[Route] = &[
         Op::ForkSandbox,
         "/v1/sandboxes/{id}/fork",
         Manage,
-        "Make copies of it, each a sandbox of its own",
+        "Fork a sandbox: create copies of it",
     )
     .optional_body::<snapshot::Fork>()
     .reply::<Vec<snapshot::Forked>>(200)
@@ -187,7 +187,7 @@ pub const ROUTES: &[Route] = &[
         Op::RollbackSandbox,
         "/v1/sandboxes/{id}/rollback",
         Manage,
-        "Put it back to a snapshot; what it was before is kept",
+        "Roll a sandbox back to a snapshot; its previous state is saved",
     )
     .body::<snapshot::Rollback>()
     .reply::<snapshot::RolledBack>(200),
@@ -195,14 +195,14 @@ pub const ROUTES: &[Route] = &[
         Op::SandboxTimeline,
         "/v1/sandboxes/{id}/timeline",
         Read,
-        "Its tree of snapshots, forks and rollbacks",
+        "Show the snapshots, forks and rollbacks of a sandbox",
     )
     .reply::<snapshot::Timeline>(200),
     get(
         Op::SandboxMetrics,
         "/v1/sandboxes/{id}/metrics",
         Read,
-        "What a sandbox uses now",
+        "Show the resource usage of a sandbox",
     )
     .reply::<host::Metrics>(200)
     .bound(),
@@ -210,7 +210,7 @@ pub const ROUTES: &[Route] = &[
         Op::SandboxEvents,
         "/v1/sandboxes/{id}/events",
         Read,
-        "What happened to a sandbox",
+        "List the events of a sandbox",
     )
     .query::<EventsQuery>()
     .reply::<Page<Event>>(200)
@@ -220,7 +220,7 @@ pub const ROUTES: &[Route] = &[
         Op::SandboxEgress,
         "/v1/sandboxes/{id}/egress",
         Read,
-        "What a sandbox's network policy decided",
+        "List decisions of a sandbox's network policy",
     )
     .query::<EgressQuery>()
     .reply::<EgressList>(200)
@@ -249,7 +249,7 @@ pub const ROUTES: &[Route] = &[
         Op::ListProcesses,
         "/v1/sandboxes/{id}/processes",
         Use,
-        "List commands, ended ones too",
+        "List commands, including ended ones",
     )
     .reply::<Page<process::Process>>(200)
     .bound(),
@@ -265,7 +265,7 @@ pub const ROUTES: &[Route] = &[
         Op::ProcessOutput,
         "/v1/sandboxes/{id}/processes/{process}/output",
         Use,
-        "Output from given offsets, live if asked",
+        "Read the output of a command from given offsets, or follow it live",
     )
     .query::<process::OutputQuery>()
     .stream::<process::OutputEvent>(NDJSON)
@@ -299,7 +299,7 @@ pub const ROUTES: &[Route] = &[
         Op::AttachProcess,
         "/v1/sandboxes/{id}/processes/{process}/attach",
         Use,
-        "Attach over a WebSocket",
+        "Attach to a command over a WebSocket",
     )
     .query::<process::AttachQuery>()
     .upgrade()
@@ -353,7 +353,7 @@ pub const ROUTES: &[Route] = &[
         Op::WatchFiles,
         "/v1/sandboxes/{id}/files/watch",
         Use,
-        "Follow changes below a path",
+        "Follow changes below a directory",
     )
     .query::<file::WatchFiles>()
     .stream::<file::FileChange>(NDJSON)
@@ -362,7 +362,7 @@ pub const ROUTES: &[Route] = &[
         Op::MakeDirectory,
         "/v1/sandboxes/{id}/files/mkdir",
         Use,
-        "Make a directory",
+        "Create a directory",
     )
     .body::<file::MakeDirectory>()
     .bound(),
@@ -386,7 +386,7 @@ pub const ROUTES: &[Route] = &[
         Op::ReadArchive,
         "/v1/sandboxes/{id}/files/archive",
         Use,
-        "A tree as tar",
+        "Download a directory as a tar archive",
     )
     .query::<file::ReadArchive>()
     .raw(TAR)
@@ -395,7 +395,7 @@ pub const ROUTES: &[Route] = &[
         Op::WriteArchive,
         "/v1/sandboxes/{id}/files/archive",
         Use,
-        "Unpack a tar below a path",
+        "Upload a tar archive and unpack it below a directory",
     )
     .query::<file::WriteArchive>()
     .upload(TAR)
@@ -405,7 +405,7 @@ pub const ROUTES: &[Route] = &[
         Op::ListPorts,
         "/v1/sandboxes/{id}/ports",
         Use,
-        "Ports somebody inside listens on",
+        "List the ports that programs in a sandbox listen on",
     )
     .reply::<Page<host::Port>>(200)
     .bound(),
@@ -413,7 +413,7 @@ pub const ROUTES: &[Route] = &[
         Op::CreateCodeContext,
         "/v1/sandboxes/{id}/code/contexts",
         Use,
-        "Start a context that keeps what code defines",
+        "Start a code context",
     )
     .body::<code::CreateCodeContext>()
     .reply::<code::CodeContext>(201)
@@ -422,7 +422,7 @@ pub const ROUTES: &[Route] = &[
         Op::ListCodeContexts,
         "/v1/sandboxes/{id}/code/contexts",
         Use,
-        "List contexts that run",
+        "List running code contexts",
     )
     .reply::<Page<code::CodeContext>>(200)
     .bound(),
@@ -437,7 +437,7 @@ pub const ROUTES: &[Route] = &[
         Op::InterruptCode,
         "/v1/sandboxes/{id}/code/contexts/{context}/interrupt",
         Use,
-        "Interrupt the code a context runs",
+        "Interrupt the code that a context runs",
     )
     .bound(),
     post(
@@ -454,7 +454,7 @@ pub const ROUTES: &[Route] = &[
         Op::SharePort,
         "/v1/sandboxes/{id}/ports/{port}/share",
         Use,
-        "Sign a link to a port's preview, or open it to everybody",
+        "Sign a link to a port's preview, or make it public",
     )
     .optional_body::<port::SharePort>()
     .reply::<port::PortShare>(201)
@@ -463,14 +463,14 @@ pub const ROUTES: &[Route] = &[
         Op::UnsharePort,
         "/v1/sandboxes/{id}/ports/{port}/share",
         Use,
-        "Take back all links to a port's preview and make it private",
+        "Revoke all links to a port's preview and make it private",
     )
     .bound(),
     get(
         Op::ConnectPort,
         "/v1/sandboxes/{id}/ports/{port}/tcp",
         Use,
-        "A connection to a port inside, after `Upgrade: tcp`",
+        "Connect to a port in a sandbox, after `Upgrade: tcp`",
     )
     .upgrade()
     .bound(),
@@ -478,7 +478,7 @@ pub const ROUTES: &[Route] = &[
         Op::SshToken,
         "/v1/sandboxes/{id}/ssh",
         Use,
-        "Make a token to log in with over SSH",
+        "Create a token for SSH logins",
     )
     .optional_body::<ssh::CreateSshToken>()
     .reply::<ssh::SshAccess>(201)
@@ -487,14 +487,14 @@ pub const ROUTES: &[Route] = &[
         Op::RevokeSsh,
         "/v1/sandboxes/{id}/ssh",
         Use,
-        "Take back all SSH tokens of a sandbox",
+        "Revoke all SSH tokens of a sandbox",
     )
     .bound(),
     post(
         Op::IdentityToken,
         "/v1/sandboxes/{id}/identity",
         Use,
-        "Make an identity token of a sandbox",
+        "Create an identity token of a sandbox",
     )
     .body::<identity::CreateIdentityToken>()
     .reply::<identity::IdentityToken>(201),
@@ -526,7 +526,7 @@ pub const ROUTES: &[Route] = &[
         Op::SshHost,
         "/v1/ssh",
         Read,
-        "Where the SSH gateway is, and its host key",
+        "Show the address and the host key of the SSH gateway",
     )
     .reply::<ssh::SshHost>(200)
     .bound(),
@@ -535,7 +535,7 @@ pub const ROUTES: &[Route] = &[
         Op::AddImage,
         "/v1/images",
         Manage,
-        "Pull or build an image; answers with the job",
+        "Pull or build an image; returns the job",
     )
     .body::<image::AddImage>()
     .reply::<image::ImageJob>(202)
@@ -544,7 +544,7 @@ pub const ROUTES: &[Route] = &[
         Op::GetImageJob,
         "/v1/images/jobs/{job}",
         Read,
-        "How far an image is, live if asked",
+        "Show the progress of an image job, or follow it live",
     )
     .reply::<image::ImageJob>(200)
     .or_stream::<image::ImageJob>(NDJSON),
@@ -559,13 +559,13 @@ pub const ROUTES: &[Route] = &[
         Op::RemoveImage,
         "/v1/images/{image}",
         Manage,
-        "Remove an image no sandbox uses",
+        "Remove an image that no sandbox uses",
     ),
     post(
         Op::CreateVolume,
         "/v1/volumes",
         Manage,
-        "Make a volume, empty or as a copy of another",
+        "Create a volume, empty or as a copy of another",
     )
     .body::<volume::CreateVolume>()
     .reply::<volume::Volume>(201)
@@ -577,14 +577,14 @@ pub const ROUTES: &[Route] = &[
         Op::GetVolume,
         "/v1/volumes/{volume}",
         Read,
-        "Show a volume, by id or name, and who mounts it",
+        "Show a volume, by id or name, and the sandboxes that mount it",
     )
     .reply::<volume::Volume>(200),
     delete(
         Op::DeleteVolume,
         "/v1/volumes/{volume}",
         Manage,
-        "Delete a volume that no sandbox mounts, and all that is in it",
+        "Delete a volume that no sandbox mounts, with everything in it",
     ),
     get(
         Op::ReadVolumeFile,
@@ -630,7 +630,7 @@ pub const ROUTES: &[Route] = &[
         Op::MakeVolumeDirectory,
         "/v1/volumes/{volume}/files/mkdir",
         Use,
-        "Make a directory in a volume",
+        "Create a directory in a volume",
     )
     .body::<file::MakeDirectory>(),
     post(
@@ -654,7 +654,7 @@ pub const ROUTES: &[Route] = &[
         Op::ImportSnapshot,
         "/v1/snapshots/import",
         Manage,
-        "Take in a file that an export made",
+        "Import an exported snapshot",
     )
     .query::<snapshot::ImportSnapshot>()
     .upload(BYTES)
@@ -670,13 +670,13 @@ pub const ROUTES: &[Route] = &[
         Op::DeleteSnapshot,
         "/v1/snapshots/{snapshot}",
         Manage,
-        "Delete a snapshot; what grew from it stays",
+        "Delete a snapshot; sandboxes and snapshots made from it stay",
     ),
     post(
         Op::ForkSnapshot,
         "/v1/snapshots/{snapshot}/fork",
         Manage,
-        "Make sandboxes from a snapshot",
+        "Create sandboxes from a snapshot",
     )
     .optional_body::<snapshot::Fork>()
     .reply::<Vec<snapshot::Forked>>(200)
@@ -685,14 +685,14 @@ pub const ROUTES: &[Route] = &[
         Op::ExportSnapshot,
         "/v1/snapshots/{snapshot}/export",
         Use,
-        "A snapshot as one file",
+        "Export a snapshot as one file",
     )
     .raw(BYTES),
     post(
         Op::CreateTemplate,
         "/v1/templates",
         Manage,
-        "Make a new version of a template from a snapshot",
+        "Create a new version of a template from a snapshot",
     )
     .body::<template::CreateTemplate>()
     .reply::<template::Template>(201)
@@ -736,7 +736,7 @@ pub const ROUTES: &[Route] = &[
         Op::CreateBuild,
         "/v1/builds",
         Manage,
-        "Make a build of a template from a Dockerfile; it begins with its context",
+        "Create a build of a template from a Dockerfile; it starts when its context arrives",
     )
     .body::<build::CreateBuild>()
     .reply::<build::Build>(201),
@@ -744,7 +744,7 @@ pub const ROUTES: &[Route] = &[
         Op::SendBuildContext,
         "/v1/builds/{build}/context",
         Manage,
-        "Send the context of a build as a tar archive, and begin",
+        "Send the context of a build as a tar archive, and start the build",
     )
     .context(),
     get(
@@ -766,14 +766,14 @@ pub const ROUTES: &[Route] = &[
         Op::CancelBuild,
         "/v1/builds/{build}",
         Manage,
-        "Cancel a build; one that is over stays as it is",
+        "Cancel a build; a build that has ended is not changed",
     )
     .reply::<build::Build>(200),
     delete(
         Op::ClearBuildCache,
         "/v1/build-cache",
         Manage,
-        "Forget the states of steps that builds of the organisation keep",
+        "Delete the cached build steps of the organisation",
     )
     .reply::<build::BuildCacheCleared>(200),
     get(Op::ListKeys, "/v1/keys", Admin, "List API keys")
@@ -783,7 +783,7 @@ pub const ROUTES: &[Route] = &[
         Op::CreateKey,
         "/v1/keys",
         Admin,
-        "Make an API key; its token is shown once",
+        "Create an API key; its token is shown once",
     )
     .body::<tenancy::CreateKey>()
     .reply::<tenancy::NewKey>(201),
@@ -800,7 +800,7 @@ pub const ROUTES: &[Route] = &[
         Op::AddSshKey,
         "/v1/ssh-keys",
         Admin,
-        "Let a public key's holder use all sandboxes over SSH",
+        "Add a public key that may log in to all sandboxes over SSH",
     )
     .body::<ssh::AddSshKey>()
     .reply::<ssh::SshKey>(201),
@@ -822,7 +822,7 @@ pub const ROUTES: &[Route] = &[
         Op::SetSecret,
         "/v1/secrets",
         Admin,
-        "Keep a secret, or a new value of one",
+        "Store a secret, or a new value of one",
     )
     .body::<secret::SetSecret>()
     .reply::<secret::Secret>(201),
@@ -837,20 +837,20 @@ pub const ROUTES: &[Route] = &[
         Op::RemoveSecret,
         "/v1/secrets/{secret}",
         Admin,
-        "Remove a secret; connections that used it are cut",
+        "Remove a secret and close connections that used it",
     ),
     get(
         Op::SecretUses,
         "/v1/secrets/{secret}/uses",
         Manage,
-        "Which sandboxes used a secret, the latest first",
+        "List sandboxes that used a secret, the latest first",
     )
     .reply::<Page<secret::SecretUser>>(200),
     get(
         Op::ListApprovals,
         "/v1/approvals",
         Manage,
-        "List requests that wait for an approval, and what was decided",
+        "List requests that wait for an approval, and decided ones",
     )
     .reply::<Page<approval::Approval>>(200),
     post(
@@ -863,7 +863,7 @@ pub const ROUTES: &[Route] = &[
     get(Op::ListOrgs, "/v1/orgs", Admin, "List organisations")
         .query::<PageQuery>()
         .reply::<Page<tenancy::Org>>(200),
-    post(Op::CreateOrg, "/v1/orgs", Admin, "Make an organisation")
+    post(Op::CreateOrg, "/v1/orgs", Admin, "Create an organisation")
         .body::<tenancy::CreateOrg>()
         .reply::<tenancy::Org>(201),
     patch(
@@ -874,18 +874,28 @@ pub const ROUTES: &[Route] = &[
     )
     .body::<tenancy::PatchOrg>()
     .reply::<tenancy::Org>(200),
-    get(Op::Usage, "/v1/usage", Read, "What the organisation used")
-        .query::<tenancy::UsageQuery>()
-        .reply::<tenancy::Usage>(200),
-    get(Op::Audit, "/v1/audit", Admin, "Who changed what")
-        .query::<PageQuery>()
-        .reply::<Page<tenancy::AuditRecord>>(200)
-        .or_stream::<tenancy::AuditLine>(NDJSON),
+    get(
+        Op::Usage,
+        "/v1/usage",
+        Read,
+        "Show the usage of the organisation",
+    )
+    .query::<tenancy::UsageQuery>()
+    .reply::<tenancy::Usage>(200),
+    get(
+        Op::Audit,
+        "/v1/audit",
+        Admin,
+        "List audit records: who changed what",
+    )
+    .query::<PageQuery>()
+    .reply::<Page<tenancy::AuditRecord>>(200)
+    .or_stream::<tenancy::AuditLine>(NDJSON),
     get(
         Op::AuditChain,
         "/v1/audit/chain",
         Admin,
-        "Whether audit records were changed or removed",
+        "Check whether audit records were changed or removed",
     )
     .query::<PageQuery>()
     .reply::<Page<tenancy::AuditChain>>(200),
@@ -893,7 +903,7 @@ pub const ROUTES: &[Route] = &[
         Op::Events,
         "/v1/events",
         Read,
-        "What happened to all sandboxes",
+        "List the events of all sandboxes",
     )
     .query::<EventsQuery>()
     .reply::<Page<Event>>(200)
@@ -902,14 +912,14 @@ pub const ROUTES: &[Route] = &[
         Op::ListRunners,
         "/v1/runners",
         Admin,
-        "Hosts, what they have and lack",
+        "Show the hosts, their features and problems",
     )
     .reply::<Page<host::Runner>>(200),
     post(
         Op::CreateJoinToken,
         "/v1/nodes/tokens",
         Admin,
-        "Make a token by which one host joins",
+        "Create a join token for one host",
     )
     .body::<node::CreateJoinToken>()
     .reply::<node::JoinToken>(201),
@@ -949,7 +959,7 @@ pub const ROUTES: &[Route] = &[
         Op::ListQuarantine,
         "/v1/quarantine",
         Admin,
-        "What hosts keep that the database does not know or that cannot be used",
+        "List what is in quarantine",
     )
     .reply::<Page<quarantine::Quarantined>>(200),
     post(
@@ -963,23 +973,23 @@ pub const ROUTES: &[Route] = &[
         Op::DeleteQuarantined,
         "/v1/quarantine/{id}",
         Admin,
-        "Delete a quarantined sandbox or snapshot and all that is in it",
+        "Delete a quarantined sandbox or snapshot and everything in it",
     ),
     get(
         Op::PrometheusMetrics,
         "/metrics",
         Admin,
-        "Figures for Prometheus",
+        "Metrics for Prometheus",
     )
     .raw(PROMETHEUS),
-    get(Op::Health, "/healthz", Read, "The server answers")
+    get(Op::Health, "/healthz", Read, "Liveness: the server answers")
         .reply::<host::Health>(200)
         .public(),
     get(
         Op::Ready,
         "/readyz",
         Read,
-        "The server and its host can take work",
+        "Readiness: the server and its host can take work",
     )
     .reply::<host::Health>(200)
     .public(),
@@ -990,7 +1000,7 @@ pub const ROUTES: &[Route] = &[
         Op::ErrorPage,
         "/docs/errors/{code}",
         Read,
-        "The page of the documentation about an error code",
+        "The documentation page of an error code",
     )
     .public()
     .raw(MARKDOWN),

@@ -385,31 +385,31 @@ fn read_journal(journal: String, host: &str, files: Vec<PathBuf>) -> io::Result<
 fn next_frame(reader: &mut impl Read, path: &Path) -> io::Result<Option<Frame<'static>>> {
     let mut head = [0; FRAME_HEAD];
     let torn = |why: &str| {
-        tracing::warn!(path = %path.display(), why, "the audit journal ends in a frame that is not whole");
+        tracing::warn!(path = %path.display(), why, "the audit journal ends in an incomplete frame");
         Ok(None)
     };
     let got = read_up_to(reader, &mut head)?;
     match got {
         0 => return Ok(None),
         FRAME_HEAD => {}
-        _ => return torn("its head is cut off"),
+        _ => return torn("its header is truncated"),
     }
     let number =
         |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (length, sum) = (number(0) as usize, number(4));
     if length == 0 || length > FRAME_BYTES {
-        return torn("its length is impossible");
+        return torn("its length is invalid");
     }
     let mut payload = vec![0; length];
     if read_up_to(reader, &mut payload)? < length {
-        return torn("it is cut off");
+        return torn("it is truncated");
     }
     if crc32fast::hash(&payload) != sum {
         return torn("its checksum is wrong");
     }
     match serde_json::from_slice(&payload) {
         Ok(frame) => Ok(Some(frame)),
-        Err(_) => torn("it makes no sense"),
+        Err(_) => torn("it is invalid"),
     }
 }
 

@@ -233,7 +233,7 @@ impl AuditLog {
             }
             tracing::info!(
                 records = left.entries.len(),
-                "audit records of an earlier process were taken over"
+                "recovered audit records of an earlier process"
             );
             left.remove();
         }
@@ -304,7 +304,7 @@ impl State {
         if self.journal.is_none() {
             let state = Arc::downgrade(shared);
             let opened = Journal::open(folder, self.identity.clone(), move |error| {
-                tracing::error!(%error, "the audit journal could not be flushed; a new segment is begun");
+                tracing::error!(%error, "cannot flush the audit journal; starting a new segment");
                 if let Some(state) = state.upgrade()
                     && let Some(journal) = &mut lock(&state).journal
                 {
@@ -333,7 +333,7 @@ impl State {
         if let Some(journal) = self.journal(shared) {
             let written = journal.and_then(|journal| journal.intent(position, record));
             written.map_err(|error| {
-                tracing::error!(%error, "the audit journal cannot be written");
+                tracing::error!(%error, "cannot write the audit journal");
                 StoreError::Unavailable(error.into())
             })?;
         }
@@ -347,7 +347,7 @@ impl State {
             && let Err(error) =
                 journal.and_then(|journal| journal.record(position, intent, &record))
         {
-            tracing::error!(%error, "the audit journal cannot be written");
+            tracing::error!(%error, "cannot write the audit journal");
         }
         self.hold(&record.org);
         self.queue.push_back(JournalEntry { position, record });

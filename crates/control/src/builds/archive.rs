@@ -47,7 +47,7 @@ impl<R: Read> Read for Stoppable<R> {
         self.left = self
             .left
             .checked_sub(count as u64)
-            .ok_or_else(|| odd("it has more bytes than the disk of the build's sandbox"))?;
+            .ok_or_else(|| odd("it is larger than the disk of the build's sandbox"))?;
         Ok(count)
     }
 }
@@ -77,7 +77,7 @@ struct Pax {
 }
 
 fn pax(bytes: &[u8]) -> io::Result<Pax> {
-    let broken = || odd("a pax header in it is broken");
+    let broken = || odd("it has an invalid pax header");
     let mut found = Pax::default();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -128,7 +128,7 @@ pub fn each<R: Read>(
             _ => {
                 let pax = std::mem::take(&mut described_by);
                 if pax.size.is_some_and(|size| size != entry.size()) {
-                    return Err(odd("a file in it has two sizes"));
+                    return Err(odd("it gives two sizes for one file"));
                 }
                 let header = entry.header();
                 let own = || header.path_bytes().into_owned();
@@ -202,7 +202,7 @@ mod tests {
         let most = 1 << 20;
         let source = Stoppable::new(endless(&huge()), &CancellationToken::new(), most);
         let read = each(&mut tar::Archive::new(source), |_| Ok(()));
-        assert!(read.unwrap_err().to_string().contains("more bytes"));
+        assert!(read.unwrap_err().to_string().contains("is larger than"));
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(super) fn unwritable(error: io::Error) -> ControlError {
             "the server has no room for the context",
         )
         .because(error),
-        false => ControlError::internal("the context cannot be written").because(error),
+        false => ControlError::internal("cannot write the context").because(error),
     }
 }
 
@@ -113,9 +113,7 @@ impl ContextUpload {
         let written = tokio::task::spawn_blocking(move || file.write_all_at(&piece, at)).await;
         match written {
             Ok(written) => written.map_err(unwritable),
-            Err(error) => {
-                Err(ControlError::internal("the context cannot be written").because(error))
-            }
+            Err(error) => Err(ControlError::internal("cannot write the context").because(error)),
         }
     }
 
@@ -281,7 +279,7 @@ impl Context {
                     let mut hash = Sha256::new();
                     let copied = io::copy(&mut entry, &mut hash)?;
                     if copied != size {
-                        return Err(odd(format!("'{path}' is cut off")));
+                        return Err(odd(format!("'{path}' is truncated")));
                     }
                     Kind::File(Content {
                         offset,

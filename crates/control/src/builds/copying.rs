@@ -182,8 +182,8 @@ async fn send(
     drop(incoming);
     let produced = producer.await;
     passed?;
-    let produced = produced
-        .map_err(|error| ControlError::internal("files could not be copied").because(error))?;
+    let produced =
+        produced.map_err(|error| ControlError::internal("cannot copy files").because(error))?;
     match produced {
         Ok(()) => {
             or_cancelled(live, upload.finish()).await??;
@@ -191,9 +191,7 @@ async fn send(
         }
         Err(error) => {
             upload.abort();
-            Err(ControlError::invalid(format!(
-                "files could not be copied: {error}"
-            )))
+            Err(ControlError::invalid(format!("cannot copy files: {error}")))
         }
     }
 }
@@ -317,7 +315,7 @@ pub(super) fn packed(archive: &Arc<File>, content: &Content) -> Result<Option<Pa
         [0x1f, 0x8b, ..] => Some(Packed::Gzip),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Packed::Zstd),
         [b'B', b'Z', b'h', ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] => {
-            return Err("archives that bzip2 or xz compressed are not unpacked; COPY it and unpack it in a RUN step".into());
+            return Err("bzip2 and xz archives are not unpacked; COPY the archive and unpack it in a RUN step".into());
         }
         _ if first.len() > 262 && &first[257..262] == b"ustar" => Some(Packed::Tar),
         _ => None,
@@ -424,7 +422,7 @@ pub(super) async fn find(access: &GuestAccess, source: &str) -> Result<Vec<Found
     for path in paths {
         let path = format!("/{path}");
         let Some(info) = stat(access, &path).await? else {
-            return Err(ControlError::invalid(format!("'{path}' is not there")));
+            return Err(ControlError::invalid(format!("'{path}' does not exist")));
         };
         found.push(Found {
             name: path.rsplit('/').next().unwrap_or_default().to_owned(),

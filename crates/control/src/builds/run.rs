@@ -115,7 +115,7 @@ impl Control {
             return Err(cancelled());
         }
         let files = indexed
-            .map_err(|error| ControlError::internal("the context cannot be read").because(error))?
+            .map_err(|error| ControlError::internal("cannot read the context").because(error))?
             .map_err(|problem| ControlError::invalid(format!("the context: {problem}")))?;
         let stages = plan.stages.iter().map(|stage| &plan.file.stages[*stage]);
         let instructions = stages.flat_map(|stage| &stage.instructions);
@@ -261,7 +261,8 @@ impl Build<'_> {
         let (mut at, base) = match origin {
             Origin::Stage(other) => {
                 let done = self.stages.get(&other);
-                let done = done.ok_or_else(|| ControlError::internal("a stage came too late"))?;
+                let done = done
+                    .ok_or_else(|| ControlError::internal("a stage is used before it is built"))?;
                 let base = Evaluated {
                     steps: Vec::new(),
                     ..done.evaluated.clone()
@@ -538,8 +539,9 @@ impl Build<'_> {
             let at = match origin {
                 Origin::Stage(number) => {
                     let done = self.stages.get(number);
-                    let done =
-                        done.ok_or_else(|| ControlError::internal("a stage came too late"))?;
+                    let done = done.ok_or_else(|| {
+                        ControlError::internal("a stage is used before it is built")
+                    })?;
                     done.at.clone()
                 }
                 Origin::Named(name) => {
@@ -551,7 +553,9 @@ impl Build<'_> {
                     }
                 }
                 Origin::Scratch => {
-                    return Err(ControlError::invalid("there is nothing to copy in scratch"));
+                    return Err(ControlError::invalid(
+                        "the image scratch has no files to copy",
+                    ));
                 }
             };
             return Ok(Sources {
@@ -571,8 +575,7 @@ impl Build<'_> {
         if self.live.cancel.is_cancelled() {
             return Err(cancelled());
         }
-        found
-            .map_err(|error| ControlError::internal("the context cannot be read").because(error))?
+        found.map_err(|error| ControlError::internal("cannot read the context").because(error))?
     }
 
     async fn carry_out(
@@ -654,14 +657,18 @@ impl Build<'_> {
                     }
                 }
                 Some(FollowEvent::Exit(exit)) => break exit,
-                None => return Err(ControlError::internal("a command ended without an exit")),
+                None => {
+                    return Err(ControlError::internal(
+                        "a command ended without an exit code",
+                    ));
+                }
             }
         };
         if exit.code == 0 {
             return Ok(());
         }
         let why = match exit.oom {
-            true => "it ran out of memory; give the build more, `--memory`".to_owned(),
+            true => "out of memory; give the build more with `--memory`".to_owned(),
             false => format!("exit code {}", exit.code),
         };
         let tail = self.live.log.tail(TAIL_LINES);
@@ -704,7 +711,7 @@ impl Build<'_> {
                     }
                     all.extend(found);
                     if all.len() > cove_limits::BUILD_CONTEXT_ENTRIES_MAX {
-                        return Err(ControlError::invalid("the sources are too many files"));
+                        return Err(ControlError::invalid("the sources have too many files"));
                     }
                 }
             }
@@ -747,7 +754,7 @@ impl Build<'_> {
         });
         let placed = placed
             .await
-            .map_err(|error| ControlError::internal("files could not be copied").because(error))?;
+            .map_err(|error| ControlError::internal("cannot copy files").because(error))?;
         let items = placed.map_err(ControlError::invalid)?;
         let archive = Arc::clone(&self.archive);
         copying::send_items(self.live, &access, archive, items).await
@@ -788,9 +795,7 @@ impl Build<'_> {
                 tokio::task::spawn_blocking(move || copying::packed(&archive, &content)).await
             };
             let packed = looked
-                .map_err(|error| {
-                    ControlError::internal("the context cannot be read").because(error)
-                })?
+                .map_err(|error| ControlError::internal("cannot read the context").because(error))?
                 .map_err(ControlError::invalid)?;
             let Some(packed) = packed else {
                 others.push(tree);

@@ -58,7 +58,7 @@ impl Control {
             let found = self.find_template(principal, template).await?;
             let config = match &found.config {
                 Some(text) => serde_json::from_str(text).map_err(|error| {
-                    ControlError::internal("the template's configuration cannot be read")
+                    ControlError::internal("cannot read the template's configuration")
                         .because(error)
                 })?,
                 None => Config::default(),
@@ -180,9 +180,9 @@ impl Control {
             (Some(image), None) => Ok(image),
             (_, Some(error)) => Err(ControlError::new(
                 error.code(),
-                format!("the image {name} could not be fetched: {error}"),
+                format!("cannot fetch the image {name}: {error}"),
             )
-            .hint("an image of a private registry is fetched with `cove image pull` first")),
+            .hint("pull images of private registries with `cove image pull` first")),
             (None, None) => Err(ControlError::internal(
                 "an image job ended without an image",
             )),

@@ -112,11 +112,9 @@ impl Uploads {
         if own.count() >= BUILD_LINKS_MAX {
             return Err(ControlError::new(
                 ErrorCode::LimitReached,
-                format!(
-                    "the organisation has {BUILD_LINKS_MAX} links for uploads that are not used yet"
-                ),
+                format!("the organisation has {BUILD_LINKS_MAX} unused upload links"),
             )
-            .hint("use them, or wait until they end")
+            .hint("use them, or wait until they expire")
             .retry_after(60));
         }
         let secret = hex::encode(rand::random::<[u8; 32]>());
@@ -165,7 +163,7 @@ fn check_upload_name(name: &str) -> Result<(), ControlError> {
     match name.len() == NAME_CHARS && name.bytes().all(digit) {
         true => Ok(()),
         false => Err(ControlError::invalid(
-            "the name of an upload must be 64 hexadecimal digits in lower case",
+            "the name of an upload must be 64 lower-case hexadecimal digits",
         )),
     }
 }
@@ -173,9 +171,9 @@ fn check_upload_name(name: &str) -> Result<(), ControlError> {
 fn not_good() -> ControlError {
     ControlError::new(
         ErrorCode::Unauthenticated,
-        "this link for an upload was used, has ended, or never was",
+        "this upload link was used, has expired or never existed",
     )
-    .hint("ask for another one with an API key; a link is good once")
+    .hint("request another link with an API key; each link works once")
 }
 
 /// An archive on its way in.
@@ -203,7 +201,7 @@ impl BuildFileUpload {
         if !uploads.grow(&self.org, &mut self.paid, piece.len()) {
             return Err(ControlError::new(
                 ErrorCode::LimitReached,
-                "the organisation's uploads for builds have no room",
+                "the organisation has no room for more build uploads",
             )
             .hint("wait until a build ends, or send less")
             .retry_after(30));
@@ -211,7 +209,7 @@ impl BuildFileUpload {
         let file = self.file.try_clone().map_err(super::context::unwritable)?;
         let written = tokio::task::spawn_blocking(move || file.write_all_at(&piece, at)).await;
         written
-            .map_err(|error| ControlError::internal("the upload cannot be kept").because(error))?
+            .map_err(|error| ControlError::internal("cannot store the upload").because(error))?
             .map_err(super::context::unwritable)
     }
 
@@ -248,9 +246,10 @@ impl Control {
         let outcome = async {
             principal.require(Scope::Manage)?;
             check_upload_name(name)?;
-            let key = principal.key.clone().ok_or_else(|| {
-                ControlError::internal("only the holder of a key is given a link")
-            })?;
+            let key = principal
+                .key
+                .clone()
+                .ok_or_else(|| ControlError::internal("only API keys can request a link"))?;
             let uploads = &self.0.uploads;
             let secret = uploads.link(Link {
                 org: principal.org.clone(),
@@ -313,8 +312,10 @@ impl Control {
         let found = names.iter().map(|name| {
             check_upload_name(name)?;
             let upload = self.0.uploads.find(org, name).ok_or_else(|| {
-                ControlError::invalid(format!("the files {name} were not uploaded, or not lately"))
-                    .hint("upload them again, then start the build")
+                ControlError::invalid(format!(
+                    "the files {name} were not uploaded, or the upload has expired"
+                ))
+                .hint("upload them again, then start the build")
             })?;
             Ok((name.clone(), upload))
         });

@@ -182,7 +182,7 @@ impl CodeRun {
             Ok(None) => {
                 return Err(ControlError::new(
                     ErrorCode::GuestUnreachable,
-                    "the output ended without an exit",
+                    "the output ended without an exit code",
                 ));
             }
             Err(error) => self.reconnect(error).await?,
@@ -197,16 +197,16 @@ impl CodeRun {
             return Err(no_interpreter(self.context.driver()));
         }
         let how = if exit.oom {
-            "was killed for memory".to_owned()
+            "ran out of memory and was killed".to_owned()
         } else if exit.signal != 0 {
-            format!("was ended by signal {}", exit.signal)
+            format!("was killed by signal {}", exit.signal)
         } else {
             format!("ended with exit code {}", exit.code)
         };
         if !self.transcript.is_over() {
             self.queue.push_back(CodeEvent::Error(CodeError {
                 name: "ContextEnded".into(),
-                value: format!("the context's process {how}; what it kept is gone"),
+                value: format!("the context's process {how}; its variables are lost"),
                 traceback: String::new(),
             }));
         }

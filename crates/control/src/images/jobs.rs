@@ -36,8 +36,8 @@ fn interrupted(record: &ImageJobRecord) -> ImageJob {
         warnings: Vec::new(),
         image: None,
         error: Some(RunnerError::Unreachable {
-            message: "it was restarted while it fetched this image; ask for the image again, \
-                      what arrived is kept"
+            message: "it was restarted while it pulled this image; pull the image again, \
+                      downloaded layers are kept"
                 .into(),
         }),
     }
@@ -53,7 +53,7 @@ fn fail(job: &mut ImageJob, error: RunnerError) {
 /// How a job ended, as it was written down.
 fn outcome(written: &str) -> Result<ImageJob, ControlError> {
     serde_json::from_str(written).map_err(|error| {
-        ControlError::internal("the end of an image job cannot be read").because(error)
+        ControlError::internal("cannot read the result of an image job").because(error)
     })
 }
 
@@ -132,7 +132,7 @@ impl Control {
             fail(
                 &mut job,
                 RunnerError::Internal {
-                    message: "the image was removed right after it had arrived; pull it again"
+                    message: "the image was removed right after it was pulled; pull it again"
                         .into(),
                 },
             );
@@ -154,7 +154,7 @@ impl Control {
             granted => granted?,
         };
         let outcome = serde_json::to_string(&job).map_err(|error| {
-            ControlError::internal("the end of an image job cannot be written").because(error)
+            ControlError::internal("cannot record the result of an image job").because(error)
         })?;
         let record = ImageJobRecord {
             outcome: Some(outcome),
@@ -217,7 +217,7 @@ impl Control {
                     Ok(job) if job.state == JobState::Running => {}
                     Ok(_) => return,
                     Err(error) => {
-                        tracing::debug!(%error, job = record.id, "an image job cannot be seen now");
+                        tracing::debug!(%error, job = record.id, "cannot read the state of an image job");
                     }
                 }
             }
@@ -244,7 +244,7 @@ impl Control {
             record = self.store().image_job(None, id).await?;
         }
         let record = record.ok_or_else(|| {
-            ControlError::not_found("image job", id).hint("ask for the image again to follow it")
+            ControlError::not_found("image job", id).hint("request the image again to follow it")
         })?;
         let job = self.look_at_job(&record).await?;
         Ok(seen(job, &record, principal.home))

@@ -127,8 +127,8 @@ impl Addition {
             format!("the image {image} is not on this host and could not be pulled: {cause}"),
         )
         .hint(format!(
-            "check the name; `cove image pull --username USER {image}` pulls an image that needs a login; \
-             `cove image ls` lists those that are here"
+            "check the name; `cove image pull --username USER {image}` pulls an image that \
+             needs a login; `cove image ls` lists the images of this server"
         ))
     }
 }
@@ -240,9 +240,9 @@ impl Control {
         let waited = waited.await.unwrap_or_else(|_| {
             Err(ControlError::new(
                 ErrorCode::TimedOut,
-                format!("{verb} the image {image} takes longer than a create waits; it goes on"),
+                format!("{verb} the image {image} takes longer than a create waits; it continues in the background"),
             )
-            .hint("ask again in a few minutes; `cove image ls` shows when it is there"))
+            .hint("try again in a few minutes; `cove image ls` shows when the image is ready"))
         });
         if let (Err(error), false) = (&waited, told.is_empty()) {
             let kind = EventKind::State {
@@ -351,7 +351,7 @@ impl Control {
                 },
                 // The host goes on with it, so it is looked at again.
                 Err(error) => {
-                    tracing::debug!(%error, job = record.id, "an image job cannot be seen now");
+                    tracing::debug!(%error, job = record.id, "cannot read the state of an image job");
                 }
             }
             tokio::time::sleep(POLL).await;
@@ -436,7 +436,7 @@ fn failure(cause: &RunnerError, image: &str, home: bool) -> ControlError {
     let message = format!("the image {image} is not on this host and could not be prepared");
     if !home {
         return ControlError::new(cause.code(), message).hint(
-            "tell the operator of this installation, whose log has the cause; it is tried again in a few minutes",
+            "ask the operator of this server, whose log has the cause; the server retries in a few minutes",
         );
     }
     if image == SCRATCH_IMAGE {
@@ -447,5 +447,5 @@ fn failure(cause: &RunnerError, image: &str, home: bool) -> ControlError {
         _ => "cove image build-debian",
     };
     ControlError::new(cause.code(), format!("{message}: {cause}"))
-        .hint(format!("`{command}` tries again and shows each step"))
+        .hint(format!("`{command}` retries and shows each step"))
 }

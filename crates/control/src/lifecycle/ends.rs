@@ -74,7 +74,7 @@ impl Control {
                 return;
             }
             if let Err(error) = control.end_on_time(&id).await {
-                tracing::warn!(%error, sandbox = %id, "cannot end a lifetime now; the next round does");
+                tracing::warn!(%error, sandbox = %id, "cannot apply a maximum lifetime; retrying at the next check");
             }
         });
     }

@@ -71,7 +71,7 @@ impl Control {
         }
         tracing::warn!(
             node = %node.name, sandboxes = sandboxes.len(), volumes = volumes.len(),
-            "gave up a node; what only it had is lost"
+            "removed a lost node; data that only it had is lost"
         );
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Control {
         found.map(|host| host.id.clone()).ok_or_else(|| {
             ControlError::new(
                 ErrorCode::NoCapacity,
-                "no other host answers that could have the node's durable snapshots",
+                "no other host is available for the node's durable snapshots",
             )
             .hint("add a node first: `cove node token`, then `cove node join` there")
         })

@@ -78,7 +78,7 @@ impl Control {
                 changed => drop(changed?),
             }
             if let Err(error) = self.take_off_host(&row).await {
-                tracing::warn!(%error, snapshot = %row.id, "an evicted snapshot is deleted later");
+                tracing::warn!(%error, snapshot = %row.id, "cannot delete an evicted snapshot; retrying later");
                 continue;
             }
             tracing::info!(snapshot = %row.id, "evicted a snapshot; object storage has it");

@@ -81,7 +81,7 @@ impl Control {
                 .find(|host| host != former && self.takes_new(host))),
             // A cordoned host still takes what begins from its own snapshots.
             Err(error) if error.code == ErrorCode::NoCapacity && self.answers(former) => {
-                tracing::debug!(%error, "a snapshot stays on its cordoned host");
+                tracing::debug!(%error, "leaving a snapshot on its cordoned host");
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -106,7 +106,7 @@ impl Control {
         };
         match self.store().change_snapshot(&row.id, &change).await {
             Ok(moved) => {
-                tracing::info!(snapshot = %row.id, from = %row.host, %to, "another host fetches a snapshot");
+                tracing::info!(snapshot = %row.id, from = %row.host, %to, "moving a snapshot to another host");
                 self.meter_snapshot(&row, None).await;
                 Ok(moved)
             }
@@ -131,7 +131,7 @@ impl Control {
             && error.code == ErrorCode::UnfitHost
             && let Err(error) = self.move_row(moved, former).await
         {
-            tracing::debug!(%error, "a refused snapshot stays with its new host");
+            tracing::debug!(%error, "cannot return a refused snapshot to its former host");
         }
         outcome
     }

@@ -78,7 +78,7 @@ impl Control {
         let download = Download::open(bucket, key, row.org.clone(), &manifest).await;
         let download = download.map_err(failed)?;
         let (mut ours, theirs) = UnixStream::pair()
-            .map_err(|error| ControlError::internal("cannot make a socket").because(error))?;
+            .map_err(|error| ControlError::internal("cannot create a socket").because(error))?;
         let runner = self.runner(&row.host).await?;
         // A crash or a lost answer may have left it there.
         runner.delete_snapshot(&row.id).await?;
@@ -109,9 +109,11 @@ impl Control {
             self.delete_snapshot_on_host(row).await?;
             return Err(ControlError::new(
                 ErrorCode::UnfitHost,
-                format!("the host does not take the snapshot's memory: {why}"),
+                format!("the host does not accept the snapshot's memory: {why}"),
             )
-            .hint("hosts take memory that they signed, or a key in trusted_keys"));
+            .hint(
+                "a host accepts memory that it signed itself or that a key in trusted_keys signed",
+            ));
         }
         let change = SnapshotChange {
             only_on: Some(row.host.clone()),

@@ -72,7 +72,7 @@ impl Catalog for Tables {
             .into_iter()
             .map(|chunk| {
                 let suffix = u64::from_str_radix(&chunk.suffix, 16);
-                let broken = |_| ObjectsError::Catalog("a chunk's name is damaged".into());
+                let broken = |_| ObjectsError::Catalog("the name of a chunk is invalid".into());
                 Ok(Claimed {
                     suffix: suffix.map_err(broken)?,
                     stored: chunk.stored,
@@ -183,7 +183,7 @@ impl Control {
                 if hopeless.contains(&error.code) {
                     tracing::warn!(snapshot = %row.id, "the snapshot stays without a copy in object storage");
                     if let Err(error) = self.store().abandon_upload(&row.id, &row.org).await {
-                        tracing::warn!(snapshot = %row.id, %error, "its upload is tried again");
+                        tracing::warn!(snapshot = %row.id, %error, "its upload will be retried");
                         return outcome.map(drop);
                     }
                     objects.retries.forget(&row.id);
@@ -223,7 +223,8 @@ impl Control {
             },
         );
         let broken = |error: std::io::Error| {
-            ControlError::internal("the host broke off while it sent the snapshot").because(error)
+            ControlError::internal("the host disconnected while it sent the snapshot")
+                .because(error)
         };
         let mut sections = Sections::begin(file).await.map_err(broken)?;
         while let Some(item) = sections.next().await.map_err(broken)? {

@@ -89,7 +89,7 @@ impl Control {
         let image = row.facts.image.clone().ok_or_else(|| {
             ControlError::new(
                 ErrorCode::Conflict,
-                "the database does not say which image this sandbox began from",
+                "the database does not record the image of this sandbox",
             )
             .hint("delete it, or copy its disk from the storage pool by hand")
         })?;

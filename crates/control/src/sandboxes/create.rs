@@ -123,9 +123,9 @@ impl Control {
         self.check_reach(principal, &request.spec.network)?;
         check_identity(principal, &request.spec)?;
         let mut hosts = hosts.into_iter();
-        let host = hosts.next().ok_or_else(|| {
-            ControlError::new(ErrorCode::NoCapacity, "there is no host to put it on")
-        })?;
+        let host = hosts
+            .next()
+            .ok_or_else(|| ControlError::new(ErrorCode::NoCapacity, "no host can take it"))?;
         let at = self.host_of(&host)?;
         self.give_secrets(&principal.org, &request.spec, &at)
             .await?;
@@ -338,7 +338,7 @@ impl Control {
                         Ok::<_, ControlError>(placed.await?)
                     };
                     if let Err(failed) = place.await {
-                        tracing::debug!(%failed, host = %next, "the next host cannot be asked");
+                        tracing::debug!(%failed, host = %next, "cannot ask the next host");
                         self.unmake(&record, &error).await;
                         return Err(error.into());
                     }
@@ -496,7 +496,7 @@ impl Control {
             .forget_idempotency(&record.org, &record.id)
             .await;
         if let Err(error) = forgotten {
-            tracing::error!(%error, sandbox = %record.id, "an idempotency key could not be freed");
+            tracing::error!(%error, sandbox = %record.id, "cannot free an idempotency key");
         }
         if !clean {
             self.mark_stale(record);

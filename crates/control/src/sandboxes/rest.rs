@@ -148,11 +148,9 @@ impl Control {
                         control.pause_now(&record, None).await?
                     }
                     (Rest::Freeze, State::Paused) => {
-                        let text = "the sandbox is paused, which is more than frozen";
-                        return Err(ControlError::conflict(text).hint(format!(
-                            "to have its memory back: cove resume {}",
-                            record.id
-                        )));
+                        let text = "the sandbox is paused, so it cannot be frozen";
+                        return Err(ControlError::conflict(text)
+                            .hint(format!("resume it first: cove resume {}", record.id)));
                     }
                     _ => {
                         require_running(&record)?;
@@ -245,7 +243,7 @@ impl Control {
             self.write_observed(record, &view).await
         };
         if let Err(error) = seen.await {
-            tracing::debug!(%error, sandbox = %record.id, "looked at later");
+            tracing::debug!(%error, sandbox = %record.id, "reconciling it later");
             self.mark_stale(record);
         }
     }

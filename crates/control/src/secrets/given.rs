@@ -140,7 +140,7 @@ impl Control {
                     grant.name
                 ))
                 .hint(format!(
-                    "use network mode allowlist and add {host} to network.allow; a secret opens nothing by itself"
+                    "use network mode allowlist and add {host} to network.allow; a secret does not change the network policy"
                 )));
             }
         }

@@ -59,7 +59,7 @@ impl Telling {
         let mut unwritten = self.unwritten.lock();
         let room = UNWRITTEN_MAX.saturating_sub(unwritten.len());
         if uses.len() > room {
-            tracing::error!(%org, lost = uses.len() - room, "uses of secrets are lost: the database does not take them");
+            tracing::error!(%org, lost = uses.len() - room, "cannot record uses of secrets; they are lost");
         }
         unwritten.extend(uses.into_iter().take(room).map(|used| (org.clone(), used)));
     }
@@ -154,7 +154,7 @@ impl Control {
         match self.tell_secrets(org, host).await {
             Ok(()) => return,
             Err(error) if is_final(&error) => {
-                tracing::debug!(%error, host = %host.id, "a host cannot use secrets");
+                tracing::debug!(%error, host = %host.id, "cannot send the secrets of an organisation to a host");
                 return;
             }
             Err(error) => {

@@ -207,7 +207,7 @@ impl Control {
             }
         };
         if let Err(error) = pruned.await {
-            tracing::warn!(%error, sandbox = %id, "old automatic snapshots are deleted later");
+            tracing::warn!(%error, sandbox = %id, "cannot delete old automatic snapshots; retrying later");
         }
     }
 }

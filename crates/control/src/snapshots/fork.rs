@@ -166,7 +166,7 @@ impl Control {
             Some(0) => {
                 return Err(ControlError::new(
                     ErrorCode::Conflict,
-                    "the time of this sandbox is over",
+                    "the sandbox has reached its maximum lifetime",
                 ));
             }
             left => left,
@@ -285,14 +285,14 @@ impl Control {
                     unfinished.remove(&index);
                     made[index] = Some(outcome);
                 }
-                Some(Err(error)) => tracing::error!(%error, "a child was cut off"),
+                Some(Err(error)) => tracing::error!(%error, "a fork was interrupted"),
             }
         }
         // A child that was cut off is answered as failed, so nothing of it may stay.
         for id in unfinished.values() {
             self.retract(&from.host, id);
         }
-        let cut_off = || Err(ControlError::internal("the child could not be finished"));
+        let cut_off = || Err(ControlError::internal("cannot finish the fork"));
         made.into_iter()
             .map(|one| one.unwrap_or_else(cut_off))
             .collect()
@@ -307,7 +307,7 @@ impl Control {
         let control = self.clone();
         self.0.tasks.changes.spawn(async move {
             if let Err(error) = control.delete_snapshot_now(&snapshot).await {
-                tracing::warn!(%error, snapshot = %snapshot.id, "a fork's snapshot is deleted later");
+                tracing::warn!(%error, snapshot = %snapshot.id, "cannot delete the snapshot of a fork; retrying later");
             }
         });
     }

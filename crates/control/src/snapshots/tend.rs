@@ -102,7 +102,7 @@ impl Control {
             match host.runner().await?.delete_snapshot(&id).await {
                 Ok(()) => {}
                 Err(error @ RunnerError::InUse { .. }) => {
-                    tracing::debug!(%error, snapshot = %id, "left for the next look");
+                    tracing::debug!(%error, snapshot = %id, "retrying at the next check");
                 }
                 Err(error) => failed = Some(error.into()),
             }
@@ -128,7 +128,7 @@ impl Control {
                     Ok(()) => {}
                     // The host is at it for whoever asked before a restart; it stays as it is until then.
                     Err(error) if error.passes() => {
-                        tracing::debug!(%error, snapshot = %row.id, "left for the next look");
+                        tracing::debug!(%error, snapshot = %row.id, "retrying at the next check");
                     }
                     Err(error) => {
                         tracing::warn!(%error, snapshot = %row.id, "cannot reconcile a snapshot");

@@ -106,10 +106,8 @@ fn parts_of(path: &str) -> Vec<String> {
 
 fn leads_out(path: &str) -> ControlError {
     let path = VolumeAccess::outside(path);
-    ControlError::invalid(format!(
-        "path: links on the way to {path} lead out of the volume"
-    ))
-    .hint("only links with relative targets inside the volume can be written through")
+    ControlError::invalid(format!("path: links in {path} point outside the volume"))
+        .hint("only links with relative targets inside the volume can be written through")
 }
 
 /// The name audit records use, for those calls that change something.

@@ -62,7 +62,7 @@ impl Control {
                 match self.tend_volume(host, row, view).await {
                     Ok(()) => {}
                     Err(error) if error.passes() => {
-                        tracing::debug!(%error, volume = %row.id, "left for the next look");
+                        tracing::debug!(%error, volume = %row.id, "retrying at the next check");
                     }
                     Err(error) => {
                         tracing::warn!(%error, volume = %row.id, "cannot reconcile a volume");

@@ -253,7 +253,7 @@ async fn a_fetch_that_died_with_the_host_failed_and_grants_nothing() {
         seen.error
             .unwrap()
             .to_string()
-            .contains("ask for the image again")
+            .contains("pull the image again")
     );
     assert_eq!(names(&plane, &theirs).await, ["debian"]);
 }

@@ -83,7 +83,7 @@ async fn parse<T: for<'a> Deserialize<'a>>(door: &Door, body: Body) -> Result<T,
     let bytes = front.whole(&door.tab, body, BODY_MAX, door.known()).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
         Refusal::invalid(format!(
-            "the body is not understood: {}",
+            "the body is invalid: {}",
             cove_dialect::wording::plain("", &error)
         ))
     })

@@ -49,7 +49,7 @@ pub struct Which {
 fn query(parts: &Parts) -> Result<Which, Refusal> {
     serde_urlencoded::from_str(parts.uri.query().unwrap_or("")).map_err(|error| {
         Refusal::invalid(format!(
-            "the query is not understood: {}",
+            "the query is invalid: {}",
             cove_dialect::wording::plain("", &error)
         ))
     })
@@ -277,7 +277,7 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Refusal> {
     match one(headers, header::CONTENT_ENCODING.as_str()) {
         None | Some("identity") => Ok(false),
         Some("gzip") => Ok(true),
-        Some(_) => Err(Refusal::invalid("the only encoding understood is gzip")),
+        Some(_) => Err(Refusal::invalid("the only supported encoding is gzip")),
     }
 }
 
@@ -366,7 +366,7 @@ async fn several(
         Ok::<_, std::io::Error>(piece.map(|piece| (piece, pieces)))
     });
     let mut form = multer::Multipart::new(stream.boxed(), boundary);
-    let broken = |error: multer::Error| Refusal::invalid(format!("the form is broken: {error}"));
+    let broken = |error: multer::Error| Refusal::invalid(format!("the form is invalid: {error}"));
     let mut written = Vec::new();
     while let Some(mut field) = form.next_field().await.map_err(broken)? {
         if field.name() != Some("file") {

@@ -189,7 +189,7 @@ async fn find_running(access: &GuestAccess, which: &Selector) -> Result<Process,
     let found = find(access, which).await?;
     match found.exit {
         None => Ok(found),
-        Some(_) => Err(Refusal::new(Kind::NotFound, "the process is over")),
+        Some(_) => Err(Refusal::new(Kind::NotFound, "the process has ended")),
     }
 }
 
@@ -229,7 +229,7 @@ pub async fn start(State(dialect): State<Dialect>, request: Request) -> Result<R
     let mut following = following.map_err(not_started)?;
     let process = match following.next().await {
         Ok(Some(FollowEvent::Started(process))) => process,
-        Ok(_) => return Err(Refusal::new(Kind::Internal, "the process did not begin").into()),
+        Ok(_) => return Err(Refusal::new(Kind::Internal, "the process did not start").into()),
         Err(cove_dialect::FollowError::Guest(error)) => return Err(not_started(error).into()),
         Err(error) => return Err(error.into()),
     };
@@ -349,7 +349,7 @@ impl Output {
 }
 
 fn too_late() -> Refusal {
-    Refusal::new(Kind::TimedOut, "the time given for this is over")
+    Refusal::new(Kind::TimedOut, "the time limit was reached")
 }
 
 fn event(event: Value) -> Next {
@@ -458,7 +458,7 @@ pub async fn send_signal(
         Err(GuestError::Refused {
             code: GuestCode::Gone,
             ..
-        }) => return Err(Refusal::new(Kind::NotFound, "the process is over").into()),
+        }) => return Err(Refusal::new(Kind::NotFound, "the process has ended").into()),
         outcome => outcome?,
     }
     Ok(wire::answer(json!({})))

@@ -181,7 +181,7 @@ impl Live {
                 told = self.standing.watcher.next() => told,
                 () = tokio::time::sleep_until(patience) => {
                     if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                        let message = "the time given for watching is over";
+                        let message = "the time limit of the watch was reached";
                         return Next::End(Err(Refusal::new(Kind::TimedOut, message)));
                     }
                     return Next::Message(json!({"keepalive": {}}));
@@ -349,7 +349,7 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
     let mut changes = locked(&changes);
     if std::mem::take(&mut changes.lost) {
         drop(changes.take());
-        let message = "more changed than could be kept; look at the directory again";
+        let message = "too many changes; list the directory again";
         return Err(Refusal::new(Kind::Exhausted, message).into());
     }
     if changes.events.is_empty()

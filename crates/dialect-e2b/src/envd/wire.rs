@@ -53,7 +53,7 @@ fn is(headers: &HeaderMap, wanted: &str) -> Result<(), Refusal> {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(bytes).map_err(|error| {
         Refusal::invalid(format!(
-            "the message is not understood: {}",
+            "the message is invalid: {}",
             cove_dialect::wording::plain("", &error)
         ))
     })
@@ -107,7 +107,7 @@ impl Frames {
                     self.buffer.extend_from_slice(&piece);
                 }
                 None if self.buffer.is_empty() => return Ok(None),
-                None => return Err(Refusal::invalid("the stream broke off within a message")),
+                None => return Err(Refusal::invalid("the stream ended within a message")),
             }
         }
     }
@@ -123,11 +123,11 @@ fn take(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Refusal> {
     if flags & COMPRESSED != 0 {
         return Err(Refusal::new(
             Kind::Unsupported,
-            "compressed messages are not understood",
+            "compressed messages are not supported",
         ));
     }
     if flags != 0 {
-        return Err(Refusal::invalid("a message has flags of no meaning"));
+        return Err(Refusal::invalid("a message has unknown flags"));
     }
     if length > MESSAGE_MAX {
         let message = format!("a message has at most {MESSAGE_MAX} bytes");

@@ -236,7 +236,7 @@ pub async fn list(
     let mut response = axum::Json(shown).into_response();
     if let Some(cursor) = page.next_cursor {
         let value = HeaderValue::from_str(&cursor)
-            .map_err(|_| Refusal::new(Kind::Internal, "the next page has no name"))?;
+            .map_err(|_| Refusal::new(Kind::Internal, "cannot write the token of the next page"))?;
         response.headers_mut().insert(NEXT_TOKEN, value);
     }
     Ok(response)

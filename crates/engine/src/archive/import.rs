@@ -47,7 +47,7 @@ fn unread(what: &str, error: ParserError) -> RunnerError {
     match error {
         ParserError::Damaged { words } => {
             tracing::info!(what, words, "an imported file is damaged");
-            refused(ReadError::Damaged(format!("{what} makes no sense")))
+            refused(ReadError::Damaged(format!("{what} is invalid")))
         }
         ParserError::TooLarge => refused(ReadError::Damaged(format!("{what} is too large"))),
         error => internal(error),
@@ -177,7 +177,7 @@ impl Inner {
                     });
                 }
                 _ => {
-                    let error = ReadError::Damaged("a section is out of place".into());
+                    let error = ReadError::Damaged("a section is out of order".into());
                     return Err(late(refused(error)));
                 }
             }
@@ -202,16 +202,14 @@ impl Inner {
         manifest
             .spec
             .check()
-            .map_err(|error| invalid(format!("the file's settings make no sense: {error}")))?;
+            .map_err(|error| invalid(format!("the file's settings are invalid: {error}")))?;
         let env: BTreeMap<_, _> = manifest.image.env.iter().cloned().collect();
         cove_model::spec::check_env("image.env", &env)
-            .map_err(|error| invalid(format!("the file's settings make no sense: {error}")))?;
+            .map_err(|error| invalid(format!("the file's settings are invalid: {error}")))?;
         let texts = manifest.image.user.iter().chain(&manifest.image.workdir);
         for text in texts {
             if text.len() > cove_model::spec::PATH_MAX || text.chars().any(char::is_control) {
-                return Err(invalid(
-                    "the file's user or directory makes no sense".into(),
-                ));
+                return Err(invalid("the file's user or directory is invalid".into()));
             }
         }
         let ours = cove_image::host_arch();
@@ -279,7 +277,7 @@ impl Inner {
         while reader.chunk(&mut chunk).await.map_err(refused)? {
             length += chunk.len() as u64;
             if length > most {
-                let what = "it holds more memory than it says".into();
+                let what = "it holds more memory than it declares".into();
                 return Err(refused(ReadError::Damaged(what)));
             }
             if length - looked >= LOOK_EVERY {

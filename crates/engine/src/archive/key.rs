@@ -23,7 +23,7 @@ pub struct Keys {
 pub enum Untrusted {
     #[error("it is signed by the key {key}, which this host does not trust")]
     Stranger { key: String },
-    #[error("its signature does not fit what it holds")]
+    #[error("its signature does not match its content")]
     Forged,
 }
 
@@ -75,7 +75,7 @@ fn parse(bytes: &[u8]) -> io::Result<Ed25519KeyPair> {
 
 fn make(data_dir: &Path, path: &Path) -> io::Result<Ed25519KeyPair> {
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
-        .map_err(|_| io::Error::other("the system gives no randomness"))?;
+        .map_err(|_| io::Error::other("the system provides no random data"))?;
     let draft = data_dir.join("signing.key.new");
     let _ = fs::remove_file(&draft);
     let mut file = fs::OpenOptions::new()

@@ -14,15 +14,15 @@ const STALL_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("this is no exported snapshot")]
+    #[error("this is not an exported snapshot")]
     NotOurs,
     #[error("the file is of version {0}, and this version of Cove reads version {VERSION}")]
     Version(u32),
-    #[error("the file was cut off")]
+    #[error("the file is truncated")]
     CutOff,
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    #[error("the file stopped coming for {} s", STALL_MAX.as_secs())]
+    #[error("no data of the file arrived for {} s", STALL_MAX.as_secs())]
     Stalled,
     #[error("the file could not be read: {0}")]
     Io(io::Error),
@@ -103,7 +103,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let hash = self.hash.take().ok_or_else(|| damaged("no section"))?;
         let digest: [u8; 32] = hash.finalize().into();
         if digest != told {
-            return Err(damaged("a checksum does not fit"));
+            return Err(damaged("a checksum does not match"));
         }
         self.seal.section(&digest);
         Ok(false)
@@ -132,7 +132,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match tokio::time::timeout(STALL_MAX, self.input.read(&mut byte)).await {
             Err(_) => Err(ReadError::Stalled),
             Ok(Ok(0)) => Ok(()),
-            Ok(Ok(_)) => Err(damaged("something follows its end")),
+            Ok(Ok(_)) => Err(damaged("there is data after its end")),
             Ok(Err(error)) => Err(ReadError::Io(error)),
         }
     }

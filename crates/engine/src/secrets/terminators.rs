@@ -242,11 +242,11 @@ fn size_of(secrets: &OrgSecrets) -> usize {
 }
 
 fn other_question() -> io::Error {
-    io::Error::other("an answer to another question")
+    io::Error::other("an answer to another request")
 }
 
 fn tell_refused(org: &OrgId) {
-    tracing::error!(%org, "a secret does not open; it was changed in the database");
+    tracing::error!(%org, "cannot decrypt a secret; it was changed in the database");
 }
 
 impl Terminators {
@@ -268,7 +268,7 @@ impl Terminators {
         let before = orgs.get(org).map(|known| known.bytes);
         if before.is_none() && orgs.len() >= ORGS_MAX {
             return Err(io::Error::other(format!(
-                "this host knows the secrets of {ORGS_MAX} organisations, and takes no more"
+                "this host holds the secrets of {ORGS_MAX} organisations, the most it can"
             )));
         }
         if let Some(bytes) = bytes {
@@ -276,7 +276,7 @@ impl Terminators {
             let others = all - before.unwrap_or(0);
             if others + bytes > SECRETS_BYTES_MAX && bytes > before.unwrap_or(0) {
                 return Err(io::Error::other(format!(
-                    "the secrets of all organisations on this host take more than {} MiB",
+                    "the secrets of all organisations on this host need more than {} MiB",
                     SECRETS_BYTES_MAX >> 20
                 )));
             }

@@ -93,12 +93,12 @@ impl Inner {
                 if let Some(template) = self.snapshots.template_of(id)
                     && let Err(error) = self.erase(&template).await
                 {
-                    tracing::warn!(image = %id, %error, "an image's processes stay until the next sweep");
+                    tracing::warn!(image = %id, %error, "cannot remove the saved processes of an image; the next sweep retries");
                 }
             }
             Err(cove_image::ImageError::InUse { .. }) => {}
             Err(error) => {
-                tracing::warn!(image = %id, %error, "an image nobody uses could not be removed");
+                tracing::warn!(image = %id, %error, "cannot remove an unused image");
             }
         }
     }

@@ -154,7 +154,7 @@ impl Inner {
                 Some(sizes)
             }
             Err(error) => {
-                tracing::warn!(snapshot = %snapshot.record.id, error = chain(&error), "a snapshot could not be measured");
+                tracing::warn!(snapshot = %snapshot.record.id, error = chain(&error), "cannot measure a snapshot");
                 known
             }
         }

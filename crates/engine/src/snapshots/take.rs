@@ -168,7 +168,7 @@ impl Inner {
             && !(taking.hold && copied.is_ok())
             && let Err(error) = machine.thaw().await
         {
-            tracing::error!(sandbox = %record.id, %error, "a sandbox could not be thawed after its snapshot");
+            tracing::error!(sandbox = %record.id, %error, "cannot thaw a sandbox after its snapshot");
         }
         let stopped = stopped.map_or(Duration::ZERO, |_| begun.elapsed());
         let (version, weight_bytes) = copied?;

@@ -26,7 +26,7 @@ const MISSING: u8 = 7;
 
 /// The bytes are no answer of the process's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the gateway's answer makes no sense")]
+#[error("the gateway's answer is invalid")]
 pub struct BadReply;
 
 #[derive(Debug, Clone, PartialEq)]

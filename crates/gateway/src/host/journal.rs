@@ -28,7 +28,7 @@ pub fn open(directory: &Path) -> io::Result<([File; FILES], Vec<Kept>)> {
     let (kept, text) = merged(read(&files));
     if let Err(error) = clear_up(directory, &mut files, &text) {
         // As they are they say the same, and the process bounds them.
-        tracing::warn!(%error, "the files of the egress log cannot be cleared up, and stay as they are");
+        tracing::warn!(%error, "cannot clean up the files of the egress log; leaving them as they are");
     }
     Ok((files, kept))
 }

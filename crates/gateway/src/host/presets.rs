@@ -60,7 +60,7 @@ pub enum PresetError {
         problem: String,
     },
     #[error(
-        "preset '{name}' holds {block}, which is on a network of the operator's own, and is not open to this organisation; the operator can open it by writing [{name} tenants] in the presets file"
+        "preset '{name}' holds the private range {block}, which is not open to this organisation; the operator can open it by writing [{name} tenants] in the presets file"
     )]
     Private { name: String, block: Cidr },
     #[error("the presets were not read to the end")]

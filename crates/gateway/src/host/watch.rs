@@ -55,7 +55,7 @@ async fn run(weak: Weak<Inner>) {
                 stream = until_end_or_tick(watched).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the egress gateway is gone and is started again");
+                tracing::warn!(%error, "the egress gateway has ended; restarting it");
                 if let Err(error) = inner.ensure(Fresh::Policies).await {
                     tracing::error!(%error, source = ?std::error::Error::source(&error), "the egress gateway does not start; sandboxes reach nothing until it does");
                     drop(inner);
@@ -99,6 +99,6 @@ async fn look(inner: &Inner) {
         .await
         .is_ok_and(|hello| inner.is_outdated(&hello));
     if outdated && let Err(error) = inner.ensure(Fresh::Nothing).await {
-        tracing::error!(%error, "the egress gateway could not be replaced by a newer one");
+        tracing::error!(%error, "cannot replace the egress gateway by a newer one");
     }
 }

@@ -36,7 +36,10 @@ fn half_open_connections_are_few_and_short() {
         log.iter()
             .any(|it| it.rule.contains("too many connections"))
     );
-    assert!(log.iter().any(|it| it.rule.contains("nothing was said")));
+    assert!(
+        log.iter()
+            .any(|it| it.rule.contains("sent nothing in time"))
+    );
 }
 
 #[test]

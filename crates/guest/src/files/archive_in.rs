@@ -265,7 +265,7 @@ fn link_name(entry: &tar::Entry<'_, impl Read>) -> Result<PathBuf> {
         .link_name()
         .reading("the archive")?
         .map(std::borrow::Cow::into_owned)
-        .ok_or_else(|| Failure::invalid("the archive has a link to nothing"))
+        .ok_or_else(|| Failure::invalid("the archive has a link without a target"))
 }
 
 /// Takes away what is at `name`, never a directory.

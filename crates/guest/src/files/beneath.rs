@@ -61,13 +61,13 @@ impl Root {
             Err(Errno::XDEV | Errno::LOOP) => {
                 return Err(Failure::new(
                     cove_protocol::message::ErrorCode::PermissionDenied,
-                    format!("{shown} leads out of the target directory"),
+                    format!("{shown} points outside the target directory"),
                 ));
             }
             found => return found.doing(&shown),
         }
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::invalid(format!("{shown} is no directory")));
+            return Err(Failure::invalid(format!("{shown} is not a directory")));
         };
         // As deep as the path has components, which its length bounds.
         let parent = self.open_or_make(parent)?;

@@ -64,7 +64,7 @@ pub fn refuse_own_memory(file: impl AsFd, who: &Identity) -> Result<()> {
     if link.is_ok_and(|path| path.starts_with(&own)) {
         return Err(Failure::new(
             ErrorCode::PermissionDenied,
-            "the guest's own process is not a file to others",
+            "the executable of the guest cannot be opened",
         ));
     }
     Ok(())

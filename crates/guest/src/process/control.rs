@@ -12,10 +12,10 @@ use crate::state::State;
 pub async fn signal(state: &Rc<State>, call: &mut Call, request: Signal) -> Result<(), Ended> {
     let process = follow::find(state, &request.id)?;
     if !(1..=libc::SIGRTMAX()).contains(&request.signal) {
-        return Err(Failure::invalid(format!("{} is no signal", request.signal)).into());
+        return Err(Failure::invalid(format!("{} is not a signal", request.signal)).into());
     }
     if !process.running() {
-        return Err(Failure::new(ErrorCode::Gone, "the process is over").into());
+        return Err(Failure::new(ErrorCode::Gone, "the process has ended").into());
     }
     if request.signal == libc::SIGKILL {
         process.killed.set(true);

@@ -142,7 +142,9 @@ fn candidates(program: &str, path: &str) -> Result<Vec<CString>> {
 fn c_strings(strings: impl IntoIterator<Item = String>) -> Result<Vec<CString>> {
     strings
         .into_iter()
-        .map(|string| CString::new(string).map_err(|_| Failure::invalid("a NUL byte in a command")))
+        .map(|string| {
+            CString::new(string).map_err(|_| Failure::invalid("the command contains a NUL byte"))
+        })
         .collect()
 }
 

@@ -37,7 +37,7 @@ pub struct Code {
     code: String,
     /// Its language. Default: python.
     language: Option<Language>,
-    /// Interrupt the code after so many seconds; what it has defined stays. Default 45.
+    /// Interrupt the code after this many seconds; its variables are kept. Default 45.
     timeout_s: Option<u64>,
 }
 
@@ -99,7 +99,10 @@ pub async fn run(call: Call, code: Code) -> Outcome {
     }
     let timed_out = end.as_ref().is_some_and(|end| end.timed_out);
     if timed_out {
-        text.push_str(&format!("{}[interrupted: timeout_s is over]", gap(&text)));
+        text.push_str(&format!(
+            "{}[interrupted: timeout_s was reached]",
+            gap(&text)
+        ));
     }
     if text.is_empty() {
         text.push_str("[no output]");

@@ -36,7 +36,7 @@ pub struct Edit {
     path: String,
     /// The text to replace, exactly as it is in the file.
     old_text: String,
-    /// The text to put in its place.
+    /// The new text.
     new_text: String,
     /// Replace every occurrence. Default: there must be exactly one.
     #[serde(default)]
@@ -109,7 +109,7 @@ pub struct Search {
     text: Option<String>,
     /// Only files whose name matches this glob, e.g. `*.py`.
     name: Option<String>,
-    /// At most so many lines; default 200, at most 2000.
+    /// Maximum number of lines; default 200, at most 2000.
     limit: Option<usize>,
 }
 

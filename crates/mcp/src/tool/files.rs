@@ -33,7 +33,7 @@ pub struct Read {
     /// Offset of the first byte to read. Default 0.
     #[serde(default)]
     offset: u64,
-    /// At most so many bytes. Default 65536, at most 262144; images up to 1 MiB are read whole.
+    /// Maximum number of bytes. Default 65536, at most 262144; images up to 1 MiB are read whole.
     max_bytes: Option<u64>,
 }
 
@@ -183,9 +183,9 @@ pub struct List {
     sandbox: String,
     /// Absolute path of the directory.
     path: String,
-    /// How many levels of directories; default 1.
+    /// Levels of directories; default 1.
     depth: Option<u32>,
-    /// At most so many entries; default 200, at most 1000.
+    /// Maximum number of entries; default 200, at most 1000.
     limit: Option<u32>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use cove_api::process::OutputChunk;
 
-/// What is kept of one stream. The middle is left out when there is too much; its offsets are told, so
+/// What is kept of one stream. The middle is left out when there is too much; its offsets are shown, so
 /// that it can be read with `run_output`.
 pub struct Kept {
     max: usize,

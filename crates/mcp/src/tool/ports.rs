@@ -27,7 +27,7 @@ pub struct Share {
     sandbox: String,
     /// The port that a program in the sandbox listens on.
     port: u16,
-    /// The link works for so many seconds. Default 3600.
+    /// Seconds for which the link is valid. Default 3600.
     expires_s: Option<u64>,
 }
 

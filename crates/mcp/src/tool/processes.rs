@@ -12,7 +12,7 @@ use crate::call::Call;
 pub struct List {
     /// Name or id of the sandbox.
     sandbox: String,
-    /// Finished ones too.
+    /// Include finished processes.
     #[serde(default)]
     all: bool,
 }

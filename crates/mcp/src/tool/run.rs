@@ -38,11 +38,12 @@ pub struct Run {
     user: Option<String>,
     /// Text for its standard input.
     stdin: Option<String>,
-    /// Kill the command after so many seconds. Default: never.
+    /// Kill the command after this many seconds. Default: never.
     timeout_s: Option<u64>,
-    /// Return after so many seconds even if the command still runs; it goes on. Default 45, at most 600.
+    /// Return after this many seconds even if the command still runs; it keeps running. Default 45,
+    /// at most 600.
     wait_s: Option<u64>,
-    /// At most so many bytes of stdout and of stderr in the answer; the middle is left out, and
+    /// Maximum number of bytes of stdout and of stderr in the answer; the middle is left out, and
     /// run_output reads it by its offsets. Default 32768, at most 131072.
     max_output_bytes: Option<usize>,
 }
@@ -73,16 +74,17 @@ pub struct Output {
     sandbox: String,
     /// The process, as run returned it.
     process: String,
-    /// Offset in stdout to go on from: `stdout_next` of the answer before.
+    /// Offset in stdout to continue from: `stdout_next` of the previous answer.
     #[serde(default)]
     stdout_from: u64,
-    /// Offset in stderr to go on from: `stderr_next` of the answer before.
+    /// Offset in stderr to continue from: `stderr_next` of the previous answer.
     #[serde(default)]
     stderr_from: u64,
-    /// Return after so many seconds even if the command still runs; 0 returns what is there. Default 45, at
-    /// most 600.
+    /// Return after this many seconds even if the command still runs; 0 returns the output so far.
+    /// Default 45, at most 600.
     wait_s: Option<u64>,
-    /// At most so many bytes of stdout and of stderr in the answer. Default 32768, at most 131072.
+    /// Maximum number of bytes of stdout and of stderr in the answer. Default 32768, at most
+    /// 131072.
     max_output_bytes: Option<usize>,
 }
 
@@ -239,7 +241,7 @@ impl Followed {
                 structured["out_of_memory"] = exit.oom.into();
                 structured["duration_ms"] = exit.duration_ms.into();
                 let why = match (exit.timed_out, exit.oom) {
-                    (true, _) => ", killed: timeout_s is over",
+                    (true, _) => ", killed: timeout_s was reached",
                     (_, true) => ", killed: the sandbox is out of memory",
                     _ => "",
                 };

@@ -21,7 +21,7 @@ const LIST_DEFAULT: u32 = 50;
 pub struct Create {
     /// Name of an image, e.g. `debian` or `code-interpreter`. Default: the server's default image.
     image: Option<String>,
-    /// Name or id of a snapshot to begin from, instead of an image.
+    /// Name or id of a snapshot to start from, instead of an image.
     snapshot: Option<String>,
     /// A name for the sandbox: lowercase letters, digits and dashes.
     name: Option<String>,
@@ -36,7 +36,7 @@ pub struct Create {
     memory_mb: Option<u64>,
     /// Disk in MiB.
     disk_mb: Option<u64>,
-    /// Delete the sandbox after it was idle for so many seconds. Default: never.
+    /// Delete the sandbox after this many idle seconds. Default: never.
     delete_after_s: Option<u64>,
     /// Labels to find the sandbox by.
     #[serde(default)]
@@ -119,7 +119,7 @@ pub struct Find {
     labels: BTreeMap<String, String>,
     /// How many to list; default 50.
     limit: Option<u32>,
-    /// `next_cursor` of the list before.
+    /// `next_cursor` of the previous list.
     cursor: Option<String>,
 }
 

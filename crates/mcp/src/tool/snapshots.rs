@@ -56,7 +56,7 @@ pub struct List {
     sandbox: Option<String>,
     /// How many to list; default 50.
     limit: Option<u32>,
-    /// `next_cursor` of the list before.
+    /// `next_cursor` of the previous list.
     cursor: Option<String>,
 }
 
@@ -121,9 +121,9 @@ pub async fn fork(call: Call, fork: ForkOf) -> Outcome {
 pub struct RollbackTo {
     /// Name or id of the sandbox.
     sandbox: String,
-    /// Name or id of the snapshot to go back to.
+    /// Name or id of the snapshot to roll back to.
     snapshot: String,
-    /// Bring back its running processes too; the snapshot must have memory.
+    /// Restore its running processes too; the snapshot must have memory.
     #[serde(default)]
     memory: bool,
 }

@@ -85,7 +85,7 @@ pub enum EntryError {
     #[error("this host, multicast and reserved addresses can never be reached")]
     Never,
     #[error(
-        "'*' stands only at the start, before a dot, like in *.example.com; for everything use mode 'open'"
+        "'*' is allowed only at the start, before a dot, as in *.example.com; to allow everything use mode 'open'"
     )]
     Star,
     #[error("write the host alone, without a scheme or a path")]

@@ -207,7 +207,7 @@ fn sigv4(scope: &str) -> Result<SecretUse, SpecError> {
         return Err(refused(
             "use",
             format!(
-                "requests to {service} cannot be signed anew: it signs with keys of its own sessions"
+                "requests to {service} cannot be signed again: it signs with keys of its own sessions"
             ),
         ));
     }

@@ -175,7 +175,7 @@ fn body_of(image: &[u8], first: u32, second: u32) -> Result<&[u8], ImageError> {
 }
 
 fn messages(mut body: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
-    let cut = ImageError("it is cut off");
+    let cut = ImageError("it is truncated");
     let mut all = Vec::new();
     while !body.is_empty() {
         let Some((length, rest)) = body.split_first_chunk::<4>() else {

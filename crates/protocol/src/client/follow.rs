@@ -143,7 +143,7 @@ impl Follow {
             return Err(GuestError::Unexpected("an impossible output offset"));
         };
         if start != output.offset {
-            return Err(GuestError::Unexpected("output offsets do not join"));
+            return Err(GuestError::Unexpected("output offsets have a gap"));
         }
         *next = end;
         Ok(FollowEvent::Output {
@@ -180,7 +180,9 @@ impl Follow {
                 }
             }
         }
-        Err(GuestError::Unexpected("the output ended without an exit"))
+        Err(GuestError::Unexpected(
+            "the output ended without an exit code",
+        ))
     }
 }
 

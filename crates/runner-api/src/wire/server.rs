@@ -104,7 +104,7 @@ pub async fn serve_as(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "could not accept a call");
+                tracing::warn!(%error, "cannot accept a call");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -112,7 +112,10 @@ pub async fn serve_as(
         match stream.peer_cred() {
             Ok(peer) if allowed_uids.contains(&peer.uid()) => {}
             Ok(peer) => {
-                tracing::warn!(uid = peer.uid(), "refused a call: this uid may not");
+                tracing::warn!(
+                    uid = peer.uid(),
+                    "refused a call: this uid has no permission"
+                );
                 continue;
             }
             Err(error) => {
@@ -125,13 +128,13 @@ pub async fn serve_as(
         calls.spawn(async move {
             let _permit = permit;
             if let Err(error) = answer(side, stream, api, &tracker, &waiting, shutdown).await {
-                tracing::debug!(%error, "a call broke off");
+                tracing::debug!(%error, "a call was interrupted");
             }
         });
     }
     calls.close();
     if timeout(DRAIN_TIMEOUT, calls.wait()).await.is_err() {
-        tracing::warn!(left = calls.len(), "calls were cut off at shutdown");
+        tracing::warn!(left = calls.len(), "shutdown interrupted calls");
     }
 }
 
@@ -367,7 +370,7 @@ async fn import(
         .set_nonblocking(true)
         .and_then(|()| UnixStream::from_std(file))
         .map_err(|error| RunnerError::Invalid {
-            message: format!("the descriptor that came along is no socket: {error}"),
+            message: format!("the passed descriptor is not a socket: {error}"),
         })?;
     whole(&api.import_snapshot(id, GuestStream::Unix(file)).await?)
 }
@@ -429,7 +432,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
             message: "this call is answered elsewhere".into(),
         }),
         Request::ImportSnapshot { .. } => Err(RunnerError::Invalid {
-            message: "no descriptor to import from came along".into(),
+            message: "no descriptor to import from was passed".into(),
         }),
     }
 }

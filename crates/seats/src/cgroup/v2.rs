@@ -28,7 +28,7 @@ pub struct Group {
 /// Microseconds of CPU time of a group and everything below it.
 pub fn cpu_used(dir: &Path) -> io::Result<u64> {
     let stat = fs::read_to_string(dir.join("cpu.stat"))?;
-    keyed(&stat, "usage_usec").ok_or_else(|| io::Error::other("cpu.stat tells no usage"))
+    keyed(&stat, "usage_usec").ok_or_else(|| io::Error::other("cpu.stat has no usage"))
 }
 
 impl Hierarchy {

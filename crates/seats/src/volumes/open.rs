@@ -123,7 +123,9 @@ fn is_on(link: &Path, mounts: &Mounts) -> io::Result<bool> {
         return Ok(false);
     };
     if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
-        return Err(io::Error::other("the kernel does not tell mounts of files"));
+        return Err(io::Error::other(
+            "the kernel does not report the mounts of files",
+        ));
     }
     Ok(mounts.ids.contains(&found.stx_mnt_id))
 }

@@ -238,9 +238,7 @@ impl Input {
                     Ok(request) => self.obey(request).await,
                     Err((path, error)) => {
                         let told = cove_dialect::wording::plain(&path, &error);
-                        Err(Failure::invalid(format!(
-                            "the message is not understood: {told}"
-                        )))
+                        Err(Failure::invalid(format!("the message is invalid: {told}")))
                     }
                 },
                 Message::Close(_) => return,

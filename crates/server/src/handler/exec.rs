@@ -96,7 +96,7 @@ async fn next(following: &mut Following) -> Result<FollowEvent, Failure> {
     match following.next().await? {
         Some(event) => Ok(event),
         None => Err(start_failure(GuestError::Unexpected(
-            "the output ended without an exit",
+            "the output ended without an exit code",
         ))),
     }
 }

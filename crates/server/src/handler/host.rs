@@ -138,7 +138,7 @@ fn log_finding(losses: &LogLosses) -> Finding {
         lost => (
             Level::Warning,
             format!("{lost} lines of the server's log could not be written since it started"),
-            Some("check what its standard error goes to: a full disk, or a reader that is gone or too slow".into()),
+            Some("check where its standard error goes: the disk may be full, or the reader may be gone or too slow".into()),
         ),
     };
     Finding {

@@ -108,7 +108,9 @@ fn source(body: AddImage) -> Result<ImageSource, Failure> {
         }
         AddImage::Debian {} => Ok(ImageSource::Debian),
         AddImage::CodeInterpreter {} => Ok(ImageSource::CodeInterpreter),
-        AddImage::Snapshot { .. } => Err(Failure::invalid("a snapshot is no source of this kind")),
+        AddImage::Snapshot { .. } => Err(Failure::invalid(
+            "a snapshot cannot be used as a source here",
+        )),
         AddImage::Local { name, path } => {
             text("name", &name, 512)?;
             cove_model::spec::check_absolute("path", &path)

@@ -80,7 +80,7 @@ async fn join_body(request: Request) -> Result<JoinNode, Failure> {
         .map_err(|_| Failure::invalid("the body did not arrive in time"))?
         .map_err(|_| {
             Failure::invalid(format!(
-                "the body has more than {JOIN_BODY_MAX} bytes, or broke off"
+                "the body has more than {JOIN_BODY_MAX} bytes, or ended too early"
             ))
         })?;
     parse(&bytes)

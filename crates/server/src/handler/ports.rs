@@ -103,7 +103,7 @@ pub async fn connect(
     let port = number(&port)?;
     let asked = request.headers().get(header::UPGRADE);
     if !asked.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(TCP.as_bytes())) {
-        return Err(Failure::invalid("this route is for connections")
+        return Err(Failure::invalid("this route opens connections")
             .hint("send `Connection: upgrade` and `Upgrade: tcp`, or use `cove port-forward`"));
     }
     let admission = app.control.admission_of(&caller.principal);

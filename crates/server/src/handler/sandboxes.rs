@@ -113,9 +113,9 @@ fn source(body: &CreateSandbox) -> Result<Source, Failure> {
             memory,
         }),
         (None, None, Some(_)) if memory => Err(Failure::invalid(
-            "memory goes with a snapshot; a template says itself whether it has memory",
+            "memory is for snapshots; a template defines whether it has memory",
         )),
-        (_, None, None) if memory => Err(Failure::invalid("memory goes with a snapshot")),
+        (_, None, None) if memory => Err(Failure::invalid("memory needs a snapshot")),
         (None, None, Some(template)) => Ok(Source::Template(template.clone())),
         (image, None, None) => Ok(Source::Image(image.clone())),
         _ => Err(Failure::invalid(
@@ -167,7 +167,7 @@ fn labels(text: Option<&str>) -> Result<BTreeMap<String, String>, Failure> {
     for pair in text.into_iter().flat_map(|text| text.split(',')) {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(Failure::invalid(
-                "labels must be key=value pairs with commas between",
+                "labels must be key=value pairs, separated by commas",
             ));
         };
         labels.insert(key.to_owned(), value.to_owned());

@@ -169,7 +169,7 @@ pub async fn usage(
             || query.limit.is_some()
         {
             return Err(Failure::invalid(
-                "a sandbox's usage is of its whole life; leave the rest out",
+                "the usage of one sandbox covers its whole life; leave out the other parameters",
             ));
         }
         let usage = app.control.sandbox_usage(&caller.principal, which).await?;
@@ -225,7 +225,7 @@ pub async fn audit(
     if accepts(&headers, NDJSON) {
         if query.limit.is_some() || query.cursor.is_some() {
             return Err(Failure::invalid("an export has no pages")
-                .hint("leave limit and cursor out, or do without the Accept header"));
+                .hint("leave out limit and cursor, or the Accept header"));
         }
         return export_audit(app, caller).await;
     }

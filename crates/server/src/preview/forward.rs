@@ -144,7 +144,7 @@ async fn unless<T>(ended: &mut Ended, work: impl Future<Output = T>) -> Result<T
     tokio::select! {
         outcome = work => Ok(outcome),
         () = ended => {
-            let message = "the key or link of this visit was taken back or has expired";
+            let message = "the key or link of this visit was revoked or has expired";
             Err(Failure::new(ErrorCode::Unauthenticated, message))
         }
     }
@@ -267,13 +267,13 @@ fn tunnel(
 }
 
 fn odd() -> Failure {
-    Failure::new(ErrorCode::MalformedRequest, "the address is not understood")
+    Failure::new(ErrorCode::MalformedRequest, "the address is invalid")
 }
 
 fn strange() -> Failure {
     Failure::new(
         ErrorCode::PortClosed,
-        "the server inside answered what nobody asked for",
+        "the server inside sent an unexpected response",
     )
 }
 
@@ -287,12 +287,11 @@ fn broken(error: &hyper::Error) -> Failure {
         }
         cause = inner.source();
     }
-    let message = "the server inside does not speak HTTP, or broke off";
-    Failure::new(ErrorCode::PortClosed, message)
-        .hint(
-            "a server that speaks TLS should speak plain HTTP here, since the preview has TLS of its own; \
-             for it and for other protocols: cove port-forward SANDBOX PORT",
-        )
+    let message = "the server inside does not speak HTTP, or ended too early";
+    Failure::new(ErrorCode::PortClosed, message).hint(
+        "serve plain HTTP in the sandbox, because the preview has its own TLS; for TLS \
+             and other protocols use cove port-forward SANDBOX PORT",
+    )
 }
 
 /// A request's body whose sender must not stand still.

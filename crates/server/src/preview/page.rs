@@ -55,7 +55,7 @@ fn page(told: &Told, request_id: &str) -> String {
     let title = match told.code {
         ErrorCode::Unauthenticated => "This preview is private",
         ErrorCode::PortClosed => "Nothing listens here yet",
-        ErrorCode::Conflict => "The sandbox does not run",
+        ErrorCode::Conflict => "The sandbox is not running",
         ErrorCode::NotFound => "There is no such preview",
         _ => "The preview cannot be shown",
     };

@@ -174,7 +174,7 @@ async fn a_revoked_key_is_out_of_another_dialect_s_terminal_and_of_its_own_uploa
     upload.0.write_all(b"a part").await.unwrap();
     server.client.revoke_key(&gone.key.id).await.unwrap();
     assert!(
-        terminal.rest().await.contains("taken back"),
+        terminal.rest().await.contains("was revoked"),
         "it is told why"
     );
     let told = upload.rest().await;

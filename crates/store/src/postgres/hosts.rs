@@ -91,7 +91,7 @@ impl Hosts {
                 _ => Some(error),
             };
         }
-        Err(told.unwrap_or(StoreError::Unavailable("no host is named".into())))
+        Err(told.unwrap_or(StoreError::Unavailable("the address names no host".into())))
     }
 }
 

@@ -54,7 +54,7 @@ pub enum Refusal {
     )]
     Asked(ApprovalId),
     #[error(
-        "this request needs an approval, {0}, and cannot be approved once: its body is longer than 1 MiB, or it is an upgrade; after an approval for a time (`cove approvals approve {0} --for 1h`), send the request again"
+        "this request needs an approval, {0}, for a time: its body is longer than 1 MiB, or it is an upgrade; approve it with `cove approvals approve {0} --for 1h` and send it again"
     )]
     AskedForTime(ApprovalId),
     #[error("this request was denied, {0}")]

@@ -56,7 +56,7 @@ fn take_segments(
 /// Refuses maps that overlap, run backwards, leave the file, or do not match the stored bytes.
 pub(super) fn check(map: &[Segment], size: u64, stored: u64) -> Result<(), Failure> {
     let bad = || Failure::BadHeader {
-        reason: "the map of a sparse file makes no sense".to_owned(),
+        reason: "the map of a sparse file is invalid".to_owned(),
     };
     let mut end = 0;
     let mut total = 0u64;

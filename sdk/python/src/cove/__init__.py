@@ -1,12 +1,12 @@
-"""Cove: a computer of its own for every agent.
+"""Cove: every agent gets its own computer.
 
 >>> from cove import Sandbox
 >>> with Sandbox() as box:
 ...     print(box.run("echo hello from the sandbox").stdout, end="")
 hello from the sandbox
 
-:class:`Sandbox` is where to begin; :class:`AsyncSandbox` is the same for ``asyncio``. On the server's own
-machine nothing need be configured; elsewhere set ``COVE_URL`` and ``COVE_API_KEY``.
+Start with :class:`Sandbox`, or :class:`AsyncSandbox` for ``asyncio``. On the server's own machine no
+configuration is needed; elsewhere set ``COVE_URL`` and ``COVE_API_KEY``.
 """
 
 from __future__ import annotations

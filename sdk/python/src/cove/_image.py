@@ -75,9 +75,10 @@ def _all(what: str, names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Image:
-    """What a template is built from, step by step. It never changes: every method gives another one. Arguments are
-    data: quotes, ``$``, backslashes and leading dashes reach the tool as they are. What a Dockerfile cannot say
-    raises :class:`ValueError`. :meth:`Template.build` builds it.
+    """The steps that a template is built from. It never changes: every method returns a new image.
+    Arguments are data: quotes, ``$``, backslashes and leading dashes reach the tool unchanged. An
+    argument that a Dockerfile cannot express raises :class:`ValueError`. :meth:`Template.build` builds
+    it.
 
     >>> image = Image.debian().workdir("/srv").run("echo made > note").env({"MODE": "fast"})
     >>> print(image.dockerfile, end="")
@@ -98,19 +99,19 @@ class Image:
 
     @classmethod
     def debian(cls) -> Image:
-        """The default image."""
+        """Starts from the default image."""
         return cls.from_image("debian")
 
     @classmethod
     def from_image(cls, reference: str) -> Image:
-        """An image of a registry, or one that the server has: ``"python:3.12"``."""
+        """Starts from an image of a registry or of the server, such as ``"python:3.12"``."""
         if not _REFERENCE.fullmatch(_text("from_image", reference)):
             raise ValueError(f"from_image: {reference!r} is not the name of an image")
         return cls(f"FROM {reference}\n")
 
     @classmethod
     def from_template(cls, template: Any) -> Image:
-        """A template: itself, ``"name"``, ``"name:tag"``, ``"name:version"`` or its id."""
+        """Starts from a template: the object, ``"name"``, ``"name:tag"``, ``"name:version"`` or its id."""
         name = template if isinstance(template, str) else template.id
         if not _REFERENCE.fullmatch(_text("from_template", name)):
             raise ValueError(f"from_template: {name!r} is not the name of a template")
@@ -118,8 +119,10 @@ class Image:
 
     @classmethod
     def from_dockerfile(cls, path: LocalPath, *, context: Optional[LocalPath] = None) -> Image:
-        """A Dockerfile. ``context`` is the directory that its ``COPY`` takes files of, by default its own; what
-        ``.dockerignore`` there, or the Dockerfile's own, names is left out. Later steps belong to its last stage."""
+        """Starts from a Dockerfile. ``context`` is the directory with the files for ``COPY`` (default:
+        the Dockerfile's directory), except those that ``.dockerignore`` names. Later steps belong to its
+        last stage.
+        """
         path = os.path.abspath(path)
         directory = os.path.abspath(context) if context is not None else os.path.dirname(path)
         with open(path, encoding="utf-8-sig") as file:
@@ -149,16 +152,17 @@ class Image:
         return replace(self, dockerfile=f"{self.dockerfile}{instruction}\n")
 
     def apt(self, *packages: str) -> Image:
-        """Installs packages of Debian or Ubuntu."""
+        """Installs Debian or Ubuntu packages."""
         return self.run([*_SHELL, _APT, "apt", *_all("apt", packages)])
 
     def pip(self, *packages: str) -> Image:
-        """Installs packages of Python for all users, with the ``pip`` of the image's ``python3``."""
+        """Installs Python packages for all users, with the ``pip`` of the image's ``python3``."""
         return self.run([*_PIP, *_all("pip", packages)])
 
     def copy(self, source: LocalPath, target: str) -> Image:
-        """Copies a file, or what is in a directory, of this machine. A file goes into ``target`` if that is a
-        directory or ends with ``/``. Links below ``source`` stay links."""
+        """Copies a file, or the content of a directory, of this machine. A file goes into ``target`` if
+        that is a directory or ends with ``/``. Links below ``source`` are kept.
+        """
         place = os.path.abspath(source)
         name = _text("copy", os.path.basename(place))
         _filled("copy", target)
@@ -172,11 +176,13 @@ class Image:
         return replace(step, sources=(*self.sources, (entry, place)))
 
     def run(self, command: Union[str, Sequence[str]]) -> Image:
-        """Runs a command while the image is built: a text for ``/bin/sh``, or a program with its arguments."""
+        """Runs a command in the build: a string for ``/bin/sh``, or a program with its arguments."""
         return self._then(f"RUN {_command('run', command)}")
 
     def env(self, variables: Mapping[str, str]) -> Image:
-        """Sets variables, for later steps and for sandboxes. ``$NAME`` in a value is not replaced."""
+        """Sets environment variables for later steps and for sandboxes. ``$NAME`` in a value is not
+        replaced.
+        """
         words = []
         for name, value in variables.items():
             if not _VARIABLE.fullmatch(_text("env", name)):
@@ -185,16 +191,19 @@ class Image:
         return self._then(f"ENV {' '.join(words)}") if words else self
 
     def workdir(self, path: str) -> Image:
-        """The directory that later steps and commands of sandboxes run in. It is made."""
+        """Sets the working directory of later steps and of commands in sandboxes, and creates it."""
         return self._then(f"WORKDIR {_word(_filled('workdir', path, line=True))}")
 
     def user(self, user: str) -> Image:
-        """The user that later steps and commands of sandboxes run as: ``"app"``, ``"1000"`` or ``"app:staff"``."""
+        """Sets the user of later steps and of commands in sandboxes: ``"app"``, ``"1000"`` or
+        ``"app:staff"``.
+        """
         if re.search(r"\s", _filled("user", user)):
             raise ValueError(f"user: {user!r} has a blank")
         return self._then(f"USER {_word(user)}")
 
     def cmd(self, command: Union[str, Sequence[str]]) -> Image:
-        """The server that ``ready`` of :meth:`Template.build` waits for: a text for ``/bin/sh``, or a program with
-        its arguments. Without ``ready`` it is only recorded."""
+        """Sets the server that ``ready`` of :meth:`Template.build` waits for: a string for ``/bin/sh``,
+        or a program with its arguments. Without ``ready`` it is only recorded.
+        """
         return self._then(f"CMD {_command('cmd', command)}")

@@ -36,7 +36,7 @@ class Leases:
         weakref.finalize(self, self._renewer.stop).atexit = False
 
     def request(self, within: float, delete_after: Optional[float]) -> dict[str, Any]:
-        """A lease as the API wants it."""
+        """The lease in the form of the API."""
         return present(
             holder=self.holder,
             renew_within_s=whole_seconds("lease", within),
@@ -44,15 +44,15 @@ class Leases:
         )
 
     def hold(self, sandbox: str, within: float) -> None:
-        """Renews it from now on."""
+        """Starts to renew it."""
         self._renewer.hold(sandbox, within)
 
     def drop(self, sandbox: str) -> None:
-        """Does not renew it any more."""
+        """Stops renewing it."""
         self._renewer.drop(sandbox)
 
     def stop(self) -> None:
-        """Renews none any more."""
+        """Stops all renewals."""
         self._renewer.stop()
 
 

@@ -1,7 +1,7 @@
 """Which server, and with which key.
 
 What is passed wins over the environment (``COVE_URL``, ``COVE_API_KEY``). On the server's own machine
-root needs neither: the address and the first key stand in the data directory (``COVE_DATA_DIR``,
+root needs neither: the address and the first key are in the data directory (``COVE_DATA_DIR``,
 ``/var/lib/cove``), as for the command line.
 """
 
@@ -20,7 +20,7 @@ DEFAULT_DATA_DIR = "/var/lib/cove"
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to and as whom."""
+    """The address of a server and the key."""
 
     url: str
     api_key: Optional[str]

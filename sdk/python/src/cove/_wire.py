@@ -261,7 +261,7 @@ class Transcript:
     def result(self, command: Optional[str]) -> Result:
         end = self.exit
         if end is None:
-            raise errors.ProtocolError("the output ended before the command did")
+            raise errors.ProtocolError("the output ended before the command")
         return Result(
             exit_code=int(end["exit_code"]),
             stdout_bytes=bytes(self._kept["stdout"]),

@@ -1,8 +1,8 @@
-"""What can go wrong, one class per family of the server's error codes.
+"""The errors, one class per family of the server's error codes.
 
-Everything derives from :class:`CoveError`. What the server refused is an :class:`ApiError` and carries
-its stable ``code``, a ``message``, often a ``hint`` that says what to do next, and the ``request_id``
-under which the server's log tells the rest.
+All derive from :class:`CoveError`. A request that the server refuses raises an :class:`ApiError` with a
+stable ``code``, a ``message``, often a ``hint`` with the next step, and the ``request_id`` for the
+server's log.
 
 >>> import cove
 >>> with cove.Sandbox() as box:
@@ -27,19 +27,19 @@ class CoveError(Exception):
 
 
 class ConfigurationError(CoveError):
-    """It is not known which server to talk to, or with which key."""
+    """No server or no key is configured."""
 
 
 class ConnectionError(CoveError, builtins.ConnectionError):
-    """The server cannot be reached, or the connection broke and could not be taken up again."""
+    """The server cannot be reached, or the connection was lost and could not be resumed."""
 
 
 class ProtocolError(CoveError):
-    """The server answered with something this package does not understand."""
+    """The server sent an answer that this package cannot read."""
 
 
 class WaitTimeout(CoveError, builtins.TimeoutError):
-    """What was waited for did not come in its time."""
+    """A wait timed out."""
 
 
 #: Characters of output, and of the command, in the message of a :class:`CommandFailed`.
@@ -48,9 +48,9 @@ _COMMAND_MAX = 300
 
 
 class CommandFailed(CoveError):
-    """A command failed, and success was asked for.
+    """A command failed, and ``check`` was set.
 
-    ``result`` is all that is known about it.
+    ``result`` has its output and how it ended.
 
     >>> import cove
     >>> with cove.Sandbox() as box:
@@ -87,9 +87,9 @@ class CommandTimedOut(CommandFailed, builtins.TimeoutError):
 
 
 class CodeFailed(CoveError):
-    """Code threw, or its ``timeout`` passed.
+    """Code raised an exception, or its ``timeout`` passed.
 
-    ``result`` is all that is known about it.
+    ``result`` has its output and how it ended.
     """
 
     def __init__(self, result: CodeResult) -> None:
@@ -112,9 +112,9 @@ class BuildFailed(CoveError):
 
 
 class ForkFailed(CoveError):
-    """Some of the forks that were asked for could not be made.
+    """Some of the requested forks could not be created.
 
-    ``errors`` has the reasons; the forks that were made have been deleted again.
+    ``errors`` has the reasons; the other forks were deleted.
     """
 
     def __init__(self, errors: list[ApiError]) -> None:
@@ -152,15 +152,15 @@ class ApiError(CoveError):
 
 
 class AuthenticationError(ApiError):
-    """There is no key, or the server does not know it (any more)."""
+    """The key is missing, unknown or revoked."""
 
 
 class ForbiddenError(ApiError):
-    """The key's scopes do not cover this."""
+    """The key's scopes do not allow this."""
 
 
 class InvalidRequestError(ApiError, ValueError):
-    """The request says something the server cannot follow."""
+    """The request is invalid."""
 
 
 class NotFoundError(ApiError, LookupError):
@@ -168,11 +168,11 @@ class NotFoundError(ApiError, LookupError):
 
 
 class ConflictError(ApiError):
-    """The state of things does not allow it now; the hint says what to do first."""
+    """The present state does not allow it; the hint says what to do first."""
 
 
 class AlreadyExistsError(ConflictError):
-    """Something of that name is there already."""
+    """The name is taken."""
 
 
 class InUseError(ConflictError):
@@ -180,31 +180,31 @@ class InUseError(ConflictError):
 
 
 class ProcessGoneError(ApiError):
-    """The process is over, or its record is no longer kept."""
+    """The process has ended, or its record is no longer kept."""
 
 
 class FileError(ApiError, OSError):
-    """Something about a path inside the sandbox."""
+    """An error about a path in the sandbox."""
 
 
 class PathNotFoundError(FileError, FileNotFoundError):
-    """There is nothing at the path."""
+    """The path does not exist."""
 
 
 class PathExistsError(FileError, FileExistsError):
-    """There is something at the path already."""
+    """The path exists already."""
 
 
 class PathIsADirectoryError(FileError, IsADirectoryError):
-    """A file was expected, a directory is there."""
+    """The path is a directory, and the operation needs a file."""
 
 
 class PathNotADirectoryError(FileError, NotADirectoryError):
-    """A directory was expected, something else is there."""
+    """The path is not a directory, and the operation needs one."""
 
 
 class PathPermissionError(FileError, PermissionError):
-    """The user inside may not do this to the path."""
+    """The user in the sandbox lacks the permission for the path."""
 
 
 class DiskFullError(FileError):
@@ -212,31 +212,31 @@ class DiskFullError(FileError):
 
 
 class LimitError(ApiError):
-    """A quota of the organisation, or a limit of the sandbox, would be passed."""
+    """A quota of the organisation or a limit of the sandbox would be exceeded."""
 
 
 class RateLimitError(ApiError):
-    """Too many requests; ``retry_after`` says when to come back."""
+    """Too many requests; ``retry_after`` says when to try again."""
 
 
 class UnavailableError(ApiError):
-    """The server or its host is short of something now; ``retry_after`` says when to come back."""
+    """The server or its host lacks a resource now; ``retry_after`` says when to try again."""
 
 
 class UnsupportedError(ApiError, NotImplementedError):
-    """Known, and not possible on this server."""
+    """This server cannot do it."""
 
 
 class GuestError(ApiError):
-    """The sandbox runs, but what is inside does not answer."""
+    """The sandbox runs, but the guest program in it does not answer."""
 
 
 class TimedOutError(ApiError, builtins.TimeoutError):
-    """The work was not done in its time."""
+    """The server did not finish in time."""
 
 
 class ServerError(ApiError):
-    """The server broke. Its log tells more under the ``request_id``."""
+    """The server failed. Its log has more under the ``request_id``."""
 
 
 #: Which class stands for which code.
@@ -287,7 +287,7 @@ BY_CODE: dict[str, type[ApiError]] = {
 
 
 def from_detail(detail: Any, status: int = 0, retry_after: Optional[float] = None) -> ApiError:
-    """The exception for the ``error`` object of an answer, whatever is in it."""
+    """The exception for the ``error`` object of an answer."""
     detail = detail if isinstance(detail, dict) else {}
     code = str(detail.get("code", "internal" if status >= 500 else "unknown"))
     message = str(detail.get("message", f"the server answered with status {status}"))

@@ -1,6 +1,6 @@
-"""Plain values the server tells: sandboxes as they are, results, files, ports, figures.
+"""Plain values from the server: sandboxes, results, files, ports, metrics.
 
-All are frozen dataclasses. Fields a newer server adds are left out, so that old code keeps working.
+All are frozen dataclasses. Fields that a newer server adds are ignored, so that old code keeps working.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Command = Union[str, "list[str]", "tuple[str, ...]"]
 
 
 def moment(text: str) -> datetime:
-    """The time an RFC 3339 text tells."""
+    """The time of an RFC 3339 text."""
     if text.endswith("Z"):
         text = text[:-1] + "+00:00"
     head, dot, rest = text.partition(".")
@@ -63,7 +63,7 @@ def _shape(kind: Any) -> tuple[tuple[str, str, bool], ...]:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """A value of ``kind`` from what the server sent."""
+    """Decodes a value of ``kind``."""
     if not isinstance(data, Mapping):
         raise ProtocolError(f"the server sent no {kind.__name__}")
     values: dict[str, Any] = {}
@@ -94,7 +94,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class SandboxInfo:
-    """A sandbox as it was when the server last told."""
+    """The state of a sandbox when the server last reported it."""
 
     id: str
     state: State
@@ -139,10 +139,10 @@ class SandboxInfo:
 
 @dataclass(frozen=True)
 class Output:
-    """A piece of what a command wrote.
+    """A piece of a command's output.
 
-    ``data`` is the bytes; ``text`` is the same as text, whole characters only, so that pieces can be
-    joined without breaking one apart.
+    ``data`` is the bytes; ``text`` is the same as text; pieces end at whole characters, so that they can
+    be joined.
     """
 
     stream: Literal["stdout", "stderr"]
@@ -155,7 +155,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it wrote."""
+    """The result of a command: exit code and output."""
 
     exit_code: int
     stdout_bytes: bytes = b""
@@ -185,11 +185,11 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with 0."""
+        """Whether the exit code is 0."""
         return self.exit_code == 0
 
     def check(self) -> Result:
-        """Itself, or :class:`~cove.CommandFailed` when it did not end well."""
+        """Returns itself, or raises :class:`~cove.CommandFailed` if the command failed."""
         if self.timed_out:
             raise CommandTimedOut(self)
         if not self.ok:
@@ -197,7 +197,7 @@ class Result:
         return self
 
     def _repr_html_(self) -> str:
-        """Notebooks show what it wrote, errors in red, and its exit code when that is not 0."""
+        """Notebooks show its output, errors in red, and its exit code if it is not 0."""
         from html import escape
 
         parts = [f"<pre>{escape(self.stdout)}</pre>"] if self.stdout_bytes else []
@@ -249,7 +249,7 @@ class ProcessInfo:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What is at a path."""
+    """The metadata of a path."""
 
     name: str
     path: str
@@ -285,7 +285,7 @@ class FileMatch:
 
 @dataclass(frozen=True)
 class GitFile:
-    """A file that is not as it was committed.
+    """A changed file.
 
     ``index`` and ``worktree`` are git's letters: ``M`` modified, ``A`` added, ``D`` deleted, ``R`` renamed,
     ``U`` in conflict, ``?`` not tracked, ``.`` unchanged.
@@ -298,7 +298,7 @@ class GitFile:
 
 @dataclass(frozen=True)
 class GitStatus:
-    """Where a working tree is."""
+    """The state of a working tree."""
 
     #: Nothing when no branch is checked out.
     branch: Optional[str]
@@ -311,13 +311,13 @@ class GitStatus:
 
     @property
     def clean(self) -> bool:
-        """Whether all files are as they were committed."""
+        """Whether no file is changed."""
         return not self.files
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """Something happened below a watched path."""
+    """A change below a watched path."""
 
     type: Literal["ready", "created", "written", "removed", "renamed", "attributes", "overflow"]
     path: str = ""
@@ -328,7 +328,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Port:
-    """A TCP port somebody inside listens on."""
+    """A TCP port that a program in the sandbox listens on."""
 
     port: int
     address: str
@@ -341,7 +341,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Share:
-    """Where a shared port is visited."""
+    """The address of a shared port."""
 
     #: For programs and browsers; has the token of the link unless the port is public. On the server's own machine it
     #: needs no names under ``localhost``, which Python does not resolve.
@@ -367,8 +367,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Egress:
-    """One decision of a sandbox's network policy. A connection comes again when it is over, with the
-    bytes it carried."""
+    """One decision of a sandbox's network policy. A connection has a second entry when it has ended, with
+    its bytes.
+    """
 
     id: int
     at: datetime
@@ -385,7 +386,7 @@ class Egress:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a sandbox uses, from the host."""
+    """The resource usage of a sandbox, measured by the host."""
 
     at: datetime
     running: bool
@@ -403,7 +404,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a sandbox; ``details`` depend on the ``type``."""
+    """An event of a sandbox; ``details`` depend on the ``type``."""
 
     id: int
     at: datetime
@@ -421,7 +422,7 @@ class Event:
 
 @dataclass(frozen=True)
 class IdentityToken:
-    """A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256."""
+    """A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256."""
 
     token: str
     expires_at: datetime
@@ -434,7 +435,7 @@ class IdentityToken:
 
 @dataclass(frozen=True)
 class SshAccess:
-    """How to log in to a sandbox by SSH. ``command`` is what to type."""
+    """Access to a sandbox over SSH. ``command`` is the command line."""
 
     command: str
     host: str
@@ -480,7 +481,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Approval:
-    """A request that a sandbox asks to send with a secret. ``state``: pending, once, timed or denied."""
+    """A request with a secret that needs an approval. ``state``: pending, once, timed or denied."""
 
     id: str
     sandbox: str
@@ -512,7 +513,7 @@ Scope = Literal["read", "use", "manage", "admin"]
 
 @dataclass(frozen=True)
 class Key:
-    """A key of the API. ``token`` is the secret, and known only when the key was just made."""
+    """An API key. ``token`` is known only when the key was just created."""
 
     id: str
     name: str
@@ -529,7 +530,7 @@ class Key:
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """An image sandboxes can start from."""
+    """An image that sandboxes can start from."""
 
     id: str
     names: list[str]
@@ -542,7 +543,7 @@ class ImageInfo:
 
 @dataclass(frozen=True)
 class CodeOutput:
-    """Something code showed, in all the forms it has: media type to text, or to JSON."""
+    """A result of code in all its formats: media type to text or JSON."""
 
     data: Mapping[str, Any]
     #: The value of the code's last expression.
@@ -562,11 +563,11 @@ class CodeOutput:
 
     @property
     def png(self) -> Optional[bytes]:
-        """A picture, as the bytes of its file."""
+        """The PNG image as bytes."""
         return self.file("image/png")
 
     def file(self, form: str) -> Optional[bytes]:
-        """A form that is bytes: ``image/jpeg``, ``application/pdf``."""
+        """A binary format as bytes: ``image/jpeg``, ``application/pdf``."""
         import base64
 
         found = self._form(form)
@@ -577,13 +578,13 @@ class CodeOutput:
         return found if isinstance(found, str) else None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        """Notebooks show it as the code inside showed it."""
+        """Notebooks show it in its own formats."""
         return dict(self.data)
 
 
 @dataclass(frozen=True)
 class CodeError:
-    """What code threw."""
+    """The exception that code raised."""
 
     name: str
     value: str
@@ -595,7 +596,7 @@ class CodeError:
 
 @dataclass(frozen=True)
 class CodeResult:
-    """What a run of code said, showed and threw."""
+    """The result of a run of code: output, results and exception."""
 
     context: str
     stdout: str = ""
@@ -612,7 +613,7 @@ class CodeResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was thrown, the time sufficed, and a shell ended with 0."""
+        """Whether there was no exception and no timeout, and a shell's exit code is 0."""
         return self.error is None and not self.timed_out and not self.exit_code
 
     @property
@@ -627,11 +628,11 @@ class CodeResult:
 
     @property
     def png(self) -> Optional[bytes]:
-        """The first picture."""
+        """The first PNG image."""
         return next((result.png for result in self.results if result.png is not None), None)
 
     def check(self) -> CodeResult:
-        """Itself, or :class:`~cove.CodeFailed` when it did not end well."""
+        """Returns itself, or raises :class:`~cove.CodeFailed` if the code failed."""
         if self.timed_out:
             raise CodeTimedOut(self)
         if not self.ok:
@@ -639,7 +640,7 @@ class CodeResult:
         return self
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        """Notebooks show its value, or what it threw, or what it wrote."""
+        """Notebooks show its value, its exception or its output."""
         if self.error is not None:
             return {"text/plain": str(self.error)}
         shown = self.main or next(iter(self.results), None)
@@ -654,7 +655,7 @@ class CodeResult:
 
 @dataclass(frozen=True)
 class CodeContextInfo:
-    """A context that runs."""
+    """A running code context."""
 
     id: str
     language: Language
@@ -698,7 +699,7 @@ class SnapshotInfo:
 
 @dataclass(frozen=True)
 class TemplateInfo:
-    """One version of a template, and what sandboxes from it are like by default."""
+    """One version of a template, with the defaults of its sandboxes."""
 
     id: str
     name: str
@@ -730,7 +731,7 @@ class TemplateInfo:
 
 @dataclass(frozen=True)
 class VolumeInfo:
-    """A volume as it was when the server last told."""
+    """The state of a volume when the server last reported it."""
 
     id: str
     name: str
@@ -747,7 +748,7 @@ class VolumeInfo:
 
 @dataclass(frozen=True)
 class TimelineFork:
-    """A sandbox that began from another's snapshot."""
+    """A sandbox that started from another's snapshot."""
 
     sandbox: str
     state: State

@@ -22,7 +22,7 @@ impl Copy<'_> {
         let directory = told.stdout.trim_end_matches('\n');
         if told.exit.exit_code != 0 || !directory.starts_with('/') {
             return Err(CliError::hinted(
-                format!("cannot find out where {path} is in {sandbox}"),
+                format!("cannot resolve the relative path {path} in {sandbox}"),
                 "give an absolute path",
             ));
         }

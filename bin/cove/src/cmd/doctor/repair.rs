@@ -76,7 +76,7 @@ pub async fn run(global: &Global) -> Result<u8, CliError> {
     engine.close().await;
     if stopped {
         output::message(
-            "the server was stopped; systemd starts cove.service again, any other must be started by hand",
+            "the server was stopped; systemd restarts cove.service, any other server must be started by hand",
             json,
         )?;
     }
@@ -118,7 +118,7 @@ async fn take_over(data_dir: &Path, json: bool) -> Result<(fs::File, bool), CliE
         }
         if started.elapsed() > STOP_PATIENCE {
             return Err(CliError::hinted(
-                "a server runs over this data directory and does not end",
+                "a server uses this data directory and does not stop",
                 "end it first, then repeat this command",
             ));
         }

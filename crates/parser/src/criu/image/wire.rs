@@ -16,7 +16,7 @@ pub enum Value {
     Fixed32([u8; 4]),
 }
 
-const CUT: ImageError = ImageError("a message is cut off");
+const CUT: ImageError = ImageError("a message is truncated");
 
 fn varint(from: &mut &[u8]) -> Result<u64, ImageError> {
     let mut value = 0_u64;

@@ -1,4 +1,4 @@
-"""The code interpreter: code that keeps its variables from run to run, and shows more than text."""
+"""The code interpreter: contexts that keep their variables between runs, and rich results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Shown = Callable[[CodeOutput], Union[Awaitable[None], None]]
 
 
 class AsyncCode:
-    """``box.code``. Runs that name no context share one for each language.
+    """``box.code``. Runs without a context share one default context per language.
 
     >>> async with AsyncSandbox() as box:
     ...     _ = await box.code.run("import math; radius = 2")
     ...     (await box.code.run("round(math.pi * radius ** 2, 2)")).text
     '12.57'
 
-    What the last expression comes to is a result, in all the forms it has: ``text``, ``html``, ``json``,
+    The value of the last expression is a result, in all its formats: ``text``, ``html``, ``json``,
     ``png`` (matplotlib's figures among them).
     """
 
@@ -43,7 +43,7 @@ class AsyncCode:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """Runs code, by default Python, and waits for its end.
+        """Runs code (default: Python) and waits until it ends.
 
         >>> async with AsyncSandbox() as box:
         ...     result = await box.code.run("print('half'); 1 / 0")
@@ -52,9 +52,9 @@ class AsyncCode:
         ('half\\n', 'ZeroDivisionError')
         '/tmp\\n'
 
-        The callbacks hear output and results as they come. After ``timeout`` seconds the code is
-        interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
-        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
+        The callbacks receive output and results as they arrive. After ``timeout`` seconds the code is
+        interrupted, variables are kept, and this raises :class:`~cove.CodeTimedOut`; with ``check=False``
+        the result says ``timed_out`` instead. With ``check=True`` an exception in the code raises
         :class:`~cove.CodeFailed`. Cancelling this call interrupts the code.
         """
         return await self._run(
@@ -76,7 +76,7 @@ class AsyncCode:
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
     ) -> AsyncCodeContext:
-        """Another context, with variables of its own.
+        """Creates another context with its own variables.
 
         >>> async with AsyncSandbox() as box:
         ...     async with await box.code.context(cwd="/srv") as apart:
@@ -88,7 +88,7 @@ class AsyncCode:
         return AsyncCodeContext(self, decode(CodeContextInfo, await self._box._client._json(call)))
 
     async def contexts(self) -> list[AsyncCodeContext]:
-        """Those that run."""
+        """Lists the running contexts."""
         call = Call("GET", sandbox_path(await self._box._reach(), "/code/contexts"))
         found = (await self._box._client._json(call))["items"]
         return [AsyncCodeContext(self, decode(CodeContextInfo, item)) for item in found]
@@ -143,7 +143,7 @@ class AsyncCode:
                 await _io.quietly(self._interrupt, running)
             raise
         if end is None:
-            raise errors.ConnectionError("the connection broke before the code ended")
+            raise errors.ConnectionError("lost the connection before the code ended")
         result = CodeResult(
             context=str(end["context"]),
             stdout="".join(said["stdout"]),
@@ -160,7 +160,7 @@ class AsyncCode:
 
 
 class AsyncCodeContext:
-    """A context of its own: what code defines in it stays in it. The end of a block ends it."""
+    """A context with its own variables. The end of a block deletes it."""
 
     def __init__(self, code: AsyncCode, info: CodeContextInfo) -> None:
         self._code = code
@@ -198,7 +198,7 @@ class AsyncCodeContext:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """As ``box.code.run``, in this context."""
+        """Runs code in this context, like ``box.code.run``."""
         return await self._code._run(
             code,
             language=language,
@@ -211,11 +211,11 @@ class AsyncCodeContext:
         )
 
     async def interrupt(self) -> None:
-        """Ends the code it runs now. What it keeps is kept."""
+        """Interrupts the code that runs now. Variables are kept."""
         await self._code._interrupt(self.id)
 
     async def delete(self) -> None:
-        """Ends it."""
+        """Deletes the context."""
         await self._code._box._client._done(await self._call("DELETE"))
 
     async def _call(self, method: str, rest: str = "") -> Call:

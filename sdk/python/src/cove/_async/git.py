@@ -1,4 +1,4 @@
-"""Git in a sandbox, by the ``git`` of its image."""
+"""Git in a sandbox, through the ``git`` of its image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELPER = '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$COV
 
 
 class AsyncGit:
-    """``box.git``. ``path`` is a working tree. What git refuses is :class:`~cove.CommandFailed`.
+    """``box.git``. ``path`` is a working tree. A failed git command raises :class:`~cove.CommandFailed`.
 
     >>> async with AsyncSandbox() as box:
     ...     await box.git.init("/srv/app")
@@ -29,7 +29,7 @@ class AsyncGit:
     [('notes', '?')]
     True
 
-    ``username`` and ``password`` are for remotes over HTTPS; they are kept nowhere in the sandbox.
+    ``username`` and ``password`` are for remotes over HTTPS; the sandbox does not store them.
     """
 
     def __init__(self, box: AsyncSandbox) -> None:
@@ -54,7 +54,7 @@ class AsyncGit:
         return await self._box.run([*command, *args], user=user, timeout=timeout, env=variables, check=True)
 
     async def init(self, path: str, *, branch: str = "main", user: Optional[str] = None) -> None:
-        """Makes an empty repository."""
+        """Creates an empty repository."""
         await self._git(None, ["init", "--quiet", f"--initial-branch={branch}", "--", path], user=user)
 
     async def clone(
@@ -69,24 +69,24 @@ class AsyncGit:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Clones a repository; the sandbox's network policy has to allow its host."""
+        """Clones a repository; the sandbox's network policy must allow its host."""
         args = ["clone", "--quiet", *([f"--branch={branch}"] if branch else [])]
         args += [*([f"--depth={depth}"] if depth else []), "--", url, path]
         await self._git(None, args, user=user, timeout=timeout, credentials=(username, password))
 
     async def status(self, path: str, *, user: Optional[str] = None) -> GitStatus:
-        """The branch, and the files that are not as they were committed."""
+        """Returns the branch and the changed files."""
         args = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"]
         return git_status((await self._git(path, args, user=user)).stdout)
 
     async def diff(self, path: str, *, staged: bool = False, user: Optional[str] = None) -> str:
-        """What was changed and not added yet; with ``staged`` what was added and not committed yet."""
+        """Returns the unstaged changes; with ``staged``, the staged ones."""
         return (await self._git(path, ["diff", *(["--staged"] if staged else [])], user=user)).stdout
 
     async def add(
         self, path: str, files: Union[str, Sequence[str]] = ".", *, user: Optional[str] = None
     ) -> None:
-        """Marks changes for the next commit: all of them, or those of some files."""
+        """Stages all changes, or those of the given files."""
         names = [files] if isinstance(files, str) else list(files)
         await self._git(path, ["add", "--all", "--", *names], user=user)
 
@@ -99,7 +99,7 @@ class AsyncGit:
         allow_empty: bool = False,
         user: Optional[str] = None,
     ) -> str:
-        """Commits what was added; the commit's id. ``author`` is ``Name <address>``."""
+        """Commits the staged changes and returns the commit's id. ``author`` is ``Name <address>``."""
         env = {}
         if author is not None:
             name, _, address = author.partition("<")
@@ -113,14 +113,14 @@ class AsyncGit:
         return (await self._git(path, ["rev-parse", "HEAD"], user=user)).stdout.strip()
 
     async def branches(self, path: str, *, user: Optional[str] = None) -> list[str]:
-        """The names of its branches."""
+        """Returns the names of the branches."""
         args = ["branch", "--format=%(refname:short)"]
         return (await self._git(path, args, user=user)).stdout.split()
 
     async def checkout(
         self, path: str, branch: str, *, create: bool = False, user: Optional[str] = None
     ) -> None:
-        """Goes to a branch or a commit; with ``create`` to a new branch."""
+        """Checks out a branch or a commit; with ``create``, a new branch."""
         args = ["checkout", "--quiet", *(["-b"] if create else []), branch, *([] if create else ["--"])]
         await self._git(path, args, user=user)
 
@@ -133,7 +133,7 @@ class AsyncGit:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Takes over what is new upstream, when that needs no merge."""
+        """Pulls from upstream; fails if that needs a merge."""
         args = ["pull", "--quiet", "--ff-only"]
         await self._git(path, args, user=user, timeout=timeout, credentials=(username, password))
 
@@ -148,6 +148,6 @@ class AsyncGit:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Sends commits to a remote: those of the present branch, or of another."""
+        """Pushes the current branch, or another one, to a remote."""
         args = ["push", "--quiet", "--set-upstream", "--", remote, branch or "HEAD"]
         await self._git(path, args, user=user, timeout=timeout, credentials=(username, password))

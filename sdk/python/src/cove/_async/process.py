@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class AsyncProcess:
-    """A command in the background. It runs on when nobody looks, also when this program is gone.
+    """A command in the background. It keeps running without a client, also after this program has ended.
 
-    Iterating yields its output from the beginning, live, until it ends; not a byte is lost or doubled
-    when the connection breaks or the server restarts.
+    Iterating yields its output from the beginning, live, until it ends. No byte is lost or repeated when
+    the connection breaks or the server restarts.
 
     >>> async with AsyncSandbox() as box:
     ...     process = await box.start("read name; echo hello $name", stdin=True)
@@ -63,14 +63,14 @@ class AsyncProcess:
         return Call("GET", self._path("/output"), params=params, patience=None)
 
     async def info(self) -> ProcessInfo:
-        """Its record: what runs, as whom, since when, and how it ended."""
+        """Returns its command, user, start time and result."""
         return decode(ProcessInfo, await self._client._json(Call("GET", self._path())))
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self.output()
 
     async def output(self, *, follow: bool = True) -> AsyncGenerator[Output, None]:
-        """What it wrote and writes, from the beginning. Without ``follow``, what is there now."""
+        """Yields its output from the beginning until it ends. Without ``follow``, only the output so far."""
         transcript = Transcript(keep=0)
         call = self._follow(transcript, follow)
         if not follow:
@@ -85,7 +85,7 @@ class AsyncProcess:
                 yield told
 
     async def wait(self, *, check: Optional[bool] = None) -> Result:
-        """Its end, with the output that is still kept. ``check`` is as for ``run``."""
+        """Waits until it ends and returns its result with the kept output. ``check`` works as in ``run``."""
         transcript = Transcript()
         transcript.process = self.id
         async for event in self._client._reconnecting(
@@ -95,14 +95,14 @@ class AsyncProcess:
         return transcript.result(self._command)._checked(check)
 
     async def send(self, data: Union[str, bytes], *, close: bool = False) -> None:
-        """Writes to its input; with ``close`` that was all."""
+        """Writes to its input; with ``close``, closes the input afterwards."""
         content = data.encode() if isinstance(data, str) else data
         await self._client._done(
             Call("POST", self._path("/stdin"), params=query(close=close), content=content)
         )
 
     async def close_stdin(self) -> None:
-        """Ends its input."""
+        """Closes its input."""
         await self.send(b"", close=True)
 
     async def signal(self, signal: Union[str, int]) -> None:
@@ -110,11 +110,11 @@ class AsyncProcess:
         await self._client._done(Call("POST", self._path("/signal"), json={"signal": str(signal)}))
 
     async def terminate(self) -> None:
-        """Asks it to end."""
+        """Sends SIGTERM."""
         await self.signal("TERM")
 
     async def kill(self) -> None:
-        """Ends it."""
+        """Sends SIGKILL."""
         await self.signal("KILL")
 
 
@@ -173,7 +173,7 @@ class AsyncStream(AsyncProcess):
                 return told
 
     async def result(self, *, check: Optional[bool] = None) -> Result:
-        """How it ended; waits for that, and passes over output nobody took."""
+        """Waits until it ends and returns its result; output that was not read is skipped."""
         async for _ in self:
             pass
         return self._transcript.result(self._command)._checked(check)
@@ -182,12 +182,12 @@ class AsyncStream(AsyncProcess):
         return await self.result(check=check)
 
     async def close(self) -> None:
-        """Stops following. The command goes on."""
+        """Stops following. The command keeps running."""
         await self._events.aclose()
 
 
 class AsyncTerminal(AsyncProcess):
-    """A command with a terminal of its own, by default a shell: type, and wait for what appears.
+    """A command with a terminal (default: a shell): send input and wait for output.
 
     >>> async with AsyncSandbox() as box:
     ...     async with await box.terminal() as terminal:
@@ -217,13 +217,15 @@ class AsyncTerminal(AsyncProcess):
         await self._client._done(Call("POST", self._path("/resize"), json={"cols": cols, "rows": rows}))
 
     async def read(self, timeout: float = 1.0) -> str:
-        """What appeared since the last read; waits for something at most ``timeout`` seconds."""
+        """Returns the output since the last read; waits at most ``timeout`` seconds for some."""
         await self._more(monotonic() + timeout)
         text, self._screen = self._screen, ""
         return text
 
     async def expect(self, pattern: str, timeout: float = 30.0) -> str:
-        """Waits until what appeared matches the regular expression; all text up to the match's end."""
+        """Waits until the output matches the regular expression and returns the text up to the end of the
+        match.
+        """
         compiled = re.compile(pattern)
         deadline = monotonic() + timeout
         while True:
@@ -236,7 +238,7 @@ class AsyncTerminal(AsyncProcess):
                 raise errors.WaitTimeout(f"{pattern!r} did not appear; the terminal ends with {tail!r}")
 
     async def _more(self, deadline: float) -> bool:
-        """Takes in what is there now, or what comes before the deadline."""
+        """Reads the output so far, or the next output before the deadline."""
         while True:
             came = False
             async for event in self._client._lines(self._follow(self._transcript, follow=False)):

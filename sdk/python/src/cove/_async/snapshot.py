@@ -1,4 +1,4 @@
-"""Snapshots and what grows from them."""
+"""Snapshots and the sandboxes that start from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _path(snapshot: str, rest: str = "") -> str:
 
 
 class AsyncSnapshot:
-    """A state of a sandbox to go back to, or to begin others from. It outlives its sandbox.
+    """A saved state of a sandbox, to roll back to or to start others from. It outlives its sandbox.
 
     >>> async with AsyncSandbox() as box:
     ...     await box.files.write("/srv/state", "good")
@@ -60,13 +60,13 @@ class AsyncSnapshot:
 
     @classmethod
     async def get(cls, snapshot: str, *, client: Optional[AsyncClient] = None) -> AsyncSnapshot:
-        """One that exists, by id or name."""
+        """Returns an existing snapshot, by id or name."""
         client = client or AsyncClient.default()
         return cls(client, decode(SnapshotInfo, await client._json(Call("GET", _path(snapshot)))))
 
     @classmethod
     async def list(cls, *, client: Optional[AsyncClient] = None) -> _List[AsyncSnapshot]:
-        """Those of the organisation."""
+        """Lists the snapshots of the organisation."""
         client = client or AsyncClient.default()
         pages = client._pages(Call("GET", "/v1/snapshots"))
         return [cls(client, decode(SnapshotInfo, item)) async for item in pages]
@@ -79,13 +79,13 @@ class AsyncSnapshot:
         name: Optional[str] = None,
         labels: Optional[Mapping[str, str]] = None,
     ) -> AsyncForks:
-        """Sandboxes that begin from this state; with ``memory`` with its processes running."""
+        """Creates sandboxes from this state; with ``memory`` they continue its processes."""
         return await AsyncForks._make(
             self._client, _path(self.id, "/fork"), count, memory=memory, name=name, labels=labels
         )
 
     async def delete(self) -> None:
-        """Deletes it. What grew from it stays."""
+        """Deletes it. Sandboxes and snapshots made from it stay."""
         await self._client._done(Call("DELETE", _path(self.id)))
 
     async def export(self, target: Union[str, os.PathLike[str]]) -> None:
@@ -105,7 +105,7 @@ class AsyncSnapshot:
         name: Optional[str] = None,
         client: Optional[AsyncClient] = None,
     ) -> AsyncSnapshot:
-        """Takes in a file that :meth:`export` wrote."""
+        """Imports a file that :meth:`export` wrote."""
         from .files import _rewound
 
         client = client or AsyncClient.default()
@@ -180,7 +180,7 @@ class AsyncForks:
         await self.delete()
 
     async def delete(self) -> None:
-        """Deletes them all; one that is gone already is no error."""
+        """Deletes them all. A fork that no longer exists is not an error."""
 
         async def one(box: AsyncSandbox) -> None:
             await box.__aexit__()

@@ -27,8 +27,8 @@ def _text(context: Union[str, os.PathLike[str]], name: str) -> str:
 
 
 class AsyncTemplate:
-    """One version of a template: a snapshot that sandboxes begin from, and defaults for their settings. It never
-    changes; tags point at versions.
+    """One version of a template: a snapshot that sandboxes start from, and defaults for their settings.
+    It never changes; tags point at versions.
 
     >>> async with AsyncSandbox() as box:
     ...     _ = await box.run("echo made > /made")
@@ -82,10 +82,11 @@ class AsyncTemplate:
         volumes: Optional[Mapping[str, Mounted]] = None,
         client: Optional[AsyncClient] = None,
     ) -> AsyncTemplate:
-        """A new version of ``name``. With ``memory`` sandboxes go on with the snapshot's processes. ``tags``
-        point at the new version from then on; by default that is ``latest``. The rest are defaults of sandboxes
-        from it; ``memory_limit`` and ``disk`` are MiB or text like ``"2G"``, and ``volumes`` are given as to a sandbox.
-        Those of the snapshot's sandbox are not taken over."""
+        """Creates a new version of ``name``. With ``memory`` sandboxes continue the snapshot's processes.
+        ``tags`` are moved to the new version (default: ``latest``). The other arguments are defaults of
+        sandboxes from it; ``memory_limit`` and ``disk`` are MiB or text like ``"2G"``, and ``volumes``
+        have the form that a sandbox takes. Volumes of the snapshot's sandbox are not included.
+        """
         if isinstance(tags, str):
             raise TypeError("tags: a list of tags, not one text")
         client = client or AsyncClient.default()
@@ -136,11 +137,12 @@ class AsyncTemplate:
         on_log: Optional[Callable[[Mapping[str, Any]], None]] = None,
         client: Optional[AsyncClient] = None,
     ) -> AsyncTemplate:
-        """A new version of ``name`` from an :class:`Image`, or from a Dockerfile: its text, ``dockerfile``, or the
-        file ``Dockerfile`` of the directory ``context``. ``COPY`` takes files of that directory; what its ``.dockerignore`` names is left out.
-        ``network`` is what steps may reach, by default ``preset:packages``. With ``ready``, a command that succeeds
-        once the server runs, the ``CMD`` (or ``start``) is captured running. ``on_log`` gets each line of the log. A
-        build that fails raises :class:`~cove.BuildFailed`.
+        """Builds a new version of ``name`` from an :class:`Image` or a Dockerfile: the text
+        ``dockerfile``, or the file ``Dockerfile`` in the directory ``context``. ``COPY`` copies files of
+        that directory, except those that its ``.dockerignore`` names. ``network`` is the network policy
+        of the steps (default: ``preset:packages``). ``ready`` is a command that succeeds once the server,
+        the ``CMD`` or ``start``, runs; the server is then captured running. ``on_log`` receives each line
+        of the log. A failed build raises :class:`~cove.BuildFailed`.
 
         >>> text = "FROM debian\\nRUN echo made > /made\\n"
         >>> template = await AsyncTemplate.build("doc-built", dockerfile=text, network="none")
@@ -217,24 +219,24 @@ class AsyncTemplate:
 
     @classmethod
     async def get(cls, template: str, *, client: Optional[AsyncClient] = None) -> AsyncTemplate:
-        """A version that exists: ``name``, ``name:tag``, ``name:version`` or its id."""
+        """Returns an existing version: ``name``, ``name:tag``, ``name:version`` or its id."""
         client = client or AsyncClient.default()
         return cls(client, decode(TemplateInfo, await client._json(Call("GET", _path(template)))))
 
     @classmethod
     async def list(cls, name: Optional[str] = None, *, client: Optional[AsyncClient] = None) -> _List[AsyncTemplate]:
-        """Versions of all templates of the organisation, or of one, newest first."""
+        """Lists the versions of all templates of the organisation, or of one, newest first."""
         client = client or AsyncClient.default()
         pages = client._pages(Call("GET", "/v1/templates", params=query(name=name)))
         return [cls(client, decode(TemplateInfo, item)) async for item in pages]
 
     async def tag(self, tag: str) -> None:
-        """Points a tag at this version, wherever it pointed before."""
+        """Points a tag at this version."""
         answer = await self._client._json(Call("PUT", _path(self.id, f"/tags/{segment(tag)}")))
         self.info = decode(TemplateInfo, answer)
 
     async def untag(self, tag: str) -> None:
-        """Removes a tag of the template, whichever version it points at."""
+        """Removes a tag of the template from any version."""
         await self._client._done(Call("DELETE", _path(self.name, f"/tags/{segment(tag)}")))
         self.info = replace(self.info, tags=[each for each in self.info.tags if each != tag])
 

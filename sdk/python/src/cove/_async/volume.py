@@ -53,8 +53,9 @@ class AsyncVolume:
         read_only: bool = False,
         client: Optional[AsyncClient] = None,
     ) -> AsyncVolume:
-        """Makes one; ``size`` is MiB or text like ``"20G"``. With ``source`` it begins as a copy of that volume,
-        and with ``read_only`` the copy stays as it is for ever."""
+        """Creates a volume; ``size`` is MiB or text like ``"20G"``. With ``source`` it is a copy of that
+        volume; with ``read_only`` the copy never changes.
+        """
         client = client or AsyncClient.default()
         body: dict[str, Any] = present(
             name=name,
@@ -68,27 +69,27 @@ class AsyncVolume:
 
     @classmethod
     async def get(cls, volume: str, *, client: Optional[AsyncClient] = None) -> AsyncVolume:
-        """One that exists, by id or name."""
+        """Returns an existing volume, by id or name."""
         client = client or AsyncClient.default()
         return cls(client, decode(VolumeInfo, await client._json(Call("GET", _path(volume)))))
 
     @classmethod
     async def list(cls, *, client: Optional[AsyncClient] = None) -> _List[AsyncVolume]:
-        """Those of the organisation."""
+        """Lists the volumes of the organisation."""
         client = client or AsyncClient.default()
         pages = client._pages(Call("GET", "/v1/volumes"))
         return [cls(client, decode(VolumeInfo, item)) async for item in pages]
 
     async def delete(self) -> None:
-        """Deletes it and all that is in it. Refused with :class:`InUseError` while a sandbox mounts it."""
+        """Deletes it and everything in it. Refused with :class:`InUseError` while a sandbox mounts it."""
         await self._client._done(Call("DELETE", _path(self.id)))
 
     async def read(self, path: str) -> str:
-        """A text file of the volume. No sandbox is needed for this and the calls below."""
+        """Reads a text file. This and the calls below need no sandbox."""
         return (await self.read_bytes(path)).decode()
 
     async def read_bytes(self, path: str) -> bytes:
-        """A file of the volume."""
+        """Reads a file as bytes."""
         call = Call("GET", _path(self.id, "/files"), params=query(path=path))
         return await self._client._bytes(call)
 
@@ -100,7 +101,7 @@ class AsyncVolume:
         mode: Optional[int] = None,
         owner: Optional[str] = None,
     ) -> int:
-        """Writes a file in one step; its size. Missing directories are made."""
+        """Writes a file atomically and returns its size. Missing directories are created."""
         data = content.encode() if isinstance(content, str) else content
         mode_text = None if mode is None else f"{mode:04o}"
         params = query(path=path, mode=mode_text, owner=owner, parents=True)
@@ -109,7 +110,7 @@ class AsyncVolume:
         return int((await self._client._json(call))["bytes"])
 
     async def files(self, path: str = "/", *, depth: int = 1) -> _List[FileInfo]:
-        """What is in a directory; with ``depth`` also in those below."""
+        """Lists a directory; with ``depth``, also the directories below it."""
         params = query(path=path, depth=depth)
         listing = await self._client._json(Call("GET", _path(self.id, "/files/list"), params=params))
         if listing.get("truncated"):
@@ -117,12 +118,12 @@ class AsyncVolume:
         return [decode(FileInfo, item) for item in listing["items"]]
 
     async def stat(self, path: str) -> FileInfo:
-        """What is at a path."""
+        """Returns the metadata of a path."""
         call = Call("GET", _path(self.id, "/files/stat"), params=query(path=path))
         return decode(FileInfo, await self._client._json(call))
 
     async def mkdir(self, path: str, *, mode: Optional[int] = None) -> None:
-        """Makes a directory, and those above it."""
+        """Creates a directory and its parents."""
         body = present(path=path, mode=None if mode is None else f"{mode:04o}")
         body["parents"] = True
         await self._client._done(Call("POST", _path(self.id, "/files/mkdir"), json=body))
@@ -133,7 +134,7 @@ class AsyncVolume:
         await self._client._done(Call("POST", _path(self.id, "/files/move"), json=body))
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """Removes a file, or with ``recursive`` a directory with what is in it."""
+        """Removes a file or an empty directory; with ``recursive``, any directory."""
         params = query(path=path, recursive=recursive)
         await self._client._done(Call("DELETE", _path(self.id, "/files"), params=params))
 

@@ -1,5 +1,5 @@
 # Written by tools/generate_sync.py from cove/_async/client.py; edit that one.
-"""The connection to a server: requests with retries, and what is not about one sandbox."""
+"""The connection to a server: requests with retries, and calls that are not about one sandbox."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONNECT_TIMEOUT = 10.0
 
 
 class Client:
-    """A server and a key. Most code needs none: sandboxes find the server by themselves.
+    """A server and a key. Most programs need none: sandboxes find the server by themselves.
 
     Without arguments ``COVE_URL`` and ``COVE_API_KEY`` are used; on the server's own machine root needs
     neither.
@@ -56,7 +56,7 @@ class Client:
 
     @classmethod
     def default(cls) -> Client:
-        """The client that sandboxes use when they are given none."""
+        """The client of sandboxes that are created without one."""
 
         def make(settings: Settings) -> Client:
             return cls(settings.url, settings.api_key, ca_file=settings.ca_file)
@@ -74,25 +74,25 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes its connections, and renews no leases any more."""
+        """Closes its connections and stops renewing leases."""
         self._leases.stop()
         http, self._http = self._http, None
         if http is not None:
             http.close()
 
     def images(self) -> list[ImageInfo]:
-        """The images sandboxes can start from."""
+        """Lists the images that sandboxes can start from."""
         data = self._json(Call("GET", "/v1/images"))
         return [decode(ImageInfo, item) for item in data["items"]]
 
     def image(self, name: str) -> ImageInfo:
-        """One of them, by name or id."""
+        """Returns an image by name or id."""
         return decode(ImageInfo, self._json(Call("GET", f"/v1/images/{segment(name)}")))
 
     def pull(
         self, reference: str, *, username: Optional[str] = None, password: Optional[str] = None
     ) -> ImageInfo:
-        """Fetches an image from an OCI registry, ``docker.io/library/python:3.12-slim`` for one."""
+        """Pulls an image from an OCI registry, ``docker.io/library/python:3.12-slim`` for one."""
         body: dict[str, Any] = {"type": "registry", "reference": reference}
         if username is not None:
             body.update(username=username, password=password)
@@ -104,29 +104,30 @@ class Client:
         for job in self._lines(call):
             last = job
         if not isinstance(last, dict) or last.get("state") == "running":
-            raise errors.ConnectionError("the server ended before the image was there")
+            raise errors.ConnectionError("the server ended before the image was ready")
         if last.get("error"):
             raise errors.from_detail(last["error"])
         return decode(ImageInfo, last.get("image"))
 
     def remove_image(self, name: str) -> None:
-        """Removes an image no sandbox uses."""
+        """Removes an image that no sandbox uses."""
         self._done(Call("DELETE", f"/v1/images/{segment(name)}"))
 
     def usage(self, sandbox: Optional[str] = None) -> dict[str, Any]:
-        """What the organisation, or one sandbox, used: seconds of CPU, of memory, hours of disk."""
+        """Returns the usage of the organisation or of one sandbox: CPU, memory and disk over time."""
         data = self._json(Call("GET", "/v1/usage", params=query(sandbox=sandbox)))
         total: dict[str, Any] = data["total"]
         return total
 
     def events(self, after: Optional[int] = None) -> list[Event]:
-        """What happened to all sandboxes, oldest first, as far as it is kept."""
+        """Lists the kept events of all sandboxes, oldest first."""
         data = self._json(Call("GET", "/v1/events", params=query(after=after)))
         return [Event.from_wire(item) for item in data["items"]]
 
     def follow_events(self, after: Optional[int] = None) -> Generator[Event, None, None]:
-        """What happens to all sandboxes from now on, without end; with ``after`` also what came after that
-        event. A broken connection is made again and goes on after the last event."""
+        """Yields new events of all sandboxes without end; with ``after``, first those after that event.
+        After a lost connection it reconnects and continues after the last event.
+        """
         events = self._events("/v1/events", after)
         try:
             for event in events:
@@ -135,7 +136,7 @@ class Client:
             events.close()
 
     def keys(self) -> list[Key]:
-        """The keys of the API that this one can see."""
+        """Lists the API keys that this key can see."""
         return [decode(Key, item) for item in self._pages(Call("GET", "/v1/keys"))]
 
     def create_key(
@@ -147,7 +148,7 @@ class Client:
         org: Optional[str] = None,
         sandbox: Optional[str] = None,
     ) -> Key:
-        """Makes a key. Its ``token`` is shown only here; ``expires`` is in seconds.
+        """Creates an API key. Its ``token`` is shown only here; ``expires`` is in seconds.
 
         ``sandbox`` binds it to one sandbox, by id or name: nothing else exists for the key.
 
@@ -162,26 +163,28 @@ class Client:
         return decode(Key, self._json(Call("POST", "/v1/keys", json=body)))
 
     def revoke_key(self, id: str) -> None:
-        """Revokes a key, at once and for ever."""
+        """Revokes a key immediately and for ever."""
         self._done(Call("DELETE", f"/v1/keys/{segment(id)}"))
 
     def ssh_keys(self) -> list[SshKey]:
-        """Public keys that can log in to the organisation's sandboxes by SSH."""
+        """Lists the public keys that can log in to the organisation's sandboxes over SSH."""
         return [decode(SshKey, item) for item in self._pages(Call("GET", "/v1/ssh-keys"))]
 
     def add_ssh_key(self, name: str, public_key: str, *, expires: Optional[float] = None) -> SshKey:
-        """Lets a public key, a line of ``id_ed25519.pub``, log in; ``expires`` is in seconds."""
+        """Adds a public key (a line like that of ``id_ed25519.pub``) for SSH logins; ``expires`` is in
+        seconds.
+        """
         body = present(
             name=name, public_key=public_key.strip(), expires_in_s=whole_seconds("expires", expires)
         )
         return decode(SshKey, self._json(Call("POST", "/v1/ssh-keys", json=body)))
 
     def remove_ssh_key(self, id: str) -> None:
-        """Takes a public key's right to log in away."""
+        """Removes a public key for SSH logins."""
         self._done(Call("DELETE", f"/v1/ssh-keys/{segment(id)}"))
 
     def secrets(self) -> list[Secret]:
-        """Secrets of the organisation. No call shows a value."""
+        """Lists the secrets of the organisation. No call returns a value."""
         return [decode(Secret, item) for item in self._pages(Call("GET", "/v1/secrets"))]
 
     def set_secret(
@@ -190,9 +193,9 @@ class Client:
         """Keeps a secret, or a new value of one, for requests to ``hosts``.
 
         ``use`` says where in a request it belongs: ``bearer``, ``basic``, ``header:NAME``,
-        ``query:NAME``, ``form:NAME``, ``totp:PLACE:NAME``, ``sigv4:REGION/SERVICE``,
-        or ``exposed`` without hosts for a value that sandboxes hold as it is.
-        With ``ask`` each request that uses it waits for :meth:`approve`.
+        ``query:NAME``, ``form:NAME``, ``totp:PLACE:NAME``, ``sigv4:REGION/SERVICE``, or ``exposed``,
+        without hosts, for a value that sandboxes hold themselves. With ``ask`` each request that uses it
+        waits for :meth:`approve`.
 
         >>> with Client() as client:
         ...     secret = client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])
@@ -204,16 +207,16 @@ class Client:
         return decode(Secret, self._json(Call("POST", "/v1/secrets", json=body)))
 
     def secret_uses(self, name: str) -> list[SecretUser]:
-        """Which sandboxes used a secret, the latest first."""
+        """Lists the sandboxes that used a secret, the latest first."""
         path = f"/v1/secrets/{segment(name)}/uses"
         return [decode(SecretUser, item) for item in self._pages(Call("GET", path))]
 
     def remove_secret(self, name: str) -> None:
-        """Removes a secret. Connections that used it are cut."""
+        """Removes a secret and closes connections that used it."""
         self._done(Call("DELETE", f"/v1/secrets/{segment(name)}"))
 
     def approvals(self) -> list[Approval]:
-        """Requests of sandboxes that wait for an approval, and what was decided; the oldest first."""
+        """Lists requests of sandboxes that wait for an approval, and decided ones; oldest first."""
         return [decode(Approval, item) for item in self._pages(Call("GET", "/v1/approvals"))]
 
     def approve(self, id: str, *, seconds: Optional[float] = None) -> None:
@@ -225,7 +228,7 @@ class Client:
         self._done(Call("POST", f"/v1/approvals/{segment(id)}", json=body))
 
     def deny(self, id: str) -> None:
-        """Refuses a request with a secret, or revokes its approval."""
+        """Denies a request with a secret, or revokes its approval."""
         self._done(Call("POST", f"/v1/approvals/{segment(id)}", json={"decision": "deny"}))
 
     # What follows is for the other modules of this package.
@@ -289,7 +292,7 @@ class Client:
                 # Without a connection the server saw nothing of it.
                 unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if last or not (unseen or call.repeatable):
-                    reason = f"cannot reach {self.url}" if unseen else "the connection broke"
+                    reason = f"cannot reach {self.url}" if unseen else "lost the connection"
                     hint = "; is it running? COVE_URL says where it is" if unseen else ""
                     raise errors.ConnectionError(f"{reason}: {error}{hint}") from error
             _io.sleep(pause_before(attempt, refused))
@@ -358,7 +361,7 @@ class Client:
             pieces = self._raw(Call("GET", path, params=params, patience=None))
             lines = Lines()
             begun = monotonic()
-            reason: errors.CoveError = errors.ConnectionError("the server ended the events")
+            reason: errors.CoveError = errors.ConnectionError("the server closed the stream of events")
             try:
                 for piece in pieces:
                     for kind, data in lines.events(piece):
@@ -397,7 +400,7 @@ class Client:
         import httpx
 
         if isinstance(error, httpx.HTTPError):
-            return errors.ConnectionError(f"the connection broke: {error}")
+            return errors.ConnectionError(f"lost the connection: {error}")
         return error
 
     def _reconnecting(self, first: Call, again: Any) -> Generator[Any, None, None]:

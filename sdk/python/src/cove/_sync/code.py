@@ -1,5 +1,5 @@
 # Written by tools/generate_sync.py from cove/_async/code.py; edit that one.
-"""The code interpreter: code that keeps its variables from run to run, and shows more than text."""
+"""The code interpreter: contexts that keep their variables between runs, and rich results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Shown = Callable[[CodeOutput], None]
 
 
 class Code:
-    """``box.code``. Runs that name no context share one for each language.
+    """``box.code``. Runs without a context share one default context per language.
 
     >>> with Sandbox() as box:
     ...     _ = box.code.run("import math; radius = 2")
     ...     (box.code.run("round(math.pi * radius ** 2, 2)")).text
     '12.57'
 
-    What the last expression comes to is a result, in all the forms it has: ``text``, ``html``, ``json``,
+    The value of the last expression is a result, in all its formats: ``text``, ``html``, ``json``,
     ``png`` (matplotlib's figures among them).
     """
 
@@ -44,7 +44,7 @@ class Code:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """Runs code, by default Python, and waits for its end.
+        """Runs code (default: Python) and waits until it ends.
 
         >>> with Sandbox() as box:
         ...     result = box.code.run("print('half'); 1 / 0")
@@ -53,9 +53,9 @@ class Code:
         ('half\\n', 'ZeroDivisionError')
         '/tmp\\n'
 
-        The callbacks hear output and results as they come. After ``timeout`` seconds the code is
-        interrupted, which keeps its variables, and this raises :class:`~cove.CodeTimedOut`; with
-        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything thrown is
+        The callbacks receive output and results as they arrive. After ``timeout`` seconds the code is
+        interrupted, variables are kept, and this raises :class:`~cove.CodeTimedOut`; with ``check=False``
+        the result says ``timed_out`` instead. With ``check=True`` an exception in the code raises
         :class:`~cove.CodeFailed`. Cancelling this call interrupts the code.
         """
         return self._run(
@@ -77,7 +77,7 @@ class Code:
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
     ) -> CodeContext:
-        """Another context, with variables of its own.
+        """Creates another context with its own variables.
 
         >>> with Sandbox() as box:
         ...     with box.code.context(cwd="/srv") as apart:
@@ -89,7 +89,7 @@ class Code:
         return CodeContext(self, decode(CodeContextInfo, self._box._client._json(call)))
 
     def contexts(self) -> list[CodeContext]:
-        """Those that run."""
+        """Lists the running contexts."""
         call = Call("GET", sandbox_path(self._box._reach(), "/code/contexts"))
         found = (self._box._client._json(call))["items"]
         return [CodeContext(self, decode(CodeContextInfo, item)) for item in found]
@@ -144,7 +144,7 @@ class Code:
                 _io.quietly(self._interrupt, running)
             raise
         if end is None:
-            raise errors.ConnectionError("the connection broke before the code ended")
+            raise errors.ConnectionError("lost the connection before the code ended")
         result = CodeResult(
             context=str(end["context"]),
             stdout="".join(said["stdout"]),
@@ -161,7 +161,7 @@ class Code:
 
 
 class CodeContext:
-    """A context of its own: what code defines in it stays in it. The end of a block ends it."""
+    """A context with its own variables. The end of a block deletes it."""
 
     def __init__(self, code: Code, info: CodeContextInfo) -> None:
         self._code = code
@@ -199,7 +199,7 @@ class CodeContext:
         on_stderr: Optional[Told] = None,
         on_result: Optional[Shown] = None,
     ) -> CodeResult:
-        """As ``box.code.run``, in this context."""
+        """Runs code in this context, like ``box.code.run``."""
         return self._code._run(
             code,
             language=language,
@@ -212,11 +212,11 @@ class CodeContext:
         )
 
     def interrupt(self) -> None:
-        """Ends the code it runs now. What it keeps is kept."""
+        """Interrupts the code that runs now. Variables are kept."""
         self._code._interrupt(self.id)
 
     def delete(self) -> None:
-        """Ends it."""
+        """Deletes the context."""
         self._code._box._client._done(self._call("DELETE"))
 
     def _call(self, method: str, rest: str = "") -> Call:

@@ -1,5 +1,5 @@
 # Written by tools/generate_sync.py from cove/_async/files.py; edit that one.
-"""Files in a sandbox: contents as text or bytes, trees as tar, and what is at a path."""
+"""Files in a sandbox: content as text or bytes, directories as tar, metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LocalPath = Union[str, "os.PathLike[str]"]
 
 
 class Files:
-    """``box.files``. Paths are absolute; ``user`` says whose rights to use, by default the sandbox's user.
+    """``box.files``. Paths are absolute; ``user`` is the user whose permissions apply (default: the
+    sandbox's user).
 
     >>> with Sandbox() as box:
     ...     box.files.write("/srv/notes.txt", "one\\ntwo\\n")
@@ -35,13 +36,13 @@ class Files:
         return Call(method, sandbox_path(self._box._reach(), f"/files{rest}"), **more)
 
     def read(self, path: str, *, user: Optional[str] = None) -> str:
-        """A text file."""
+        """Reads a text file."""
         return self.read_bytes(path, user=user).decode()
 
     def read_bytes(
         self, path: str, *, start: int = 0, length: Optional[int] = None, user: Optional[str] = None
     ) -> bytes:
-        """A file, or the part of it that begins at ``start`` and has ``length`` bytes."""
+        """Reads a file as bytes, or ``length`` bytes of it from ``start``."""
         headers = {}
         if length == 0:
             return b""
@@ -52,7 +53,7 @@ class Files:
         return self._box._client._bytes(call)
 
     def stream(self, path: str, *, user: Optional[str] = None) -> Generator[bytes, None, None]:
-        """A file piece by piece, however large it is.
+        """Reads a file of any size in chunks.
 
         >>> with Sandbox() as box:
         ...     _ = box.run("head -c 1000000 /dev/zero > /tmp/zeros")
@@ -77,9 +78,9 @@ class Files:
         parents: bool = True,
         append: bool = False,
     ) -> int:
-        """Writes a file in one step, so that readers see the old one or the new one; its size.
+        """Writes a file atomically: readers see the old or the new content. Returns its size.
 
-        ``content`` is text, bytes, an open file or pieces of bytes. Missing directories are made.
+        ``content`` is text, bytes, an open file or an iterable of bytes. Missing directories are created.
         """
         data: Any = content.encode() if isinstance(content, str) else content
         if not isinstance(data, bytes):
@@ -112,13 +113,13 @@ class Files:
         return int((self._box._client._json(call))["bytes"])
 
     def append(self, path: str, content: Union[str, bytes], *, user: Optional[str] = None) -> int:
-        """Writes at the end of a file."""
+        """Appends to a file."""
         return self.write(path, content, append=True, user=user)
 
     def list(
         self, path: str = "/", *, depth: int = 1, user: Optional[str] = None
     ) -> _List[FileInfo]:
-        """What is in a directory; with ``depth`` also in those below.
+        """Lists a directory; with ``depth``, also the directories below it.
 
         >>> with Sandbox() as box:
         ...     box.files.write("/srv/a/b.txt", "!")
@@ -133,12 +134,12 @@ class Files:
         return [decode(FileInfo, item) for item in listing["items"]]
 
     def stat(self, path: str, *, follow: bool = False, user: Optional[str] = None) -> FileInfo:
-        """What is at a path; with ``follow`` what a symlink points to."""
+        """Returns the metadata of a path; with ``follow``, of the target of a symlink."""
         call = self._call("GET", "/stat", params=query(path=path, follow=follow, user=user))
         return decode(FileInfo, self._box._client._json(call))
 
     def exists(self, path: str, *, user: Optional[str] = None) -> bool:
-        """Whether there is something at a path."""
+        """Whether a path exists."""
         try:
             self.stat(path, user=user)
         except (errors.PathNotFoundError, errors.PathNotADirectoryError):
@@ -148,12 +149,12 @@ class Files:
     def mkdir(
         self, path: str, *, parents: bool = True, mode: Optional[int] = None, user: Optional[str] = None
     ) -> None:
-        """Makes a directory."""
+        """Creates a directory."""
         body = present(path=path, user=user, mode=None if mode is None else f"{mode:04o}")
         self._box._client._done(self._call("POST", "/mkdir", json={**body, "parents": parents}))
 
     def remove(self, path: str, *, recursive: bool = False, user: Optional[str] = None) -> None:
-        """Removes a file, or a directory, with ``recursive`` also one that has something in it."""
+        """Removes a file or an empty directory; with ``recursive``, any directory."""
         params = query(path=path, recursive=recursive, user=user)
         call = self._call("DELETE", params=params)
         # A second try could not tell its own work from a path that was never there.
@@ -163,7 +164,7 @@ class Files:
     def move(
         self, source: str, target: str, *, replace: bool = False, user: Optional[str] = None
     ) -> None:
-        """Moves or renames; with ``replace`` over what is there."""
+        """Moves or renames a path; with ``replace``, replaces an existing target."""
         body = present(user=user)
         body.update({"from": source, "to": target, "replace": replace})
         self._box._client._done(self._call("POST", "/move", json=body))
@@ -182,7 +183,7 @@ class Files:
         self._box._client._done(call)
 
     def upload(self, source: LocalPath, target: str, *, user: Optional[str] = None) -> None:
-        """Brings a file or a whole directory of this machine to the path ``target``.
+        """Copies a file or directory of this machine to the path ``target`` in the sandbox.
 
         >>> import tempfile, pathlib
         >>> with Sandbox() as box:
@@ -212,10 +213,10 @@ class Files:
             self._box._client._json(call)
 
     def download(self, source: str, target: LocalPath, *, user: Optional[str] = None) -> None:
-        """Takes a file or a whole directory out of the sandbox to the path ``target`` here.
+        """Copies a file or directory from the sandbox to the path ``target`` on this machine.
 
-        What comes out is not trusted: nothing is written outside ``target``, and neither links that
-        point out of it, nor devices, nor setuid bits are taken over.
+        The sandbox is not trusted: nothing is written outside ``target``. Links that point out of it,
+        devices and setuid bits are left out.
         """
         from .. import _trees
 
@@ -233,7 +234,7 @@ class Files:
             _trees.unpack(archive, target)
 
     def find(self, path: str, pattern: str = "*", *, user: Optional[str] = None) -> _List[str]:
-        """The paths below a directory whose name matches a pattern of the shell, sorted.
+        """Returns the paths below a directory whose name matches a shell pattern, sorted.
 
         >>> with Sandbox() as box:
         ...     box.files.write("/srv/app/main.py", "print(1)\\n")
@@ -256,10 +257,10 @@ class Files:
         literal: bool = False,
         user: Optional[str] = None,
     ) -> _List[FileMatch]:
-        """The lines of a file, or of all text files below a directory, that match.
+        """Returns the matching lines of a file, or of all text files below a directory.
 
-        ``pattern`` is an extended regular expression, with ``literal`` plain text. ``name`` limits the
-        search to files whose name matches a pattern of the shell.
+        ``pattern`` is an extended regular expression, or plain text with ``literal``. ``name`` limits the
+        search to files whose name matches a shell pattern.
 
         >>> with Sandbox() as box:
         ...     box.files.write("/srv/app/main.py", "x = 1\\nprint(x)\\n")
@@ -275,7 +276,8 @@ class Files:
         return matches((result if result.exit_code == 1 else result.check()).stdout)
 
     def replace(self, path: str, old: str, new: str, *, user: Optional[str] = None) -> int:
-        """Replaces text in a file, everywhere; how often. Mode and owner of the file stay.
+        """Replaces all occurrences of a text in a file and returns their number. Keeps the file's mode
+        and owner.
 
         >>> with Sandbox() as box:
         ...     box.files.write("/srv/a", "one two one")
@@ -298,7 +300,7 @@ class Files:
     def watch(
         self, path: str, *, recursive: bool = False, user: Optional[str] = None
     ) -> Generator[FileChange, None, None]:
-        """Changes below a path as they happen, without end; the first says that the watch is ready.
+        """Yields changes below a path without end; the first value says that the watch is ready.
 
         >>> with Sandbox() as box:
         ...     changes = box.files.watch("/tmp")

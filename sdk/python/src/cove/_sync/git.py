@@ -1,5 +1,5 @@
 # Written by tools/generate_sync.py from cove/_async/git.py; edit that one.
-"""Git in a sandbox, by the ``git`` of its image."""
+"""Git in a sandbox, through the ``git`` of its image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HELPER = '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$COV
 
 
 class Git:
-    """``box.git``. ``path`` is a working tree. What git refuses is :class:`~cove.CommandFailed`.
+    """``box.git``. ``path`` is a working tree. A failed git command raises :class:`~cove.CommandFailed`.
 
     >>> with Sandbox() as box:
     ...     box.git.init("/srv/app")
@@ -30,7 +30,7 @@ class Git:
     [('notes', '?')]
     True
 
-    ``username`` and ``password`` are for remotes over HTTPS; they are kept nowhere in the sandbox.
+    ``username`` and ``password`` are for remotes over HTTPS; the sandbox does not store them.
     """
 
     def __init__(self, box: Sandbox) -> None:
@@ -55,7 +55,7 @@ class Git:
         return self._box.run([*command, *args], user=user, timeout=timeout, env=variables, check=True)
 
     def init(self, path: str, *, branch: str = "main", user: Optional[str] = None) -> None:
-        """Makes an empty repository."""
+        """Creates an empty repository."""
         self._git(None, ["init", "--quiet", f"--initial-branch={branch}", "--", path], user=user)
 
     def clone(
@@ -70,24 +70,24 @@ class Git:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Clones a repository; the sandbox's network policy has to allow its host."""
+        """Clones a repository; the sandbox's network policy must allow its host."""
         args = ["clone", "--quiet", *([f"--branch={branch}"] if branch else [])]
         args += [*([f"--depth={depth}"] if depth else []), "--", url, path]
         self._git(None, args, user=user, timeout=timeout, credentials=(username, password))
 
     def status(self, path: str, *, user: Optional[str] = None) -> GitStatus:
-        """The branch, and the files that are not as they were committed."""
+        """Returns the branch and the changed files."""
         args = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"]
         return git_status(self._git(path, args, user=user).stdout)
 
     def diff(self, path: str, *, staged: bool = False, user: Optional[str] = None) -> str:
-        """What was changed and not added yet; with ``staged`` what was added and not committed yet."""
+        """Returns the unstaged changes; with ``staged``, the staged ones."""
         return (self._git(path, ["diff", *(["--staged"] if staged else [])], user=user)).stdout
 
     def add(
         self, path: str, files: Union[str, Sequence[str]] = ".", *, user: Optional[str] = None
     ) -> None:
-        """Marks changes for the next commit: all of them, or those of some files."""
+        """Stages all changes, or those of the given files."""
         names = [files] if isinstance(files, str) else list(files)
         self._git(path, ["add", "--all", "--", *names], user=user)
 
@@ -100,7 +100,7 @@ class Git:
         allow_empty: bool = False,
         user: Optional[str] = None,
     ) -> str:
-        """Commits what was added; the commit's id. ``author`` is ``Name <address>``."""
+        """Commits the staged changes and returns the commit's id. ``author`` is ``Name <address>``."""
         env = {}
         if author is not None:
             name, _, address = author.partition("<")
@@ -114,14 +114,14 @@ class Git:
         return self._git(path, ["rev-parse", "HEAD"], user=user).stdout.strip()
 
     def branches(self, path: str, *, user: Optional[str] = None) -> list[str]:
-        """The names of its branches."""
+        """Returns the names of the branches."""
         args = ["branch", "--format=%(refname:short)"]
         return self._git(path, args, user=user).stdout.split()
 
     def checkout(
         self, path: str, branch: str, *, create: bool = False, user: Optional[str] = None
     ) -> None:
-        """Goes to a branch or a commit; with ``create`` to a new branch."""
+        """Checks out a branch or a commit; with ``create``, a new branch."""
         args = ["checkout", "--quiet", *(["-b"] if create else []), branch, *([] if create else ["--"])]
         self._git(path, args, user=user)
 
@@ -134,7 +134,7 @@ class Git:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Takes over what is new upstream, when that needs no merge."""
+        """Pulls from upstream; fails if that needs a merge."""
         args = ["pull", "--quiet", "--ff-only"]
         self._git(path, args, user=user, timeout=timeout, credentials=(username, password))
 
@@ -149,6 +149,6 @@ class Git:
         timeout: Optional[float] = None,
         user: Optional[str] = None,
     ) -> None:
-        """Sends commits to a remote: those of the present branch, or of another."""
+        """Pushes the current branch, or another one, to a remote."""
         args = ["push", "--quiet", "--set-upstream", "--", remote, branch or "HEAD"]
         self._git(path, args, user=user, timeout=timeout, credentials=(username, password))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """A command in the background. It runs on when nobody looks, also when this program is gone.
+    """A command in the background. It keeps running without a client, also after this program has ended.
 
-    Iterating yields its output from the beginning, live, until it ends; not a byte is lost or doubled
-    when the connection breaks or the server restarts.
+    Iterating yields its output from the beginning, live, until it ends. No byte is lost or repeated when
+    the connection breaks or the server restarts.
 
     >>> with Sandbox() as box:
     ...     process = box.start("read name; echo hello $name", stdin=True)
@@ -64,14 +64,14 @@ class Process:
         return Call("GET", self._path("/output"), params=params, patience=None)
 
     def info(self) -> ProcessInfo:
-        """Its record: what runs, as whom, since when, and how it ended."""
+        """Returns its command, user, start time and result."""
         return decode(ProcessInfo, self._client._json(Call("GET", self._path())))
 
     def __iter__(self) -> Iterator[Output]:
         return self.output()
 
     def output(self, *, follow: bool = True) -> Generator[Output, None, None]:
-        """What it wrote and writes, from the beginning. Without ``follow``, what is there now."""
+        """Yields its output from the beginning until it ends. Without ``follow``, only the output so far."""
         transcript = Transcript(keep=0)
         call = self._follow(transcript, follow)
         if not follow:
@@ -86,7 +86,7 @@ class Process:
                 yield told
 
     def wait(self, *, check: Optional[bool] = None) -> Result:
-        """Its end, with the output that is still kept. ``check`` is as for ``run``."""
+        """Waits until it ends and returns its result with the kept output. ``check`` works as in ``run``."""
         transcript = Transcript()
         transcript.process = self.id
         for event in self._client._reconnecting(
@@ -96,14 +96,14 @@ class Process:
         return transcript.result(self._command)._checked(check)
 
     def send(self, data: Union[str, bytes], *, close: bool = False) -> None:
-        """Writes to its input; with ``close`` that was all."""
+        """Writes to its input; with ``close``, closes the input afterwards."""
         content = data.encode() if isinstance(data, str) else data
         self._client._done(
             Call("POST", self._path("/stdin"), params=query(close=close), content=content)
         )
 
     def close_stdin(self) -> None:
-        """Ends its input."""
+        """Closes its input."""
         self.send(b"", close=True)
 
     def signal(self, signal: Union[str, int]) -> None:
@@ -111,11 +111,11 @@ class Process:
         self._client._done(Call("POST", self._path("/signal"), json={"signal": str(signal)}))
 
     def terminate(self) -> None:
-        """Asks it to end."""
+        """Sends SIGTERM."""
         self.signal("TERM")
 
     def kill(self) -> None:
-        """Ends it."""
+        """Sends SIGKILL."""
         self.signal("KILL")
 
 
@@ -174,7 +174,7 @@ class Stream(Process):
                 return told
 
     def result(self, *, check: Optional[bool] = None) -> Result:
-        """How it ended; waits for that, and passes over output nobody took."""
+        """Waits until it ends and returns its result; output that was not read is skipped."""
         for _ in self:
             pass
         return self._transcript.result(self._command)._checked(check)
@@ -183,12 +183,12 @@ class Stream(Process):
         return self.result(check=check)
 
     def close(self) -> None:
-        """Stops following. The command goes on."""
+        """Stops following. The command keeps running."""
         self._events.close()
 
 
 class Terminal(Process):
-    """A command with a terminal of its own, by default a shell: type, and wait for what appears.
+    """A command with a terminal (default: a shell): send input and wait for output.
 
     >>> with Sandbox() as box:
     ...     with box.terminal() as terminal:
@@ -218,13 +218,15 @@ class Terminal(Process):
         self._client._done(Call("POST", self._path("/resize"), json={"cols": cols, "rows": rows}))
 
     def read(self, timeout: float = 1.0) -> str:
-        """What appeared since the last read; waits for something at most ``timeout`` seconds."""
+        """Returns the output since the last read; waits at most ``timeout`` seconds for some."""
         self._more(monotonic() + timeout)
         text, self._screen = self._screen, ""
         return text
 
     def expect(self, pattern: str, timeout: float = 30.0) -> str:
-        """Waits until what appeared matches the regular expression; all text up to the match's end."""
+        """Waits until the output matches the regular expression and returns the text up to the end of the
+        match.
+        """
         compiled = re.compile(pattern)
         deadline = monotonic() + timeout
         while True:
@@ -237,7 +239,7 @@ class Terminal(Process):
                 raise errors.WaitTimeout(f"{pattern!r} did not appear; the terminal ends with {tail!r}")
 
     def _more(self, deadline: float) -> bool:
-        """Takes in what is there now, or what comes before the deadline."""
+        """Reads the output so far, or the next output before the deadline."""
         while True:
             came = False
             for event in self._client._lines(self._follow(self._transcript, follow=False)):

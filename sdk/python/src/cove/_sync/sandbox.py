@@ -66,7 +66,7 @@ PORT_PAUSE = 0.02
 
 
 class Sandbox:
-    """A machine of your own, made in milliseconds and gone at the end of the block.
+    """A machine that is created in milliseconds and deleted at the end of the block.
 
     >>> with Sandbox() as box:
     ...     print(box.run("echo hello").stdout, end="")
@@ -74,30 +74,31 @@ class Sandbox:
 
     Everything has a default; ``Sandbox()`` is a Debian with one CPU and 1 GiB. ``memory`` and
     ``disk`` are MiB or text like ``"2G"``. ``network`` is ``"none"`` (the default), ``"open"``, or a list
-    of what may be reached: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``freeze_after``,
-    ``pause_after``, ``stop_after`` and ``delete_after`` say after how many idle seconds it is frozen in
-    memory, put on disk, stopped or deleted; at the age of ``max_lifetime`` it is deleted in any case.
+    of allowed destinations: ``["pypi.org", "*.example.com", "10.1.0.0/16"]``. ``freeze_after``,
+    ``pause_after``, ``stop_after`` and ``delete_after`` are idle seconds after which it is frozen, paused
+    to disk, stopped or deleted. At the age of ``max_lifetime`` it is always deleted.
 
-    ``secrets`` lets it use secrets of the organisation by placeholders, whose hosts ``network`` must list:
-    ``[{"name": "openai", "env": "OPENAI_API_KEY"}]``, or with ``file`` in place of ``env``.
-    A secret whose use is ``exposed`` is inside as it is, and only with ``"exposed": True``.
+    ``secrets`` lets it use secrets of the organisation by placeholders, whose hosts ``network`` must
+    list: ``[{"name": "openai", "env": "OPENAI_API_KEY"}]``, or with ``file`` in place of ``env``. A
+    secret with the use ``exposed`` is in the sandbox itself, and needs ``"exposed": True``.
 
-    ``snapshot`` begins from a snapshot's disk instead of an image, with ``restore_memory`` with its
-    processes running.
+    ``snapshot`` starts from a snapshot's disk instead of an image; with ``restore_memory``, also from its
+    processes.
 
-    ``template`` begins from a template, with its defaults: itself, ``"name"``, ``"name:tag"``, ``"name:version"`` or
-    its id.
+    ``template`` starts from a template with its defaults: the object, ``"name"``, ``"name:tag"``,
+    ``"name:version"`` or its id.
 
-    ``volumes`` says what is mounted where: ``{"/data": volume}``, or
-    ``{"/data": {"volume": volume, "read_only": True}}``.
+    ``volumes`` are the mounts: ``{"/data": volume}``, or ``{"/data": {"volume": volume, "read_only":
+    True}}``.
 
-    While this client lives, it renews the lease of the sandbox. Without a renewal for ``lease`` seconds (default:
-    300) the server pauses the sandbox, or stops it where it cannot be paused; ``lease_delete_after`` seconds later
-    (default: a day) it deletes it. So nothing is left of a program that was killed. Garbage collection deletes
-    nothing. :meth:`detach` ends the lease, :meth:`connect` takes it over, and ``lease=None`` makes a sandbox without.
+    While this client lives, it renews the lease of the sandbox. Without a renewal for ``lease`` seconds
+    (default: 300) the server pauses the sandbox, or stops it where it cannot be paused;
+    ``lease_delete_after`` seconds later (default: a day) it deletes it. So a program that is killed
+    leaves nothing behind. Garbage collection deletes nothing. :meth:`detach` ends the lease,
+    :meth:`connect` takes it over, and ``lease=None`` creates a sandbox without one.
 
-    With ``keep=True`` the block's end leaves the sandbox alone, and it has no lease; find it again with
-    :meth:`get`. Limits that have no argument here go into ``resources``, as the API names them.
+    With ``keep=True`` it has no lease, and the end of the block does not delete it; :meth:`get` finds it
+    again. Limits that have no argument here go into ``resources``, as the API names them.
     """
 
     files: Files
@@ -237,7 +238,7 @@ class Sandbox:
                 pass
 
     def _delete_held(self) -> None:
-        """Deletes it, unless somebody else has taken its lease over."""
+        """Deletes it, unless another client has taken its lease over."""
         if self._lease is None:
             return self.delete()
         leases, path = self._client._leases, sandbox_path(self.id)
@@ -257,7 +258,7 @@ class Sandbox:
 
     @classmethod
     def get(cls, sandbox: str, *, client: Optional[Client] = None) -> Sandbox:
-        """One that exists, by id or name. The end of a ``with`` block leaves it alone.
+        """Returns an existing sandbox, by id or name. The end of a ``with`` block does not delete it.
 
         >>> with Sandbox(name="builder") as box:
         ...     same = Sandbox.get("builder")
@@ -277,10 +278,10 @@ class Sandbox:
         lease_delete_after: Optional[float] = None,
         client: Optional[Client] = None,
     ) -> Sandbox:
-        """One that exists, by id or name, as your own: takes its lease over, or begins one.
+        """Returns an existing sandbox, by id or name, and takes its lease over or starts one.
 
-        The end of a ``with`` block deletes it. Whoever had the lease keeps using the sandbox, but does not renew or
-        delete it any more.
+        The end of a ``with`` block deletes it. The former holder can keep using the sandbox, but no
+        longer renews or deletes it.
 
         >>> box = Sandbox(name="handed-over")
         >>> with Sandbox.connect("handed-over") as mine:
@@ -293,7 +294,7 @@ class Sandbox:
         return cls._of(client, SandboxInfo.from_wire(answer), lease=lease)
 
     def detach(self) -> Sandbox:
-        """Ends the lease: the sandbox stays until it is deleted, and a ``with`` block leaves it alone.
+        """Ends the lease: the sandbox stays until it is deleted, and a ``with`` block does not delete it.
 
         >>> with Sandbox() as box:
         ...     box.detach().info.lease is None
@@ -320,7 +321,7 @@ class Sandbox:
         name: Optional[str] = None,
         client: Optional[Client] = None,
     ) -> Generator[Sandbox, None, None]:
-        """Those that exist, all of them or those that match.
+        """Lists sandboxes: all, or those that match.
 
         >>> with Sandbox(labels={"team": "research"}):
         ...     [box.labels for box in Sandbox.list(labels={"team": "research"})]
@@ -334,9 +335,9 @@ class Sandbox:
 
     @property
     def info(self) -> SandboxInfo:
-        """The sandbox as the server last told; :meth:`refresh` asks again."""
+        """The state that the server last reported; :meth:`refresh` updates it."""
         if self._info is None:
-            raise errors.CoveError("the sandbox has not been made yet: use it in a block, or it")
+            raise errors.CoveError("the sandbox has not been created yet; enter its block first")
         return self._info
 
     @property
@@ -356,7 +357,7 @@ class Sandbox:
         return self.info.labels
 
     def refresh(self) -> Sandbox:
-        """Asks the server again; :attr:`info` is up to date afterwards."""
+        """Updates :attr:`info` from the server."""
         return self._told(Call("GET", sandbox_path(self._reach())))
 
     def _told(self, call: Call) -> Sandbox:
@@ -376,9 +377,9 @@ class Sandbox:
         on_stdout: Optional[Told] = None,
         on_stderr: Optional[Told] = None,
     ) -> Result:
-        """Runs a command to its end.
+        """Runs a command and waits until it ends.
 
-        Text goes to the user's shell; a list is a program and its arguments, without a shell.
+        A string is for the user's shell; a list is a program and its arguments, without a shell.
 
         >>> with Sandbox() as box:
         ...     result = box.run("echo out; echo err >&2; exit 3")
@@ -387,11 +388,11 @@ class Sandbox:
         (3, 'out\\n', 'err\\n')
         'SHOUT'
 
-        ``on_stdout`` and ``on_stderr`` are called with text as it comes. After ``timeout`` seconds the
+        ``on_stdout`` and ``on_stderr`` are called with text as it arrives. After ``timeout`` seconds the
         command and its children are killed, and this raises :class:`~cove.CommandTimedOut`; with
-        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` anything but exit code 0
-        is :class:`~cove.CommandFailed`. Cancelling this call kills the command. A broken connection or a
-        restart of the server does not: its output is resumed where it was.
+        ``check=False`` the result says ``timed_out`` instead. With ``check=True`` any exit code but 0
+        raises :class:`~cove.CommandFailed`. Cancelling this call kills the command. A lost connection or
+        a restart of the server does not end it: the output continues where it stopped.
         """
         stream = self.stream(command, cwd=cwd, env=env, user=user, input=input, timeout=timeout)
         with _io.ending(stream):
@@ -411,7 +412,8 @@ class Sandbox:
         input: Union[str, bytes, None] = None,
         timeout: Optional[float] = None,
     ) -> Stream:
-        """Runs a command and yields its output while it runs; ``result()`` of the stream is its end.
+        """Runs a command and yields its output while it runs; ``result()`` of the stream returns its
+        result.
 
         >>> with Sandbox() as box:
         ...     for out in box.stream("echo one; echo two >&2"):
@@ -435,10 +437,10 @@ class Sandbox:
         tag: Optional[str] = None,
         keep_output: Optional[int] = None,
     ) -> Process:
-        """Starts a command in the background: a server, a long build.
+        """Starts a command in the background, such as a server or a long build.
 
         ``stdin=True`` keeps its input open for :meth:`Process.send`. The sandbox keeps the last
-        ``keep_output`` bytes of each stream for those who come later (default: 256 KiB).
+        ``keep_output`` bytes of each stream for later readers (default: 256 KiB).
         """
         body = command_body(command, cwd=cwd, env=env, user=user, timeout=timeout)
         body.update(present(tag=tag, ring_bytes=keep_output, stdin_open=stdin or None))
@@ -454,7 +456,7 @@ class Sandbox:
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
     ) -> Terminal:
-        """A terminal with a shell in it, or with a command."""
+        """Opens a terminal with a shell or a command."""
         wanted = LOGIN_SHELL if command is None else command
         body = command_body(wanted, cwd=cwd, env=env, user=user, timeout=None)
         body["pty"] = {"cols": cols, "rows": rows}
@@ -466,23 +468,23 @@ class Sandbox:
         return sandbox, str(info["id"])
 
     def processes(self) -> _List[ProcessInfo]:
-        """Commands of this sandbox, ended ones too, as long as they are remembered."""
+        """Lists the commands of this sandbox, including ended ones that are still recorded."""
         data = self._client._json(Call("GET", sandbox_path(self._reach(), "/processes")))
         return [decode(ProcessInfo, item) for item in data["items"]]
 
     def process(self, id: str) -> Process:
-        """One of them, to follow it, write to it or end it."""
+        """Returns a command by id, to follow it, write to it or end it."""
         call = Call("GET", sandbox_path(self._reach(), f"/processes/{segment(id)}"))
         info = decode(ProcessInfo, self._client._json(call))
         return Process(self._client, self.id, info.id, shown(info.argv))
 
     def ports(self) -> _List[Port]:
-        """TCP ports somebody inside listens on."""
+        """Lists the TCP ports that programs in the sandbox listen on."""
         data = self._client._json(Call("GET", sandbox_path(self._reach(), "/ports")))
         return [decode(Port, item) for item in data["items"]]
 
     def wait_for_port(self, port: int, timeout: float = 30.0) -> Port:
-        """Waits until somebody inside listens on a port.
+        """Waits until a program in the sandbox listens on a port.
 
         >>> with Sandbox() as box:
         ...     _ = box.start("python3 -m http.server 8080")
@@ -495,15 +497,16 @@ class Sandbox:
                 if found.port == port:
                     return found
             if monotonic() > deadline:
-                raise errors.WaitTimeout(f"nobody listens on port {port} after {timeout:g} seconds")
+                raise errors.WaitTimeout(f"nothing listens on port {port} after {timeout:g} seconds")
             _io.sleep(PORT_PAUSE)
 
     def share(
         self, port: int, *, expires: Optional[float] = None, public: bool = False
     ) -> Share:
-        """A link to a server inside, for people without a key; by default good for an hour.
+        """Returns a link to a server in the sandbox, for people without a key; by default valid for an
+        hour.
 
-        ``public=True`` lets everybody in without a link, until :meth:`unshare`.
+        With ``public=True`` no link is needed until :meth:`unshare`.
 
         >>> with Sandbox() as box:
         ...     _ = box.start("python3 -m http.server 8080")
@@ -516,12 +519,12 @@ class Sandbox:
         return Share.from_wire(self._client._json(Call("POST", path, json=body)))
 
     def unshare(self, port: int) -> None:
-        """Takes back every link to a port, and that it is public."""
+        """Revokes all links to a port and makes it private."""
         self._client._done(Call("DELETE", sandbox_path(self._reach(), f"/ports/{port}/share")))
 
     def set_network(self, network: Union[str, Sequence[str], Mapping[str, Any]]) -> Sandbox:
-        """What it may reach from now on: ``"none"``, ``"open"``, or a list. Connections that this forbids
-        are cut at once.
+        """Changes what it may reach: ``"none"``, ``"open"``, or a list. Connections that are no longer
+        allowed are closed immediately.
 
         >>> with Sandbox(network=["pypi.org"]) as box:
         ...     box.info.network["allow"]
@@ -541,7 +544,8 @@ class Sandbox:
         after: Optional[int] = None,
         follow: bool = False,
     ) -> Generator[Egress, None, None]:
-        """What its network policy decided, oldest first; with ``follow`` also what it decides from now on.
+        """Yields the decisions of its network policy, oldest first; with ``follow``, also new ones
+        without end.
 
         >>> with Sandbox(network=["*.example.com"]) as box:
         ...     _ = box.run("getent hosts elsewhere.example.org")
@@ -564,17 +568,17 @@ class Sandbox:
                 yield decode(Egress, line)
 
     def metrics(self) -> Metrics:
-        """What it uses now."""
+        """Returns its resource usage."""
         call = Call("GET", sandbox_path(self._reach(), "/metrics"))
         return decode(Metrics, self._client._json(call))
 
     def events(self, after: Optional[int] = None) -> _List[Event]:
-        """What happened to it, oldest first."""
+        """Lists its events, oldest first."""
         call = Call("GET", sandbox_path(self._reach(), "/events"), params=query(after=after))
         return [Event.from_wire(item) for item in (self._client._json(call))["items"]]
 
     def follow_events(self, after: Optional[int] = None) -> Generator[Event, None, None]:
-        """What happens to it from now on, without end; with ``after`` also what came after that event.
+        """Yields its new events without end; with ``after``, first those after that event.
 
         >>> with Sandbox() as box:
         ...     events = box.follow_events(after=0)
@@ -591,7 +595,8 @@ class Sandbox:
             events.close()
 
     def identity_token(self, audience: str, *, expires: Optional[float] = None) -> IdentityToken:
-        """A token that says which sandbox its holder is, valid for ``expires`` seconds (300 by default, at most 900).
+        """Returns a token that identifies the sandbox, valid for ``expires`` seconds (default: 300, at
+        most 900).
 
         >>> with Sandbox() as box:
         ...     token = box.identity_token("sts.amazonaws.com")
@@ -603,7 +608,7 @@ class Sandbox:
         return decode(IdentityToken, self._client._json(call))
 
     def ssh(self, *, expires: Optional[float] = None) -> SshAccess:
-        """How to log in by SSH, with a token that is good for ``expires`` seconds.
+        """Returns how to log in over SSH, with a token that is valid for ``expires`` seconds.
 
         >>> with Sandbox() as box:
         ...     box.ssh(expires=600).command.split()[0]
@@ -614,7 +619,7 @@ class Sandbox:
         return decode(SshAccess, self._client._json(call))
 
     def revoke_ssh(self) -> None:
-        """Ends its SSH sessions and makes every token for it worthless."""
+        """Ends its SSH sessions and revokes all its SSH tokens."""
         self._client._done(Call("DELETE", sandbox_path(self._reach(), "/ssh")))
 
     def update(
@@ -633,7 +638,7 @@ class Sandbox:
         delete_after: Optional[float] = None,
         max_lifetime: Optional[float] = None,
     ) -> Sandbox:
-        """Changes name, labels or limits while it runs; what is not named stays.
+        """Changes its name, labels or limits while it runs; fields that are not given stay.
 
         >>> with Sandbox(memory="256M") as box:
         ...     box.update(memory="512M").info.resources.memory_mb
@@ -664,9 +669,9 @@ class Sandbox:
         return self._told(Call("PATCH", sandbox_path(self._reach()), json=body))
 
     def stop(self, grace: Optional[float] = None) -> Sandbox:
-        """Ends its processes and keeps its disk; they get ``grace`` seconds to end by themselves.
+        """Ends its processes and keeps its disk. They have ``grace`` seconds to end by themselves.
 
-        Without ``grace`` the server's setting holds, 10 seconds by default.
+        Without ``grace`` the server's setting applies (default: 10).
         """
         body = present(grace_ms=None if grace is None else round(grace * 1000))
         patience = 120.0 + (STOP_GRACE_DEFAULT_MS / 1000 if grace is None else grace)
@@ -674,8 +679,7 @@ class Sandbox:
         return self._told(Call("POST", path, json=body or None, patience=patience))
 
     def pause(self) -> Sandbox:
-        """Puts its memory on disk: it uses neither CPU nor memory, and goes on where it was when it is
-        needed again. The next command wakes it by itself.
+        """Saves its memory to disk and frees CPU and memory. The next command resumes it where it was.
 
         >>> with Sandbox() as box:
         ...     _ = box.code.run("x = 41")
@@ -687,11 +691,11 @@ class Sandbox:
         return self._told(Call("POST", sandbox_path(self._reach(), "/pause"), patience=PATIENCE))
 
     def freeze(self) -> Sandbox:
-        """Holds its processes still, memory kept; waking takes about a millisecond."""
+        """Suspends its processes and keeps them in memory; waking takes about a millisecond."""
         return self._told(Call("POST", sandbox_path(self._reach(), "/freeze")))
 
     def resume(self) -> Sandbox:
-        """Makes it run again, whether it was stopped, paused or frozen."""
+        """Runs it again, whether it was stopped, paused or frozen."""
         how = "/start" if self.refresh().state == "stopped" else "/resume"
         return self._told(Call("POST", sandbox_path(self.id, how), patience=PATIENCE))
 
@@ -708,13 +712,14 @@ class Sandbox:
         return Snapshot(self._client, decode(SnapshotInfo, self._client._json(call)))
 
     def snapshots(self) -> _List[Snapshot]:
-        """Its snapshots."""
+        """Lists its snapshots."""
         pages = self._client._pages(Call("GET", sandbox_path(self._reach(), "/snapshots")))
         return [Snapshot(self._client, decode(SnapshotInfo, item)) for item in pages]
 
     def rollback(self, to: Union[str, Snapshot], *, memory: bool = False) -> Snapshot:
-        """Puts it back to a snapshot; with ``memory`` its processes too. What it was before is kept: the
-        answer is a snapshot of that."""
+        """Rolls it back to a snapshot; with ``memory``, its processes too. Returns a snapshot of its
+        previous state.
+        """
         body = {"snapshot": to.id if isinstance(to, Snapshot) else to, "memory": memory}
         path = sandbox_path(self._reach(), "/rollback")
         answer = self._client._json(Call("POST", path, json=body, patience=PATIENCE))
@@ -729,9 +734,9 @@ class Sandbox:
         name: Optional[str] = None,
         labels: Optional[Mapping[str, str]] = None,
     ) -> Forks:
-        """Copies of it, each a sandbox of its own; with ``memory`` they go on with its processes.
+        """Creates copies of it; with ``memory`` they continue its processes.
 
-        A block deletes them at its end; otherwise they are yours to delete.
+        The end of a block deletes them; otherwise delete them yourself.
         """
         path = sandbox_path(self._reach(), "/fork")
         return Forks._make(self._client, path, count, memory=memory, name=name, labels=labels)
@@ -744,7 +749,8 @@ class Sandbox:
         memory: bool = False,
         concurrency: int = 10,
     ) -> _List[R]:
-        """Does the work for each item in a fork of its own, some at once; results in the items' order.
+        """Does the work for each item in its own fork, several at a time, and returns the results in the
+        items' order.
 
         >>> def attempt(fork: Sandbox, number: int) -> int:
         ...     return int((fork.run(f"echo $(($(cat /srv/base) + {number}))")).stdout)
@@ -754,7 +760,7 @@ class Sandbox:
         2
         [41, 42, 43]
 
-        All begin from the same state. The forks are deleted when their work is done; the first exception
+        All forks start from the same state and are deleted when their work is done. The first exception
         is raised when all have ended.
         """
         todo = list(items)
@@ -786,10 +792,10 @@ class Sandbox:
 
     @contextmanager
     def attempt(self, *, memory: bool = False) -> Generator[Sandbox, None, None]:
-        """All or nothing: when the block raises, the sandbox is put back to its state before.
+        """All or nothing: when the block raises, the sandbox is rolled back.
 
-        Without ``memory`` that is the disk, and its processes are ended then; with ``memory`` they go on
-        as before.
+        Without ``memory`` only the disk is restored and the processes are ended; with ``memory`` the
+        processes are restored too.
 
         >>> with Sandbox() as box:
         ...     try:
@@ -810,12 +816,12 @@ class Sandbox:
         before.delete()
 
     def timeline(self) -> Timeline:
-        """Its snapshots, forks and rollbacks, and where it is now."""
+        """Returns its snapshots, forks and rollbacks, and its current position."""
         call = Call("GET", sandbox_path(self._reach(), "/timeline"))
         return Timeline.from_wire(self._client._json(call))
 
     def delete(self) -> None:
-        """Deletes it and all that is in it."""
+        """Deletes it and everything in it."""
         self._client._done(Call("DELETE", sandbox_path(self._reach())))
         self._client._leases.drop(self.id)
         self._deleted = True

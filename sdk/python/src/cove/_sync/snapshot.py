@@ -1,5 +1,5 @@
 # Written by tools/generate_sync.py from cove/_async/snapshot.py; edit that one.
-"""Snapshots and what grows from them."""
+"""Snapshots and the sandboxes that start from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _path(snapshot: str, rest: str = "") -> str:
 
 
 class Snapshot:
-    """A state of a sandbox to go back to, or to begin others from. It outlives its sandbox.
+    """A saved state of a sandbox, to roll back to or to start others from. It outlives its sandbox.
 
     >>> with Sandbox() as box:
     ...     box.files.write("/srv/state", "good")
@@ -61,13 +61,13 @@ class Snapshot:
 
     @classmethod
     def get(cls, snapshot: str, *, client: Optional[Client] = None) -> Snapshot:
-        """One that exists, by id or name."""
+        """Returns an existing snapshot, by id or name."""
         client = client or Client.default()
         return cls(client, decode(SnapshotInfo, client._json(Call("GET", _path(snapshot)))))
 
     @classmethod
     def list(cls, *, client: Optional[Client] = None) -> _List[Snapshot]:
-        """Those of the organisation."""
+        """Lists the snapshots of the organisation."""
         client = client or Client.default()
         pages = client._pages(Call("GET", "/v1/snapshots"))
         return [cls(client, decode(SnapshotInfo, item)) for item in pages]
@@ -80,13 +80,13 @@ class Snapshot:
         name: Optional[str] = None,
         labels: Optional[Mapping[str, str]] = None,
     ) -> Forks:
-        """Sandboxes that begin from this state; with ``memory`` with its processes running."""
+        """Creates sandboxes from this state; with ``memory`` they continue its processes."""
         return Forks._make(
             self._client, _path(self.id, "/fork"), count, memory=memory, name=name, labels=labels
         )
 
     def delete(self) -> None:
-        """Deletes it. What grew from it stays."""
+        """Deletes it. Sandboxes and snapshots made from it stay."""
         self._client._done(Call("DELETE", _path(self.id)))
 
     def export(self, target: Union[str, os.PathLike[str]]) -> None:
@@ -106,7 +106,7 @@ class Snapshot:
         name: Optional[str] = None,
         client: Optional[Client] = None,
     ) -> Snapshot:
-        """Takes in a file that :meth:`export` wrote."""
+        """Imports a file that :meth:`export` wrote."""
         from .files import _rewound
 
         client = client or Client.default()
@@ -181,7 +181,7 @@ class Forks:
         self.delete()
 
     def delete(self) -> None:
-        """Deletes them all; one that is gone already is no error."""
+        """Deletes them all. A fork that no longer exists is not an error."""
 
         def one(box: Sandbox) -> None:
             box.__exit__()
