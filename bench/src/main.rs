@@ -25,7 +25,8 @@ use report::Report;
 
 #[derive(Parser)]
 struct Arguments {
-    /// create, throughput, density, exec, files, work, churn, snapshots, memory, network, peers
+    /// create, throughput, density, exec, files, work, churn, snapshots, memory, network, peers; routed (a part of
+    /// network)
     sections: Vec<String>,
     /// A directory or tarball to use as the image, on machines that cannot bootstrap Debian.
     #[arg(long)]
@@ -52,13 +53,16 @@ const SECTIONS: [&str; 11] = [
     "peers",
 ];
 
+/// The throughput of sandboxes against a routed wire, from `network`.
+const ROUTED: &str = "routed";
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     for section in &arguments.sections {
         anyhow::ensure!(
-            SECTIONS.contains(&section.as_str()),
-            "there is no section '{section}'; there are: {}",
+            SECTIONS.contains(&section.as_str()) || section == ROUTED,
+            "there is no section '{section}'; there are: {}, {ROUTED}",
             SECTIONS.join(", ")
         );
     }
@@ -66,12 +70,21 @@ async fn main() -> Result<()> {
         arguments.sections.is_empty() || arguments.sections.iter().any(|section| section == name)
     };
     let mut report = Report::default();
-    // It needs no sandbox, and so no image, which machines without a network have none of.
-    if arguments.sections == ["network"] {
-        println!("\nnetwork");
-        network::run(&mut report, arguments.quick)?;
+    // They need no sandbox, and so no image, which machines without a network have none of.
+    let alone: Option<fn(&mut Report, bool) -> Result<()>> = match arguments.sections.as_slice() {
+        [section] if section == "network" => Some(network::run),
+        [section] if section == ROUTED => Some(network::routed),
+        _ => None,
+    };
+    if let Some(measure) = alone {
+        println!("\n{}", arguments.sections[0]);
+        measure(&mut report, arguments.quick)?;
         return finish(&report, arguments.json);
     }
+    anyhow::ensure!(
+        !wanted(ROUTED) || arguments.sections.is_empty(),
+        "{ROUTED} is a part of network, and is run alone"
+    );
     let host = Host::open(arguments.image.as_deref())
         .await
         .context("open an engine for the benchmarks")?;

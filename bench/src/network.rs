@@ -18,6 +18,7 @@ use crate::host::ms;
 use crate::report::{Bar, Report, Sample};
 
 mod fabric;
+mod links;
 
 use fabric::{Fabric, Namespace, greeted, hold, throughput};
 
@@ -124,7 +125,7 @@ impl Stage {
     }
 
     fn attach(&self, index: u32) -> Result<(Namespace, f64)> {
-        let inside = Namespace::new("box")?;
+        let inside = Namespace::new()?;
         let took = self.timed(|network| Ok(network.attach(index, inside.fd())?))?;
         Ok((inside, took))
     }
@@ -166,10 +167,23 @@ fn listed(entry: &str) -> NetworkPolicy {
 }
 
 pub fn run(report: &mut Report, quick: bool) -> Result<()> {
-    // On threads of its own: they enter and leave namespaces, and one runs a second runtime.
+    apart(|| measure(report, quick))
+}
+
+/// Only what bytes cost, against a plain routed wire: done in a minute, also where nothing but this program is.
+pub fn routed(report: &mut Report, quick: bool) -> Result<()> {
+    apart(|| {
+        let stage = Stage::new().context("make a network to measure")?;
+        stage.timed(|network| Ok(network.build()?))?;
+        carried(&stage, report, quick)
+    })
+}
+
+/// On threads of its own: they enter and leave namespaces, and one runs a second runtime.
+fn apart(work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     std::thread::scope(|scope| {
         scope
-            .spawn(|| measure(report, quick))
+            .spawn(work)
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

@@ -186,7 +186,14 @@ fn linked_into(package: &str) -> Vec<String> {
 
 #[test]
 fn what_runs_as_root_links_nothing_that_reads_tls_http_or_archives() {
-    for package in ["cove-image", "cove-engine", "cove-isolation-container"] {
+    for package in [
+        "cove-image",
+        "cove-engine",
+        "cove-seats",
+        "cove-isolation-container",
+        "cove-isolation-gvisor",
+        "cove-isolation-vm",
+    ] {
         let names = linked_into(package);
         assert!(
             names.iter().any(|name| name == "cove-confine") && names.len() > 50,
@@ -248,8 +255,13 @@ fn the_engine_runs_no_tar() {
         "image",
         "isolation",
         "isolation-container",
+        "isolation-gvisor",
+        "isolation-vm",
         "parser",
         "pool",
+        "seats",
+        "spawner",
+        "supervisor",
         "unpack",
     ]
     .iter()

@@ -1,20 +1,28 @@
 //! Names, from inside a real sandbox with the resolver it was given.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use cove_model::{SandboxId, SandboxSpec};
 use cove_protocol::client::Guest;
-use cove_runner_api::{EgressProtocol, EgressVerdict, RunnerApi};
-use cove_tests::engine_host::{exec, output};
+use cove_runner_api::{CreateRequest, EgressProtocol, EgressVerdict, RunnerApi, SandboxOwner};
+use cove_tests::engine_host::{exec, output, small_spec};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::stage::*;
 use crate::world::*;
 
 pub const RESOLVER: Ipv4Addr = OTHER_PUBLIC;
 pub const DNS: u16 = 53;
+/// Where every sandbox asks.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 const WEB: u16 = 80;
 
 /// The internet's resolver: knows a few names and remembers what it was asked.
@@ -231,5 +239,85 @@ async fn an_open_sandbox_resolves_every_name_and_one_without_a_network_none() {
                 .expect("held")
                 .contains(&"good.example".to_owned())
     );
+    stage.finish();
+}
+
+/// The gateway closes a connection that asks nothing for longer; a little less.
+const STREAM_IDLE: Duration = Duration::from_secs(9);
+/// DNS connections over TCP of one sandbox, and those that one organisation has while no other has any: half of all.
+const STREAMS_OF_ONE: usize = 16;
+const STREAMS_OF_ORG: usize = 512;
+
+/// Connections to the resolver from the network of a process, each after its first answer: so many, or as many as it
+/// gets.
+fn streams(pid: i32, most: usize) -> Vec<TcpStream> {
+    let network = File::open(format!("/proc/{pid}/ns/net")).expect("it runs");
+    let open = || {
+        let mut stream = TcpStream::connect((GATEWAY, DNS)).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(&framed("good")).ok()?;
+        stream.read_exact(&mut [0; 2]).ok()?;
+        Some(stream)
+    };
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root may enter");
+            std::iter::from_fn(open).take(most).collect()
+        });
+        inside.join().expect("no panic inside")
+    })
+}
+
+/// A question for the address of `NAME.example`, four letters before the dot, as a stream has it.
+fn framed(name: &str) -> Vec<u8> {
+    let head = [0, 30, 18, 52, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4];
+    let tail = b"\x07example\0\0\x01\0\x01";
+    [&head[..], name.as_bytes(), tail].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organisation_with_many_sandboxes_leaves_dns_connections_to_others() {
+    let (stage, _resolver, _web) = stage().await;
+    let owned = async |org: &str| {
+        let owner = SandboxOwner {
+            org: org.into(),
+            home: false,
+        };
+        let request = CreateRequest {
+            owner: Some(owner),
+            id: SandboxId::random(),
+            spec: SandboxSpec {
+                network: listed(&["good.example"]),
+                ..small_spec()
+            },
+            from: None,
+        };
+        stage.start(request).await.1
+    };
+    // One more than its share fills.
+    let mut greedy = Vec::new();
+    for _ in 0..=STREAMS_OF_ORG / STREAMS_OF_ONE {
+        greedy.push(owned("org_greedy").await);
+    }
+    let other = owned("org_other").await;
+    let deadline = Instant::now() + 10 * PATIENCE;
+    // Again when the machine was so slow that the first ones were closed meanwhile, or those of the last time were not.
+    loop {
+        let begun = Instant::now();
+        let mut held: Vec<TcpStream> = Vec::new();
+        for pid in &greedy {
+            held.extend(streams(*pid, STREAMS_OF_ONE));
+        }
+        let beside = streams(other, STREAMS_OF_ONE);
+        if begun.elapsed() < STREAM_IDLE {
+            assert!(held.len() <= STREAMS_OF_ORG, "{}", held.len());
+            if held.len() == STREAMS_OF_ORG {
+                assert_eq!(beside.len(), STREAMS_OF_ONE);
+                break;
+            }
+        }
+        assert!(Instant::now() < deadline, "it never was quick enough");
+    }
     stage.finish();
 }

@@ -1,7 +1,6 @@
 //! Secrets against sandboxes and servers that try to get at them: an HTTPS server in the internet of the test that
 //! gives away what it is asked, and a client that speaks TLS from inside a sandbox's network namespace.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -202,22 +201,7 @@ impl Scene {
     }
 
     pub async fn start(&self, request: CreateRequest) -> (SandboxView, i32) {
-        let before = self.inside();
-        let made = self.stage.engine.client().create(request).await;
-        let made = made.expect("a sandbox");
-        let new: Vec<i32> = self.inside().difference(&before).copied().collect();
-        let pid = new.first().copied().expect("it has processes");
-        (made, pid)
-    }
-
-    /// Processes of sandboxes: not the gateway, not the terminators.
-    fn inside(&self) -> BTreeSet<i32> {
-        let all = self.stage.engine.traces().processes;
-        let guests = all.into_iter().filter(|pid| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            !name.is_ok_and(|name| name.starts_with("cove-"))
-        });
-        guests.collect()
+        self.stage.start(request).await
     }
 
     /// The only terminator of this engine.
@@ -483,7 +467,7 @@ async fn copies_and_neighbours_cannot_use_what_they_learn() {
     assert_eq!(status(copy_pid, &second), 403);
     assert_eq!(status(copy_pid, &copy), 200);
     // So has the same sandbox after a rollback.
-    let before = scene.inside();
+    let before = scene.stage.inside();
     let back = RollbackRequest {
         sandbox: second.id.clone(),
         to: snapshot,
@@ -491,7 +475,7 @@ async fn copies_and_neighbours_cannot_use_what_they_learn() {
         memory: false,
     };
     let rolled = client.rollback(back).await.expect("rolled back").sandbox;
-    let new: Vec<i32> = scene.inside().difference(&before).copied().collect();
+    let new: Vec<i32> = scene.stage.inside().difference(&before).copied().collect();
     let pid = *new.first().expect("it runs again");
     assert_ne!(rolled.placeholders, second.placeholders);
     assert_eq!(status(pid, &second), 403);

@@ -1,8 +1,12 @@
 //! An engine in a host namespace with the internet behind it, and what tests ask of it.
 
+use std::collections::BTreeSet;
+
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId, SandboxSpec};
 use cove_protocol::client::Guest;
-use cove_runner_api::{CreateRequest, EgressEntry, EgressQuery, FromSnapshot, RunnerApi};
+use cove_runner_api::{
+    CreateRequest, EgressEntry, EgressQuery, FromSnapshot, RunnerApi, SandboxView,
+};
 use cove_tests::engine_host::{Setup, World as Engine, exec, guest, small_spec};
 
 use crate::world::*;
@@ -61,6 +65,26 @@ impl Stage {
         client.create(request).await.expect("a sandbox is created");
         let guest = guest(&client, &id);
         (id, guest)
+    }
+
+    /// A sandbox, and a process in its network.
+    pub async fn start(&self, request: CreateRequest) -> (SandboxView, i32) {
+        let before = self.inside();
+        let made = self.engine.client().create(request).await;
+        let made = made.expect("a sandbox");
+        let new: Vec<i32> = self.inside().difference(&before).copied().collect();
+        let pid = new.first().copied().expect("it has processes");
+        (made, pid)
+    }
+
+    /// Processes of sandboxes: not the gateway, not the terminators.
+    pub fn inside(&self) -> BTreeSet<i32> {
+        let all = self.engine.traces().processes;
+        let guests = all.into_iter().filter(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            !name.is_ok_and(|name| name.starts_with("cove-"))
+        });
+        guests.collect()
     }
 
     pub fn finish(self) {

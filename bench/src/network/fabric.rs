@@ -4,18 +4,23 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use anyhow::{Context, Result};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use super::links;
 
 pub const PUBLIC: Ipv4Addr = Ipv4Addr::new(1, 2, 3, 4);
 const HOST: Ipv4Addr = Ipv4Addr::new(7, 7, 7, 1);
 const UPSTREAM: Ipv4Addr = Ipv4Addr::new(7, 7, 7, 2);
+/// A wire beside it, and its two ends.
+const PLAIN: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 0);
+const NEAR: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 2);
 /// Reads all it is sent, and says when that is over.
 pub const SINK: u16 = 9;
 /// Says one byte and holds the connection.
@@ -26,54 +31,37 @@ const CHUNK: usize = 256 * 1024;
 /// Nothing here takes nearly as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn ip(arguments: &str) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments.split(' '))
-        .output()
-        .context("run ip, of iproute2")?;
-    ensure!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
-}
-
-/// A network namespace, removed when dropped.
-pub struct Namespace {
-    name: String,
-    file: File,
-}
+/// A network namespace, gone when nobody holds it.
+pub struct Namespace(File);
 
 impl Namespace {
-    pub fn new(role: &str) -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("covebench-{role}-{}-{count}", std::process::id());
-        ip(&format!("netns add {name}"))?;
-        let file = File::open(format!("/run/netns/{name}"))?;
-        let namespace = Self { name, file };
-        namespace.ip("link set lo up")?;
+    pub fn new() -> Result<Self> {
+        let made = std::thread::spawn(|| {
+            // SAFETY: what changes is the network of this thread, which ends here and shares no descriptors less.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let file = made
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let namespace = Self(file.context("make a network namespace; that takes root")?);
+        links::bring_up(&namespace, "lo")?;
         Ok(namespace)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.as_fd()
     }
 
     pub fn handle(&self) -> Result<File> {
-        Ok(self.file.try_clone()?)
-    }
-
-    fn ip(&self, arguments: &str) -> Result<()> {
-        ip(&format!("-n {} {arguments}", self.name))
+        Ok(self.0.try_clone()?)
     }
 
     /// Runs `work` on a thread inside.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                enter(&self.file);
+                enter(&self.0);
                 work()
             });
             inside
@@ -89,11 +77,16 @@ pub fn enter(namespace: &File) {
         .expect("root may enter a namespace");
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // Nothing depends on it; what stays is seen by `ip netns`.
-        let _ = ip(&format!("netns del {}", self.name));
+/// One end of a wire: where, its interface and its address.
+type End<'a> = (&'a Namespace, &'a str, Ipv4Addr);
+
+fn wire(one: End<'_>, other: End<'_>, bits: u8) -> Result<()> {
+    links::pair((one.0, one.1), (other.0, other.1))?;
+    for (inside, link, address) in [one, other] {
+        links::set_address(inside, link, address, bits)?;
+        links::bring_up(inside, link)?;
     }
+    Ok(())
 }
 
 /// A host and the internet behind it, with its servers.
@@ -106,17 +99,10 @@ pub struct Fabric {
 
 impl Fabric {
     pub fn new() -> Result<Self> {
-        let (host, internet) = (Namespace::new("host")?, Namespace::new("net")?);
-        ip(&format!(
-            "link add up0 netns {} type veth peer name eth0 netns {}",
-            host.name, internet.name
-        ))?;
-        host.ip(&format!("addr add {HOST}/24 dev up0"))?;
-        host.ip("link set up0 up")?;
-        internet.ip(&format!("addr add {UPSTREAM}/24 dev eth0"))?;
-        internet.ip(&format!("addr add {PUBLIC}/32 dev lo"))?;
-        internet.ip("link set eth0 up")?;
-        host.ip(&format!("route add default via {UPSTREAM}"))?;
+        let (host, internet) = (Namespace::new()?, Namespace::new()?);
+        wire((&host, "up0", HOST), (&internet, "eth0", UPSTREAM), 24)?;
+        links::set_address(&internet, "lo", PUBLIC, 32)?;
+        links::add_route(&host, Ipv4Addr::UNSPECIFIED, 0, UPSTREAM)?;
         let mut fabric = Self {
             host,
             internet,
@@ -134,18 +120,10 @@ impl Fabric {
 
     /// A namespace with nothing but a wire and a route to the host, as any router has.
     pub fn plain(&self) -> Result<Namespace> {
-        let inside = Namespace::new("plain")?;
-        ip(&format!(
-            "link add wire0 netns {} type veth peer name eth0 netns {}",
-            self.host.name, inside.name
-        ))?;
-        self.host.ip("addr add 9.9.9.1/30 dev wire0")?;
-        self.host.ip("link set wire0 up")?;
-        inside.ip("addr add 9.9.9.2/30 dev eth0")?;
-        inside.ip("link set eth0 up")?;
-        inside.ip("route add default via 9.9.9.1")?;
-        self.internet
-            .ip(&format!("route add 9.9.9.0/30 via {HOST}"))?;
+        let inside = Namespace::new()?;
+        wire((&self.host, "wire0", NEAR), (&inside, "eth0", FAR), 30)?;
+        links::add_route(&inside, Ipv4Addr::UNSPECIFIED, 0, NEAR)?;
+        links::add_route(&self.internet, PLAIN, 30, HOST)?;
         self.host
             .enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))?;
         Ok(inside)

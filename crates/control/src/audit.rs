@@ -21,6 +21,7 @@ mod refusals;
 
 pub(crate) use intent::Intent;
 pub(crate) use log::AuditLog;
+pub use log::WAITING;
 
 /// Characters kept of what a caller named as its target.
 const TARGET_MAX: usize = 128;

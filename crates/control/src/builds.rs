@@ -507,9 +507,14 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<ContextUpload, ControlError> {
-        let outcome = self.find_context(principal, which).await;
-        let operation = Operation::new("template.build_context", which);
-        self.conclude(principal, operation, outcome).await
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = control.find_context(&principal, &which).await;
+            let operation = Operation::new("template.build_context", which);
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
     }
 
     async fn find_context(
@@ -569,17 +574,22 @@ impl Control {
         principal: &Principal,
         which: &str,
     ) -> Result<BuildRecord, ControlError> {
-        let outcome = async {
-            principal.require(Scope::Manage)?;
-            let id = Self::build_id(which)?;
-            if let Some(live) = self.0.builds.get(&principal.org, &id) {
-                live.cancel.cancel();
-            }
-            self.get_build(principal, which).await
-        };
-        let outcome = outcome.await;
-        let operation = Operation::new("template.build_cancel", which);
-        self.conclude(principal, operation, outcome).await
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = async {
+                principal.require(Scope::Manage)?;
+                let id = Self::build_id(&which)?;
+                if let Some(live) = control.0.builds.get(&principal.org, &id) {
+                    live.cancel.cancel();
+                }
+                control.get_build(&principal, &which).await
+            };
+            let outcome = outcome.await;
+            let operation = Operation::new("template.build_cancel", which);
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
     }
 
     /// Needs `read`. The log of a build of this process, from its beginning; empty for one that is over for long.
@@ -596,13 +606,17 @@ impl Control {
 
     /// Needs `manage`. Forgets the states that builds of the organisation keep; answers how many.
     pub async fn clear_build_cache(&self, principal: &Principal) -> Result<u64, ControlError> {
-        let outcome = async {
-            principal.require(Scope::Manage)?;
-            Ok(self.store().clear_steps(&principal.org).await?)
-        };
-        let outcome = outcome.await;
-        let operation = Operation::new("template.build_cache_clear", "all");
-        self.conclude(principal, operation, outcome).await
+        let (control, principal) = (self.clone(), principal.clone());
+        self.to_the_end(async move {
+            let outcome = async {
+                principal.require(Scope::Manage)?;
+                Ok(control.store().clear_steps(&principal.org).await?)
+            };
+            let outcome = outcome.await;
+            let operation = Operation::new("template.build_cache_clear", "all");
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
     }
 }
 

@@ -30,6 +30,7 @@ impl Control {
             ("checkpoints", of_hosts(|host| host.checkpoints.len())),
             ("furnished", of_hosts(|host| host.furnished.len())),
             ("stale", of_hosts(|host| host.stale.len())),
+            ("relayed", of_hosts(|host| host.relayed.holders())),
             ("listeners", inner.listeners.len()),
             ("changes", inner.tasks.changes.len()),
             ("audit", inner.audit.waiting()),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX, TAG_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
-use cove_model::{HostId, NetworkMode, ProcessId, SandboxId, State};
+use cove_model::{HostId, NetworkMode, OrgId, ProcessId, SandboxId, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
@@ -293,8 +293,14 @@ impl GuestAccess {
         if let Some(large) = large {
             // The guest takes input for a command that it has started.
             follow.started().await?;
-            let (host, sandbox) = (&self.sandbox.host, &self.sandbox.id);
-            tokio::spawn(large.write(self.control.guest_through(host, sandbox, true), id));
+            let Sandbox {
+                org,
+                host,
+                id: sandbox,
+                ..
+            } = &self.sandbox;
+            let guest = self.control.guest_through(org, host, sandbox, true);
+            tokio::spawn(large.write(guest, id));
         }
         Ok(follow)
     }
@@ -459,6 +465,7 @@ impl LargeInput {
 /// Reaches a sandbox's guest through its host.
 struct ThroughRunner {
     control: Control,
+    org: OrgId,
     host: HostId,
     id: SandboxId,
     /// Whether a sandbox at rest is woken for this.
@@ -468,6 +475,8 @@ struct ThroughRunner {
 #[async_trait]
 impl Connect for ThroughRunner {
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let place = self.control.relayed(&self.host, &self.org);
+        let place = place.map_err(io::Error::other)?;
         let runner = self.control.runner(&self.host).await;
         let runner = runner.map_err(io::Error::other)?;
         for _ in 1..CONNECTS_MAX {
@@ -477,23 +486,24 @@ impl Connect for ThroughRunner {
                     let woken = self.control.wake(&self.id).await;
                     woken.map_err(io::Error::other)?;
                 }
-                outcome => return Ok(Box::new(outcome.map_err(io::Error::other)?)),
+                outcome => return Ok(place.hold(outcome.map_err(io::Error::other)?)),
             }
         }
         let stream = runner.connect(&self.id).await;
-        Ok(Box::new(stream.map_err(io::Error::other)?))
+        Ok(place.hold(stream.map_err(io::Error::other)?))
     }
 }
 
 impl Control {
     /// A client of the guest, without any check; for the control plane's own questions.
     pub(crate) fn guest_of(&self, record: &SandboxRecord) -> Guest {
-        self.guest_through(&record.host, &record.id, false)
+        self.guest_through(&record.org, &record.host, &record.id, false)
     }
 
-    fn guest_through(&self, host: &HostId, id: &SandboxId, wakes: bool) -> Guest {
+    fn guest_through(&self, org: &OrgId, host: &HostId, id: &SandboxId, wakes: bool) -> Guest {
         Guest::new(Arc::new(ThroughRunner {
             control: self.clone(),
+            org: org.clone(),
             host: host.clone(),
             id: id.clone(),
             wakes,
@@ -566,7 +576,7 @@ impl Control {
         let payer = Arc::new(account.clone());
         Ok(GuestAccess {
             guest: self
-                .guest_through(&record.host, &record.id, true)
+                .guest_through(&record.org, &record.host, &record.id, true)
                 .paid_by(payer.clone()),
             listener: self.guest_of(&record).paid_by(payer),
             facts: record.facts.clone(),

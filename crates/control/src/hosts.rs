@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cove_model::{HostId, SandboxId};
+use cove_model::{HostId, OrgId, SandboxId};
+use cove_runner_api::wire::CALLS_MAX;
 use cove_runner_api::{HostInventory, RunnerApi, RunnerError, SecretUseReport};
 use cove_store::{SandboxRecord, SnapshotRecord, StoreError};
 use futures_util::future::join_all;
@@ -24,8 +25,15 @@ use crate::lifecycle::Idleness;
 use crate::meter::Rounds;
 use crate::nodes::NodeLink;
 use crate::reconcile::Stale;
+use crate::relayed::Relayed;
 use crate::secrets::Furnished;
+use crate::slots::{Slot, Slots};
 use crate::snapshots::Checkpoints;
+
+/// Creates, starts, wakes, rollbacks and snapshots that a host is asked for at once, of all organisations and of one. Each
+/// keeps one of the calls that the host's runner takes, perhaps for minutes, and commands need such calls as well.
+const CHANGES_MAX: usize = CALLS_MAX / 2;
+pub const CHANGES_PER_ORG: usize = CALLS_MAX / 16;
 
 /// How a message begins that names a node which does not answer. It may be shown to callers.
 pub(crate) const NODE_AWAY: &str = "node ";
@@ -126,6 +134,8 @@ pub(crate) struct Host {
     pub unchecked_uses: Mutex<Vec<SecretUseReport>>,
     /// Which isolation tiers it has.
     pub tiers: KnownTiers,
+    pub relayed: Relayed,
+    changes: Slots,
 }
 
 impl Host {
@@ -147,6 +157,8 @@ impl Host {
             secrets_life: Mutex::default(),
             unchecked_uses: Mutex::default(),
             tiers: KnownTiers::default(),
+            relayed: Relayed::default(),
+            changes: Slots::new(CHANGES_MAX, CHANGES_PER_ORG),
         })
     }
 
@@ -241,6 +253,20 @@ impl Control {
         let host = self.host_of(id)?;
         host.runner().await?;
         Ok(Arc::clone(&host.runner))
+    }
+
+    /// The same for a change that may take long, and a place among those of the organisation: to be kept until the host
+    /// has answered. One without a place waits here, where it keeps nobody from the host.
+    pub(crate) async fn runner_in_turn(
+        &self,
+        id: &HostId,
+        org: &OrgId,
+    ) -> Result<(Arc<dyn RunnerApi>, Slot), RunnerError> {
+        let slot = self.host_of(id)?.changes.take(org).await;
+        let slot = slot.map_err(|error| RunnerError::Unreachable {
+            message: error.message,
+        })?;
+        Ok((self.runner(id).await?, slot))
     }
 
     /// Where a new snapshot, volume or image goes. What begins from a snapshot goes where that is, else to the first

@@ -24,6 +24,8 @@ use crate::principal::{Origin, Principal};
 use crate::sandboxes::{SandboxPatch, is_doomed};
 use crate::snapshots::{ForkRequest, TakeSnapshot};
 use visits::Visit;
+
+pub use visits::PLACES;
 pub(crate) use visits::Visits;
 
 mod visits;

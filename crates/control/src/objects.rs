@@ -14,11 +14,12 @@ use cove_objects::{Bucket, ObjectsError, OrgKey, Pace, UploadLimits};
 use cove_store::{ObjectCopy, ObjectTotals, SnapshotChange, SnapshotRecord};
 use cove_vault::HostKeys;
 use parking_lot::Mutex;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::slots::Slots;
 use crate::snapshots::Taken;
 use retries::Retries;
 
@@ -104,21 +105,6 @@ struct Transfer {
     cancelled: CancellationToken,
 }
 
-/// Places among the transfers of one direction: a create that fetches does not wait behind uploads.
-struct Slots {
-    all: Arc<Semaphore>,
-    of: Mutex<HashMap<OrgId, Arc<Semaphore>>>,
-}
-
-impl Default for Slots {
-    fn default() -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(TRANSFERS_MAX)),
-            of: Mutex::default(),
-        }
-    }
-}
-
 pub(crate) struct ObjectStorage {
     config: ObjectsConfig,
     pace: Arc<Pace>,
@@ -126,6 +112,7 @@ pub(crate) struct ObjectStorage {
     /// Everybody who wants the same transfer shares it.
     uploads: Mutex<HashMap<SnapshotId, Arc<Transfer>>>,
     fetches: Mutex<HashMap<SnapshotId, Arc<Transfer>>>,
+    /// A create that fetches does not wait behind uploads.
     upload_slots: Slots,
     fetch_slots: Slots,
     retries: Retries,
@@ -140,8 +127,8 @@ impl ObjectStorage {
             keys: Mutex::default(),
             uploads: Mutex::default(),
             fetches: Mutex::default(),
-            upload_slots: Slots::default(),
-            fetch_slots: Slots::default(),
+            upload_slots: Slots::new(TRANSFERS_MAX, TRANSFERS_PER_ORG),
+            fetch_slots: Slots::new(TRANSFERS_MAX, TRANSFERS_PER_ORG),
             retries: Retries::default(),
             counters: Counters::default(),
         }
@@ -156,23 +143,6 @@ impl ObjectStorage {
         if let Some(transfer) = self.uploads.lock().get(id) {
             transfer.cancelled.cancel();
         }
-    }
-}
-
-impl Slots {
-    /// Waits for a place among the transfers: first among those of its organisation, then among all.
-    async fn take(&self, org: &OrgId) -> Result<impl Sized + Send + use<>, ControlError> {
-        let closed = |_| ControlError::internal("the server is shutting down");
-        let own = {
-            let mut table = self.of.lock();
-            table.retain(|_, own| Arc::strong_count(own) > 1);
-            let new = || Arc::new(Semaphore::new(TRANSFERS_PER_ORG));
-            Arc::clone(table.entry(org.clone()).or_insert_with(new))
-        };
-        let first = Arc::clone(&own).acquire_owned().await.map_err(closed)?;
-        let slots = Arc::clone(&self.all);
-        let second = slots.acquire_owned().await.map_err(closed)?;
-        Ok((own, first, second))
     }
 }
 

@@ -130,25 +130,30 @@ impl Control {
         &self,
         principal: &Principal,
         id: &OrgId,
-        change: impl Fn(Quota) -> Result<Quota, String> + Send,
+        change: impl Fn(Quota) -> Result<Quota, String> + Send + Sync + 'static,
     ) -> Result<Organisation, ControlError> {
-        let changed = async {
-            let mut tries = 0;
-            loop {
-                let from = self.organisation(principal, Some(id)).await?.quota;
-                let to = change(from).map_err(ControlError::invalid)?;
-                match self.try_set_quota(principal, id, Some(from), to).await {
-                    // Somebody changed another part of it meanwhile.
-                    Err(error) if error.code == ErrorCode::Stale && tries < QUOTA_TRIES => {
-                        tries += 1;
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        self.to_the_end(async move {
+            let changed = async {
+                let mut tries = 0;
+                loop {
+                    let from = control.organisation(&principal, Some(&id)).await?.quota;
+                    let to = change(from).map_err(ControlError::invalid)?;
+                    let set = control.try_set_quota(&principal, &id, Some(from), to);
+                    match set.await {
+                        // Somebody changed another part of it meanwhile.
+                        Err(error) if error.code == ErrorCode::Stale && tries < QUOTA_TRIES => {
+                            tries += 1;
+                        }
+                        outcome => return outcome,
                     }
-                    outcome => return outcome,
                 }
-            }
-        };
-        let outcome = changed.await;
-        let operation = Operation::new("organisation.quota", id.as_str());
-        self.conclude(principal, operation, outcome).await
+            };
+            let outcome = changed.await;
+            let operation = Operation::new("organisation.quota", id.as_str());
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
     }
 
     async fn try_set_quota(

@@ -185,6 +185,8 @@ pub const TEMPLATE_NAMES_REMEMBERED: u64 = 1000;
 
 // Snapshots.
 
+/// Snapshots of one organisation, automatic ones and states before rollbacks included.
+pub const SNAPSHOTS_MAX: u64 = 20_000;
 /// Automatic snapshots that are kept of a sandbox, and the shortest time between two.
 pub const AUTO_SNAPSHOTS_DEFAULT: u32 = 10;
 pub const AUTO_SNAPSHOTS_MAX: u32 = 1000;
@@ -239,6 +241,9 @@ pub const APPROVAL_BODY_MAX: usize = MIB;
 /// What a person is shown of a request: it is never shortened.
 pub const APPROVAL_PATH_MAX: usize = 4096;
 pub const APPROVAL_METHOD_MAX: usize = 32;
+/// API keys of one organisation that are good, and of those that ended how many are remembered.
+pub const KEYS_MAX: u64 = 20_000;
+pub const KEYS_ENDED_KEPT: u64 = 1_000;
 /// Scopes of a key.
 pub const SCOPES_MAX: usize = 4;
 pub const QUOTA_CPU_MAX: f64 = 1e9;

@@ -14,7 +14,7 @@ mod conntrack;
 mod denials;
 mod inside;
 mod link;
-mod netlink;
+pub mod netlink;
 mod network;
 mod nft;
 mod policy;

@@ -86,7 +86,7 @@ impl Attributes {
         self.bytes.extend(&other.bytes);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 

@@ -176,21 +176,28 @@ impl Cove {
         self.wait_until(command);
     }
 
+    /// What the program is started with as a server.
+    pub fn arguments(&self) -> Vec<String> {
+        let data_dir = self.data_dir().to_str().unwrap().to_owned();
+        let usual = [
+            "serve",
+            "--listen",
+            &self.listen,
+            "--pool-mb",
+            POOL_MB,
+            "--data-dir",
+            &data_dir,
+        ];
+        let usual = usual.map(str::to_owned).into_iter();
+        usual.chain(self.flags.iter().cloned()).collect()
+    }
+
     /// Starts the server and does not wait for anything.
     pub fn launch(&mut self, environment: &[(&str, &str)]) {
         // A login shell's limit of open files: the server must not depend on a better one.
         let child = Command::new("sh")
             .args(["-c", "ulimit -S -n 1024; exec \"$0\" \"$@\"", program()])
-            .args([
-                "serve",
-                "--listen",
-                &self.listen,
-                "--pool-mb",
-                POOL_MB,
-                "--data-dir",
-            ])
-            .arg(self.data_dir())
-            .args(&self.flags)
+            .args(self.arguments())
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stderr((self.stderr)(self.dir.path()))
@@ -321,7 +328,7 @@ impl Cove {
         ]);
     }
 
-    fn import_busybox(&self) {
+    pub fn import_busybox(&self) {
         let root = self.dir.path().join("busybox");
         std::fs::create_dir_all(root.join("bin")).unwrap();
         std::fs::create_dir_all(root.join("tmp")).unwrap();

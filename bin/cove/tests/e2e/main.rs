@@ -48,4 +48,5 @@ mod ssh;
 mod terminal;
 mod travel;
 mod typescript;
+mod unit;
 mod vm;

@@ -20,13 +20,12 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::journal::{self, Journal};
 use super::refusals::Refusals;
+use crate::shares::Sharing;
 
 /// Records written in one transaction at most.
 const BATCH_MAX: usize = 256;
-/// Records and calls under way that wait for the database or for their end.
-const WAITING_MAX: usize = 16_384;
-/// Of one organisation, so that it cannot take the places of the others.
-const WAITING_MAX_OF_ONE: usize = WAITING_MAX / 4;
+/// Records and calls under way that wait for the database or for their end. Their frames fit into the journal.
+pub const WAITING: Sharing = Sharing::new(16_384, 64);
 /// A call whose end is not known after this long is recorded before.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 /// How a call is recorded that goes on.
@@ -276,8 +275,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl State {
     fn has_room(&self, org: &OrgId) -> Result<(), StoreError> {
         let waiting = self.queue.len() + self.open.len();
-        let of_one = self.held.get(org).copied().unwrap_or(0);
-        if waiting >= WAITING_MAX || of_one >= WAITING_MAX_OF_ONE {
+        let own = self.held.get(org).copied().unwrap_or(0);
+        // Records that say how a call ended are never refused, so that there may be more than the total.
+        if own >= WAITING.share(waiting.saturating_sub(own)) {
             return Err(StoreError::Unavailable(
                 "too many audit records wait for the database".into(),
             ));

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::shares::{Portion, Shares, Sharing};
 
 /// Visits served at once: of everybody with what each organisation is promised, and of one sandbox.
-const PLACES: Sharing = Sharing::new(256, 4);
+pub const PLACES: Sharing = Sharing::new(256, 4);
 const VISITS_EACH: usize = 4;
 /// Visits of one sandbox and of one organisation, whatever they ask: signing a token takes about a
 /// millisecond of CPU.

@@ -374,9 +374,12 @@ impl Control {
             from: from.clone(),
         };
         let made = async {
-            let runner = self.runner(&record.host).await?;
+            let ask = async |image: &str| {
+                let (runner, _slot) = self.runner_in_turn(&record.host, &record.org).await?;
+                runner.create(request(image)).await
+            };
             let mut created = match image {
-                Some(image) => runner.create(request(image)).await,
+                Some(image) => ask(image).await,
                 None => Err(missing_image(record)),
             };
             if from.is_none()
@@ -387,11 +390,13 @@ impl Control {
                     Ok(image) => image,
                     Err(error) => return Ok(Err(error)),
                 };
-                created = runner.create(request(&image)).await;
+                created = ask(&image).await;
             }
             let made = match created {
                 // The id is ours alone, so this is our own earlier try.
-                Err(RunnerError::AlreadyExists { .. }) => runner.get(&record.id).await?,
+                Err(RunnerError::AlreadyExists { .. }) => {
+                    self.runner(&record.host).await?.get(&record.id).await?
+                }
                 outcome => outcome?,
             };
             Ok(Ok(made))

@@ -203,7 +203,7 @@ impl Control {
         // Afterwards its memory is on its disk.
         self.meter_now(&record, None).await;
         let paused = async {
-            let runner = self.runner(&record.host).await?;
+            let (runner, _slot) = self.runner_in_turn(&record.host, &record.org).await?;
             match runner.pause(&record.id).await {
                 Err(RunnerError::Conflict {
                     state: State::Paused,
@@ -270,7 +270,10 @@ impl Control {
         } else {
             record.clone()
         };
-        let resumed = async { self.runner(&record.host).await?.resume(&record.id).await };
+        let resumed = async {
+            let (runner, _slot) = self.runner_in_turn(&record.host, &record.org).await?;
+            runner.resume(&record.id).await
+        };
         match resumed.await {
             Ok(view) => {
                 let kept = self.write_observed(&record, &view).await?;

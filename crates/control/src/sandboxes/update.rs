@@ -38,7 +38,7 @@ impl Control {
             .change_sandbox(&record.id, &intent, self.now())
             .await?;
         let started = async {
-            let runner = self.runner(&record.host).await?;
+            let (runner, _slot) = self.runner_in_turn(&record.host, &record.org).await?;
             match runner.start(&record.id).await {
                 Err(RunnerError::Conflict {
                     state: State::Running,

@@ -91,7 +91,10 @@ impl Control {
         };
         // Afterwards it has started anew.
         self.meter_now(&intended, None).await;
-        let done = async { self.runner(&record.host).await?.rollback(request).await };
+        let done = async {
+            let (runner, _slot) = self.runner_in_turn(&record.host, &record.org).await?;
+            runner.rollback(request).await
+        };
         match done.await {
             Ok(done) => {
                 let kept = self.keep_snapshot(&row, &done.kept).await?;

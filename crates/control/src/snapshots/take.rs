@@ -151,7 +151,7 @@ impl Control {
             unless_unchanged: wish.unless_unchanged,
         };
         let made = async {
-            let runner = self.runner(&row.host).await?;
+            let (runner, _slot) = self.runner_in_turn(&row.host, &row.org).await?;
             match runner.snapshot(request).await {
                 // The id is ours alone, so this is our own earlier try.
                 Err(RunnerError::AlreadyExists { .. }) => runner.get_snapshot(&row.id).await,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cove_model::{HostId, VolumeId};
+use cove_model::{HostId, OrgId, VolumeId};
 use cove_protocol::client::{Connect, Guest, GuestError, Stream};
 use cove_protocol::message::{FileType, PathRequest};
 use cove_runner_api::VOLUME_FILES;
@@ -124,6 +124,7 @@ fn audited_as(action: GuestAction) -> Option<&'static str> {
 
 struct ThroughRunner {
     control: Control,
+    org: OrgId,
     host: HostId,
     id: VolumeId,
 }
@@ -131,10 +132,12 @@ struct ThroughRunner {
 #[async_trait]
 impl Connect for ThroughRunner {
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let place = self.control.relayed(&self.host, &self.org);
+        let place = place.map_err(io::Error::other)?;
         let runner = self.control.runner(&self.host).await;
         let told = |error| io::Error::other(ControlError::from(error));
         let stream = runner.map_err(told)?.connect_volume(&self.id).await;
-        Ok(Box::new(stream.map_err(told)?))
+        Ok(place.hold(stream.map_err(told)?))
     }
 }
 
@@ -179,6 +182,7 @@ impl Control {
         let guest = || {
             Guest::new(Arc::new(ThroughRunner {
                 control: self.clone(),
+                org: volume.org.clone(),
                 host: volume.host.clone(),
                 id: volume.id.clone(),
             }))

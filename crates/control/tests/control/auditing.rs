@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use cove_control::testing::{Call, GuestKind, ScriptedGuest};
 use cove_control::{
-    AddSshKey, AuditRecord, CommandRequest, CreateKey, ErrorCode, ForkRequest, GuestAction,
-    PageRequest, Principal, RateLimit, SandboxPatch, Scope, ShareRequest, SshTokenRequest,
-    TakeSnapshot,
+    AUDIT_WAITING, AddSshKey, AuditRecord, CommandRequest, CreateBuild, CreateKey, CreateTemplate,
+    CreateVolume, ErrorCode, ForkRequest, GuestAction, PageRequest, Principal, Quota, RateLimit,
+    SandboxPatch, Scope, SetSecret, ShareRequest, SshTokenRequest, TakeSnapshot, Zeroizing,
 };
 use cove_protocol::message::{MakeDir, Signal};
 
-use crate::support::{Plane, named, quick};
+use crate::support::{Plane, named, quick, wait};
 
 const PUBLIC_KEY: &str = "ssh-ed25519 \
     AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ test";
@@ -58,6 +58,49 @@ async fn every_change_waits_for_its_record() {
     };
     let registered = control.add_ssh_key(root, ssh_key("kept")).await.unwrap();
 
+    let volume = |name: &str| CreateVolume {
+        name: name.into(),
+        size_mb: Some(64),
+        ..CreateVolume::default()
+    };
+    control.create_volume(root, volume("kept")).await.unwrap();
+    let template = |snapshot: &str| CreateTemplate {
+        name: "tools".into(),
+        snapshot: snapshot.into(),
+        memory: false,
+        tags: Vec::new(),
+        config: None,
+        idempotency_key: None,
+    };
+    let made = control.create_template(root, template("one"), Ok).await;
+    let version = made.unwrap().template.id.to_string();
+    control.tag_template(root, &version, "old").await.unwrap();
+    let secret = |name: &str| SetSecret {
+        name: name.into(),
+        value: Zeroizing::new("a-value-to-keep".into()),
+        binding: cove_model::secret::SecretBinding {
+            hosts: vec!["api.example".parse().unwrap()],
+            usage: "bearer".parse().unwrap(),
+            ask: false,
+        },
+    };
+    control.set_secret(root, secret("kept")).await.unwrap();
+    let build = || CreateBuild {
+        name: "built".into(),
+        tags: Vec::new(),
+        dockerfile: "FROM scratch\n".into(),
+        ignore: String::new(),
+        args: std::collections::BTreeMap::new(),
+        target: None,
+        network: cove_model::NetworkPolicy::default(),
+        no_cache: false,
+        pull: false,
+        start: None,
+        over: std::sync::Arc::new(Ok),
+    };
+    let waiting = control.create_build(root, build()).await.unwrap();
+    let waiting = waiting.id.to_string();
+
     plane.break_audit();
     let patch = SandboxPatch {
         name: Some(Some("agent".into())),
@@ -90,6 +133,23 @@ async fn every_change_waits_for_its_record() {
         "ssh key" => control.add_ssh_key(root, ssh_key("new")),
         "organisation" => control.create_organisation(root, "third", None),
         "quota" => control.set_quota(root, &org.id, cove_control::Quota::default()),
+        "changed quota" => control.change_quota(root, &org.id, Ok),
+        "volume" => control.create_volume(root, volume("new")),
+        "deleted volume" => control.delete_volume(root, "kept"),
+        "template" => control.create_template(root, template("one"), Ok),
+        "tag" => control.tag_template(root, &version, "new"),
+        "removed tag" => control.untag_template(root, &version, "old"),
+        "deleted template" => control.delete_template(root, &version, false),
+        "secret" => control.set_secret(root, secret("new")),
+        "removed secret" => control.remove_secret(root, "kept"),
+        "new keys for secrets" => control.rotate_secret_keys(root),
+        "build" => control.create_build(root, build()),
+        "context of a build" => control.build_context(root, &waiting),
+        "cancelled build" => control.cancel_build(root, &waiting),
+        "link for a build" => control.build_file_link(root, &"0".repeat(64)),
+        "steps of builds" => control.clear_build_cache(root),
+        "lease" => control.take_lease(root, "agent", |_| cove_model::Lease::of("me")),
+        "ended lease" => control.end_lease(root, "agent", None),
         "create" => plane.create(root, named("another")),
         "delete" => control.delete_sandbox(root, "agent"),
     ];
@@ -314,4 +374,61 @@ async fn a_flood_of_refused_calls_costs_few_records_and_another_tenant_none() {
             .iter()
             .any(|record| record.action == "sandbox.create")
     );
+}
+
+#[tokio::test]
+async fn an_organisation_whose_calls_wait_for_the_database_leaves_the_journal_to_others() {
+    let mut plane = plane().await;
+    let other = plane.tenant("other", None).await;
+    plane.create(&other, named("theirs")).await.unwrap();
+    let greedy = plane.root.clone();
+    plane.break_audit();
+    let (control, mut written) = (plane.control.clone(), 0);
+    let refused = loop {
+        match control
+            .guest(&greedy, "agent", GuestAction::ProcessSignal)
+            .await
+        {
+            Ok(access) => drop(access),
+            Err(error) => break error,
+        }
+        written += 1;
+    };
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused:?}");
+    // All that it may have when nobody else waits, but for what was recorded of its setting up.
+    let most = AUDIT_WAITING.most();
+    assert!((most - 8..=most).contains(&written), "{written} of {most}");
+    let exec = || control.exec(&other, "theirs", CommandRequest::shell("true"));
+    for _ in 0..AUDIT_WAITING.promised {
+        exec().await.unwrap();
+    }
+    // On this host's disk: the next process moves them once the database takes them again.
+    plane.sql("DROP TRIGGER broken");
+    plane.crash().await;
+    let told = records(&plane, &other).await;
+    let told = told.iter().filter(|told| told.action == "process.exec");
+    assert_eq!(told.count(), AUDIT_WAITING.promised);
+}
+
+/// The attack: callers that hang up at every moment of a change.
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_no_change_without_its_record() {
+    let plane = Plane::new().await;
+    let (control, root) = (&plane.control, &plane.root);
+    let org = plane.tenant("other", None).await.org;
+    for sandboxes in 1..20 {
+        let change =
+            control.change_quota(root, &org, move |quota| Ok(Quota { sandboxes, ..quota }));
+        // A little later each time.
+        let moment = Duration::from_micros(100 * sandboxes);
+        let _ = tokio::time::timeout(moment, change).await;
+        // Once it is begun it comes to its end.
+        wait(|| async {
+            let now = control.organisation(root, Some(&org)).await.unwrap().quota;
+            let told = results(&plane, "organisation.quota").await;
+            let done = now.sandboxes == sandboxes && told.len() as u64 == sandboxes;
+            done.then_some(())
+        })
+        .await;
+    }
 }

@@ -50,6 +50,9 @@ async fn a_context_that_goes_on_arriving_keeps_the_place_of_its_build() {
     }
     let full = plane.control.create_build(&root, request()).await;
     assert_eq!(full.unwrap_err().code, ErrorCode::LimitReached);
+    // Another organisation has places of its own.
+    let other = plane.tenant("other", None).await;
+    plane.control.create_build(&other, request()).await.unwrap();
     uploads.pop();
     plane.control.create_build(&root, request()).await.unwrap();
 }

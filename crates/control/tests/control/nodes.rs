@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_control::testing::{ManualClock, MemoryRunner};
-use cove_control::{ApiToken, Control, Hosts, Origin, PageRequest, Principal};
+use cove_control::testing::{GuestKind, ManualClock, MemoryRunner, ScriptedGuest};
+use cove_control::{
+    ApiToken, CommandRequest, Control, ControlError, ErrorCode, GuestAccess, GuestAction, Hosts,
+    Origin, PageRequest, Principal, RELAYED,
+};
 use cove_model::SandboxId;
 use cove_runner_api::{CreateRequest, RunnerApi, SecretUseReport};
 use cove_store::SandboxRecord;
@@ -12,6 +15,31 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Plane, idle, quick, wait};
+
+/// One more sandbox on the node, of this caller's organisation.
+async fn place(
+    plane: &Plane,
+    node: &MemoryRunner,
+    like: &SandboxRecord,
+    whose: &Principal,
+) -> SandboxRecord {
+    let mut placed = SandboxRecord {
+        id: SandboxId::random(),
+        org: whose.org.clone(),
+        host: node.id().clone(),
+        ..like.clone()
+    };
+    placed.spec.name = None;
+    plane.store.create_sandbox(&placed, None).await.unwrap();
+    let request = CreateRequest {
+        owner: None,
+        id: placed.id.clone(),
+        spec: placed.spec.clone(),
+        from: None,
+    };
+    node.create(request).await.unwrap();
+    placed
+}
 
 /// The host of the control plane with one sandbox, and a node with another one.
 struct Pair {
@@ -31,20 +59,7 @@ impl Pair {
         let made = plane.create(&plane.root, spec).await.unwrap().sandbox;
         let ours = plane.store.any_sandbox(&made.id).await.unwrap().unwrap();
         let node = MemoryRunner::new(plane.clock.clone());
-        let mut theirs = SandboxRecord {
-            id: SandboxId::random(),
-            host: node.id().clone(),
-            ..ours.clone()
-        };
-        theirs.spec.name = None;
-        plane.store.create_sandbox(&theirs, None).await.unwrap();
-        let request = CreateRequest {
-            owner: None,
-            id: theirs.id.clone(),
-            spec: theirs.spec.clone(),
-            from: None,
-        };
-        node.create(request).await.unwrap();
+        let theirs = place(&plane, &node, &ours, &plane.root).await;
         let journal = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut config = quick();
         config.audit_journal = Some(journal.path().join("audit"));
@@ -125,4 +140,49 @@ async fn a_node_reports_uses_of_secrets_by_its_own_sandboxes_only() {
     assert!(uses(&other).await.is_empty());
     shutdown.cancel();
     run.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_organisation_that_fills_the_relay_of_a_node_leaves_room_for_others() {
+    let pair = Pair::new().await;
+    let other = pair.plane.tenant("other", None).await;
+    let elsewhere = place(&pair.plane, &pair.node, &pair.ours, &other).await;
+    for runner in [&pair.node, &pair.plane.runner] {
+        let guest = ScriptedGuest {
+            lasting: true,
+            ..ScriptedGuest::default()
+        };
+        runner.set_guest(GuestKind::Scripted(guest));
+    }
+    let open = async |whose: &Principal, which: &SandboxRecord| -> GuestAccess {
+        let action = GuestAction::ProcessRead;
+        let opened = pair.control.guest(whose, which.id.as_str(), action).await;
+        opened.unwrap()
+    };
+    // A connection for as long as its command is followed.
+    let follow = async |access: &GuestAccess| {
+        let start = access.command(CommandRequest::shell("sleep 1000")).unwrap();
+        access
+            .start_following(start)
+            .await
+            .map_err(ControlError::from)
+    };
+    let greedy = open(&pair.root, &pair.theirs).await;
+    let mut held = Vec::new();
+    let refused = loop {
+        match follow(&greedy).await {
+            Ok(one) => held.push(one),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code, ErrorCode::LimitReached, "{refused:?}");
+    assert_eq!(held.len(), RELAYED.most());
+    let beside = open(&other, &elsewhere).await;
+    let _theirs = follow(&beside).await.unwrap();
+    // Its sandboxes on other hosts are its own affair.
+    let at_home = open(&pair.root, &pair.ours).await;
+    let _ours = follow(&at_home).await.unwrap();
+    // What the other holds is less for it, and what it closes is there again.
+    held.truncate(held.len() - 2);
+    follow(&greedy).await.unwrap();
 }

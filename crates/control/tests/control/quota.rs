@@ -1,15 +1,23 @@
 //! Admission under concurrency: never over the quota, never a leak.
 
+use std::fmt::Write;
+use std::sync::Arc;
+
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
-use cove_control::{ControlError, ErrorCode, GuestAction, Principal, Quota, SandboxPatch};
-use cove_model::{ResourcesPatch, State};
+use cove_control::{
+    CHANGES_PER_ORG, CommandRequest, ControlError, CreateKey, CreateSandbox, ErrorCode,
+    GuestAction, Principal, Quota, SandboxPatch, Scope, TakeSnapshot,
+};
+use cove_model::{ResourcesPatch, SandboxSpec, State};
 use cove_protocol::message::Process;
 use cove_runner_api::RunnerError;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::support::{Plane, named, sized};
+use tokio::sync::Semaphore;
+
+use crate::support::{Plane, named, sized, wait};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -179,7 +187,7 @@ async fn two_changes_of_a_quota_at_once_both_hold() {
     for value in 1..20 {
         let one = plane
             .control
-            .change_quota(&plane.root, &tenant.org, |quota| {
+            .change_quota(&plane.root, &tenant.org, move |quota| {
                 Ok(Quota {
                     sandboxes: value,
                     ..quota
@@ -187,7 +195,7 @@ async fn two_changes_of_a_quota_at_once_both_hold() {
             });
         let other = plane
             .control
-            .change_quota(&plane.root, &tenant.org, |quota| {
+            .change_quota(&plane.root, &tenant.org, move |quota| {
                 Ok(Quota {
                     memory_mb: value,
                     ..quota
@@ -240,4 +248,147 @@ async fn a_listing_that_its_organisation_has_no_room_for_is_refused_and_others_g
     let names: Vec<String> = listed.into_iter().map(|process| process.id).collect();
     assert_eq!(names.len(), PROCESSES);
     assert_eq!(control.budget().held(), 0, "given back with the last of it");
+}
+
+/// Letters of an id, another for each number.
+fn letters(number: u64) -> String {
+    let digits = format!("{number:020}");
+    digits
+        .bytes()
+        .map(|digit| char::from(digit - b'0' + b'a'))
+        .collect()
+}
+
+#[tokio::test]
+async fn an_organisation_has_so_many_keys_and_others_have_theirs() {
+    let plane = Plane::new().await;
+    let greedy = plane.tenant("greedy", None).await;
+    let other = plane.tenant("other", None).await;
+    let request = || CreateKey {
+        name: "one".into(),
+        scopes: vec![Scope::Read],
+        expires_at: None,
+        org: None,
+        sandbox: None,
+    };
+    let fill = |first: u64, rows: u64, revoked: &str| {
+        let mut sql = String::from("BEGIN;");
+        for number in first..first + rows {
+            let (id, org) = (letters(number), &greedy.org);
+            write!(
+                sql,
+                "INSERT INTO api_keys (id, org, hash, name, scopes, created_at, revoked_at, root) \
+                 VALUES ('key_{id}', '{org}', '{id}', 'x', 'read', {number}, {revoked}, 0);"
+            )
+            .unwrap();
+        }
+        plane.sql(&(sql + "COMMIT;"));
+    };
+    // One is what it was made with. Those that ended take no place.
+    fill(0, cove_limits::KEYS_MAX - 2, "NULL");
+    fill(cove_limits::KEYS_MAX, 2 * cove_limits::KEYS_ENDED_KEPT, "1");
+    let last = plane.control.create_key(&greedy, request()).await.unwrap();
+    let refused = plane.control.create_key(&greedy, request()).await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::LimitReached);
+    plane.control.create_key(&other, request()).await.unwrap();
+    // And the oldest of them are forgotten.
+    let raw = rusqlite::Connection::open(plane.database()).unwrap();
+    let sql = "SELECT COUNT(*), MIN(created_at) FROM api_keys WHERE revoked_at IS NOT NULL";
+    let ended: (i64, i64) = raw
+        .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap();
+    let oldest = cove_limits::KEYS_MAX + cove_limits::KEYS_ENDED_KEPT;
+    let expected = (cove_limits::KEYS_ENDED_KEPT, oldest);
+    assert_eq!(ended, (expected.0.cast_signed(), expected.1.cast_signed()));
+    plane
+        .control
+        .revoke_key(&greedy, &last.key.id)
+        .await
+        .unwrap();
+    plane.control.create_key(&greedy, request()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_organisation_has_so_many_snapshots_and_others_have_theirs() {
+    let plane = Plane::new().await;
+    let greedy = plane.tenant("greedy", None).await;
+    let other = plane.tenant("other", None).await;
+    for whose in [&greedy, &other] {
+        plane.create(whose, named("box")).await.unwrap();
+    }
+    let take = async |whose: &Principal| {
+        let request = TakeSnapshot::default();
+        plane.control.take_snapshot(whose, "box", request).await
+    };
+    let first = take(&greedy).await.unwrap().snapshot;
+    let mut sql = String::from(
+        "BEGIN; CREATE TEMP TABLE one AS SELECT * FROM snapshots; UPDATE one SET name = NULL;",
+    );
+    for number in 2..cove_limits::SNAPSHOTS_MAX {
+        let id = letters(number);
+        write!(
+            sql,
+            "UPDATE one SET id = 'snap_{id}'; INSERT INTO snapshots SELECT * FROM one;"
+        )
+        .unwrap();
+    }
+    plane.sql(&(sql + "COMMIT;"));
+    take(&greedy).await.unwrap();
+    let refused = take(&greedy).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::LimitReached, "{refused:?}");
+    take(&other).await.unwrap();
+    let gone = plane.control.delete_snapshot(&greedy, first.id.as_str());
+    gone.await.unwrap();
+    take(&greedy).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_organisation_that_makes_many_at_once_leaves_calls_of_the_host_to_others() {
+    const BEYOND: usize = 50;
+    let plane = Plane::new().await;
+    plane
+        .runner
+        .set_guest(GuestKind::Scripted(ScriptedGuest::default()));
+    let greedy = plane.tenant("greedy", None).await;
+    let other = plane.tenant("other", None).await;
+    plane.create(&other, named("theirs")).await.unwrap();
+    // A host that is busy with each of them for long.
+    let gate = Arc::new(Semaphore::new(0));
+    for _ in 0..CHANGES_PER_ORG {
+        plane.runner.inject(Call::Create, Fault::Hold(gate.clone()));
+    }
+    let making: Vec<_> = (0..CHANGES_PER_ORG + BEYOND)
+        .map(|_| {
+            let (control, greedy) = (plane.control.clone(), greedy.clone());
+            tokio::spawn(async move {
+                let request = CreateSandbox {
+                    spec: SandboxSpec::default(),
+                    ..CreateSandbox::default()
+                };
+                control.create_sandbox(&greedy, request).await
+            })
+        })
+        .collect();
+    let asked = || plane.runner.count(Call::Create, None) - 1;
+    wait(|| async { (asked() == CHANGES_PER_ORG).then_some(()) }).await;
+    // All have their rows, and those beyond wait where they keep nobody from the host.
+    wait(|| async {
+        let held = plane
+            .control
+            .organisation(&greedy, None)
+            .await
+            .unwrap()
+            .used;
+        (held.sandboxes as usize == CHANGES_PER_ORG + BEYOND).then_some(())
+    })
+    .await;
+    assert_eq!(asked(), CHANGES_PER_ORG);
+    plane.create(&other, named("more")).await.unwrap();
+    let exec = CommandRequest::shell("true");
+    plane.control.exec(&other, "theirs", exec).await.unwrap();
+    assert_eq!(asked(), CHANGES_PER_ORG + 1);
+    gate.add_permits(CHANGES_PER_ORG);
+    for made in making {
+        made.await.unwrap().unwrap();
+    }
 }

@@ -121,7 +121,7 @@ pub async fn patch_org(
     Json(body): Json<PatchOrg>,
 ) -> Answer {
     let id = org_id(&org)?;
-    let change = |now| quota(&body.quota, now).map_err(|failure| failure.message);
+    let change = move |now| quota(&body.quota, now).map_err(|failure| failure.message);
     let changed = app.control.change_quota(&caller.principal, &id, change);
     ok(convert::org(changed.await?))
 }

@@ -3,8 +3,8 @@
 #[path = "limits/request.rs"]
 mod request;
 
-use cove_control::Sharing;
 use cove_control::budget::MEMORY;
+use cove_control::{AUDIT_WAITING, METADATA_VISITS, RELAYED, Sharing};
 use cove_dialect::Kind;
 use cove_server::ServerConfig;
 
@@ -52,6 +52,13 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
     for (name, sharing) in [
         ("SSH clients", cove_ssh::CLIENTS),
         ("SSH channels", cove_ssh::CHANNELS),
+    ] {
+        assert_eq!(row(name), shown(sharing.total, sharing), "{name}");
+    }
+    for (name, sharing) in [
+        ("Connections into sandboxes of one node", RELAYED),
+        ("Audit records that wait for the database", AUDIT_WAITING),
+        ("Requests to metadata endpoints", METADATA_VISITS),
     ] {
         assert_eq!(row(name), shown(sharing.total, sharing), "{name}");
     }

@@ -1,11 +1,15 @@
 //! API keys, found by the hash of their token.
 
+use cove_limits::{KEYS_ENDED_KEPT, KEYS_MAX};
 use cove_model::{KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
 use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Key, Page, PageRequest, Scope, StoreError};
+
+/// Ended keys that one new key removes at most.
+const FORGOTTEN_AT_ONCE: u64 = 1_000;
 
 const COLUMNS: &str = "id, org, name, scopes, created_at, expires_at, revoked_at, last_used_at, root, \
      sandbox";
@@ -60,10 +64,27 @@ async fn insert<T: Tx>(tx: &mut T, key: &Key, hash: &str) -> Result<(), StoreErr
 
 pub struct Create(pub Key, pub String);
 
+/// Those of an organisation that ended by then.
+const ENDED: &str = "org = ?1 AND root = 0 AND (revoked_at IS NOT NULL OR (expires_at IS NOT NULL AND expires_at <= ?2))";
+
 impl Op for Create {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
-        insert(tx, &self.0, &self.1).await
+        let new = &self.0;
+        let good = "SELECT COUNT(*) FROM api_keys WHERE org = ?1 AND revoked_at IS NULL \
+             AND (expires_at IS NULL OR expires_at > ?2)";
+        let rows = tx.query(good, values![&new.org, new.created_at]).await?;
+        if rows.first().map_or(Ok(0), |row| row.count(0))? >= KEYS_MAX {
+            return Err(StoreError::TooMany { what: "API keys" });
+        }
+        // Whoever makes and revokes keys all day leaves no more rows than this.
+        let forget = format!(
+            "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE {ENDED} \
+             ORDER BY created_at DESC, id DESC LIMIT {FORGOTTEN_AT_ONCE} OFFSET {KEYS_ENDED_KEPT})"
+        );
+        tx.execute(&forget, values![&new.org, new.created_at])
+            .await?;
+        insert(tx, new, &self.1).await
     }
 }
 

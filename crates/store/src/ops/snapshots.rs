@@ -99,6 +99,11 @@ impl Op for Create {
             return Ok(earlier);
         }
         hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
+        let count = "SELECT COUNT(*) FROM snapshots WHERE org = ?1 AND deleted_at IS NULL";
+        let rows = tx.query(count, values![&new.org]).await?;
+        if rows.first().map_or(Ok(0), |row| row.count(0))? >= cove_limits::SNAPSHOTS_MAX {
+            return Err(StoreError::TooMany { what: "snapshots" });
+        }
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
              ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"

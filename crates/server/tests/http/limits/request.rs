@@ -245,6 +245,13 @@ fn table() -> String {
             "422",
         ),
         ("Copies of one fork", count(FORKS_MAX.into()), "422"),
+        ("Snapshots of an organisation", count(SNAPSHOTS_MAX), "429"),
+        ("API keys of an organisation", count(KEYS_MAX), "429"),
+        (
+            "Ended API keys of an organisation that are remembered",
+            count(KEYS_ENDED_KEPT),
+            "the oldest is forgotten",
+        ),
         (
             "Versions of an organisation's templates",
             count(TEMPLATES_MAX),
