@@ -213,6 +213,10 @@ pub struct OutputChunk {
     /// Bytes before `offset` that were asked for and no longer kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
+    /// What to do about something that was refused just now, where the server knows: the network of the sandbox is off.
+    /// At most once in an answer to exec, and then the output of this line is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -230,6 +234,7 @@ impl OutputChunk {
             text,
             data,
             dropped,
+            hint: None,
         }
     }
 

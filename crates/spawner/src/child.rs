@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -20,7 +21,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 
 use crate::kernel_files::KernelFiles;
 use crate::seccomp::Filters;
-use crate::{keeper, lockdown, mounts, supervise, volumes};
+use crate::{keeper, lockdown, mounts, resolver, supervise, volumes};
 
 pub struct Inherited<'a> {
     pub socket: OwnedFd,
@@ -32,6 +33,8 @@ pub struct Inherited<'a> {
     pub staging: &'a str,
     pub filters: &'a Filters,
     pub kernel_files: &'a KernelFiles,
+    /// Where sandboxes send queries for names; the loopback's own until there is a network.
+    pub resolver: Option<Ipv4Addr>,
 }
 
 /// What a parked child keeps open for its start.
@@ -111,6 +114,9 @@ fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
         }
     }
     lockdown::loopback_up().step("bring up loopback")?;
+    if let Some(address) = inherited.resolver {
+        resolver::make_local(address).step("take the resolver's address")?;
+    }
     mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
@@ -269,7 +275,7 @@ fn become_guest(
     lockdown::drop_capabilities().step("give up capabilities")?;
     // The last word before exec; what fails after it shows as a guest that never answers.
     packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("tell that it is ready")?;
-    lockdown::exec(&null, listener.as_fd())
+    lockdown::exec(&null, listener.as_fd(), inherited.resolver)
         .step("run the guest")
         .map(|()| unreachable!("exec does not return"))
 }
