@@ -213,8 +213,7 @@ pub struct OutputChunk {
     /// Bytes before `offset` that were asked for and no longer kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
-    /// What to do about something that was refused just now, where the server knows: the network of the sandbox is off.
-    /// At most once in an answer to exec, and then the output of this line is empty.
+    /// What to do about something that was refused just now because the network is off; such a line has no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -6,7 +6,7 @@ use async_recursion::async_recursion as boxed;
 use cove_model::{HostId, SandboxId};
 use cove_protocol::client::GuestError;
 use cove_protocol::message;
-use cove_runner_api::{RefusedName, Refusals};
+use cove_runner_api::{Refusals, RefusedName};
 
 use crate::Control;
 

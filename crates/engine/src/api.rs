@@ -13,9 +13,9 @@ use cove_model::{
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostInventory,
-    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals, Reinstate, RollbackRequest,
-    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest,
-    SnapshotView, TierReport, VolumeRequest, VolumeView,
+    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals, Reinstate,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
+    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::task::spawn_blocking;
 

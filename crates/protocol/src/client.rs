@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::frame::FrameError;
 use crate::message::{
     ArchiveIn, ArchiveOut, ConnectPort, Done, Empty, ErrorCode, FileInfo, Info, ListDir, MakeDir,
-    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, Quiesce, ReadFile,
-    Refusals, Remove, ReplyKind, Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
+    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, Quiesce, ReadFile, Refusals,
+    Remove, ReplyKind, Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
 };
 
 mod bounds;

@@ -123,7 +123,10 @@ mod tests {
             ..Refusals::default()
         });
         let hint = watch.hint(&failed(1), &named).unwrap();
-        assert!(hint.contains("is off; pypi.org was refused; allow"), "{hint}");
+        assert!(
+            hint.contains("is off; pypi.org was refused; allow"),
+            "{hint}"
+        );
         assert_eq!(watch.hint(&failed(0), &named), None);
         let by_address = first(Refusals {
             addresses: 2,

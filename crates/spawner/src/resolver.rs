@@ -54,7 +54,16 @@ fn request(address: Ipv4Addr) -> Vec<u8> {
     // Number and sender, which nobody looks at.
     request.extend([0; 8]);
     let family = libc::AF_INET as u8;
-    request.extend([family, 32, 0, 0, TABLE_LOCAL, PROTOCOL_STATIC, SCOPE_HOST, ROUTE_LOCAL]);
+    request.extend([
+        family,
+        32,
+        0,
+        0,
+        TABLE_LOCAL,
+        PROTOCOL_STATIC,
+        SCOPE_HOST,
+        ROUTE_LOCAL,
+    ]);
     request.extend([0; 4]);
     for (kind, value) in [
         (RTA_DST, address.octets()),
@@ -71,7 +80,9 @@ fn request(address: Ipv4Addr) -> Vec<u8> {
 
 fn acknowledged(answer: &[u8]) -> Result<(), Errno> {
     let header = size_of::<libc::nlmsghdr>();
-    let kind = answer.get(4..6).map(|it| u16::from_ne_bytes([it[0], it[1]]));
+    let kind = answer
+        .get(4..6)
+        .map(|it| u16::from_ne_bytes([it[0], it[1]]));
     let code = answer
         .get(header..header + 4)
         .and_then(|it| it.try_into().ok())
@@ -98,7 +109,10 @@ mod tests {
         assert_eq!(acknowledged(&answer(libc::NLMSG_ERROR, 0)), Ok(()));
         let denied = answer(libc::NLMSG_ERROR, -libc::EPERM);
         assert_eq!(acknowledged(&denied), Err(Errno::PERM));
-        assert_eq!(acknowledged(&answer(libc::NLMSG_DONE, 0)), Err(Errno::PROTO));
+        assert_eq!(
+            acknowledged(&answer(libc::NLMSG_DONE, 0)),
+            Err(Errno::PROTO)
+        );
         assert_eq!(acknowledged(&[]), Err(Errno::PROTO));
     }
 }

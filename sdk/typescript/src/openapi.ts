@@ -1964,6 +1964,8 @@ export interface components {
              * @description Bytes before `offset` that were asked for and no longer kept.
              */
             dropped?: number;
+            /** @description What to do about something that was refused just now because the network is off; such a line has no output. */
+            hint?: string | null;
             /**
              * Format: uint64
              * @description Of the first byte, counted from the command's start.

@@ -23,9 +23,9 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, SIDE};
 use crate::{
     ByteStream, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity,
-    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals, Reinstate,
-    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals,
+    Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView,
+    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 
 /// How long the socket may take to accept.

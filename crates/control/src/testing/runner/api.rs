@@ -12,9 +12,9 @@ use cove_model::{
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
-    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Refusals, Reinstate, RollbackRequest,
-    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Refusals, Reinstate,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport,
+    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::sync::Semaphore;
 
