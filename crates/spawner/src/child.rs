@@ -33,7 +33,7 @@ pub struct Inherited<'a> {
     pub staging: &'a str,
     pub filters: &'a Filters,
     pub kernel_files: &'a KernelFiles,
-    /// Where sandboxes send queries for names; the loopback's own until there is a network.
+    /// Where sandboxes send queries for names.
     pub resolver: Option<Ipv4Addr>,
 }
 
@@ -114,9 +114,6 @@ fn park(inherited: &Inherited<'_>) -> Result<Parked, Failure> {
         }
     }
     lockdown::loopback_up().step("bring up loopback")?;
-    if let Some(address) = inherited.resolver {
-        resolver::make_local(address).step("take the resolver's address")?;
-    }
     mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
@@ -257,6 +254,9 @@ fn become_guest(
 
     rustix::system::sethostname(start.hostname.as_bytes()).step("set the host name")?;
     let listener = listen().step("listen for the host")?;
+    if let Some(address) = inherited.resolver {
+        resolver::keep_inside(address).step("take the resolver's address")?;
+    }
     lockdown::new_clock().step("start the sandbox's own clock")?;
     lockdown::limit_open_files(start.open_files).step("limit open files")?;
     lockdown::forbid_core_dumps().step("forbid core dumps")?;

@@ -3,6 +3,7 @@
 
 use std::mem::size_of;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -10,6 +11,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// What the engine writes before the address, among the directories it names.
 const ARGUMENT: &str = cove_spawner::RESOLVER_ARGUMENT;
+/// What `cove_network` calls it.
+const INTERFACE: &str = "eth0";
 const LOOPBACK_INDEX: u32 = 1;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -31,18 +34,26 @@ pub fn other_arguments() -> impl Iterator<Item = String> {
         .filter(|argument| !argument.starts_with(ARGUMENT))
 }
 
-/// One request over rtnetlink, the protocol of these sockets that has no number, and its acknowledgement: a local route, which needs no interface of its own.
-pub fn make_local(address: Ipv4Addr) -> Result<(), Errno> {
+/// Makes the address local, unless the engine has made an interface: it has done so before the start, or not at all.
+pub fn keep_inside(address: Ipv4Addr) -> Result<(), Errno> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
         None,
     )?;
+    match rustix::net::netdevice::name_to_index(&socket, INTERFACE) {
+        Err(Errno::NODEV) => make_local(&socket, address),
+        found => found.map(drop),
+    }
+}
+
+/// One request over rtnetlink, and its acknowledgement: a local route, which needs no interface of its own.
+fn make_local(socket: &OwnedFd, address: Ipv4Addr) -> Result<(), Errno> {
     let kernel = SocketAddrNetlink::new(0, 0);
-    rustix::net::sendto(&socket, &request(address), SendFlags::empty(), &kernel)?;
+    rustix::net::sendto(socket, &request(address), SendFlags::empty(), &kernel)?;
     let mut answer = [0_u8; 256];
-    let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    let (length, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
     acknowledged(&answer[..length])
 }
 
