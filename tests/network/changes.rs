@@ -84,6 +84,37 @@ fn an_interface_that_was_left_half_made_counts_for_none_and_is_made_anew() {
 }
 
 #[test]
+fn the_resolvers_address_is_inside_only_while_the_network_is_off() {
+    let bare = Bare::new();
+    let sandbox = bare.sandbox();
+    let network = &bare.network;
+    let is_inside = || {
+        let (_, routes) = sandbox.inside.program("ip route show table local");
+        routes.contains(&format!("local {} ", sandbox.gateway()))
+    };
+    let keep = |inside| {
+        bare.world
+            .host
+            .enter(|| network.keep_names_inside(sandbox.index, sandbox.inside.fd(), inside))
+            .expect("it moves");
+    };
+    for inside in [true, true, false, false, true] {
+        keep(inside);
+        assert_eq!(is_inside(), inside);
+    }
+    // As a guest without an interface has it when its first network comes.
+    sandbox.inside.ip("link del eth0");
+    assert!(is_inside());
+    bare.world
+        .host
+        .enter(|| network.attach(sandbox.index, sandbox.inside.fd()))
+        .expect("it is attached");
+    assert!(!is_inside());
+    sandbox.set(NetworkMode::Open, &[]);
+    sandbox.inside.connect(PUBLIC, ECHO).expect("it is open");
+}
+
+#[test]
 fn nothing_is_attached_where_no_rules_are() {
     let world = World::new();
     let inside = Namespace::new("box");

@@ -2,7 +2,7 @@
 //!
 //! Everything happens in network namespaces made here: a *host* in which the engine's network lives, an
 //! *internet* behind it with servers of its own, and sandboxes. `reach`, `attacks`, `identity` and
-//! `changes` take the network alone (see `bare`); `policy`, `names`, `forks`, `secrets` and `left` go through the
+//! `changes` take the network alone (see `bare`); `policy`, `names`, `closed`, `forks`, `secrets` and `left` go through the
 //! engine (see `stage`), with root inside a sandbox. `packages` alone leaves the machine, for the
 //! registries that this host itself uses.
 
@@ -10,6 +10,7 @@ mod attacks;
 mod bare;
 mod changes;
 mod clients;
+mod closed;
 mod forks;
 mod gvisor;
 mod identity;

@@ -169,6 +169,14 @@ pub const GVISOR: &[(&str, &str)] = &[
         "reads with `O_DIRECT`, which gVisor does not pass on; lifecycle::gvisor reads what the host has not cached",
     ),
     (
+        "network::closed::captures_and_copies_refuse_by_their_own_policy",
+        "gVisor's memory cannot be captured here",
+    ),
+    (
+        "network::closed::refused_names_reach_the_log_and_follow_the_policy",
+        "names are not refused inside; queries leave by the interface and are refused on the host",
+    ),
+    (
         "network::forks::fifty_memory_forks_get_their_own_bytes_policy_and_log_lines",
         "gVisor's memory cannot be captured here",
     ),

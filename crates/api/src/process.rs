@@ -216,6 +216,9 @@ pub struct OutputChunk {
     /// Requested bytes before `offset` that are no longer kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
+    /// What to do about something that was refused just now because the network is off; such a line has no output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -233,6 +236,7 @@ impl OutputChunk {
             text,
             data,
             dropped,
+            hint: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the network policies of sandboxes decided, read from the host for their owners.
 
 use async_recursion::async_recursion as boxed;
-use cove_model::{HostId, SandboxId};
+use cove_model::{HostId, NetworkMode, OrgId, SandboxId};
 use cove_runner_api::{EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 use cove_store::Scope;
 
@@ -11,6 +11,9 @@ use crate::principal::Principal;
 
 /// Entries that one reading of the host brings at most.
 const BATCH_MAX: u32 = 1000;
+
+/// How long a follower waits before the guest of a sandbox without a network is asked again.
+const CLOSED_WAIT_MS: u64 = 2000;
 
 /// Which decisions to show.
 #[derive(Debug, Clone, Default)]
@@ -36,10 +39,13 @@ impl EgressFilter {
 /// The log of one sandbox, read forward.
 pub struct EgressReader {
     control: Control,
+    org: OrgId,
     host: HostId,
     sandbox: SandboxId,
     filter: EgressFilter,
     after: u64,
+    /// Its network was off when the reading began: only its guest knows what is refused.
+    closed: bool,
 }
 
 impl Control {
@@ -58,7 +64,9 @@ impl Control {
             .name
             .map(|name| name.trim_end_matches('.').to_ascii_lowercase());
         Ok(EgressReader {
+            closed: record.spec.network.mode == NetworkMode::None,
             control: self.clone(),
+            org: record.org,
             host: record.host,
             sandbox: record.id,
             filter,
@@ -72,6 +80,14 @@ impl EgressReader {
     #[boxed]
     pub async fn next(&mut self, limit: u32, wait_ms: u64) -> Result<EgressBatch, ControlError> {
         let mut lost = false;
+        let wait_ms = match self.closed {
+            true => wait_ms.min(CLOSED_WAIT_MS),
+            false => wait_ms,
+        };
+        if self.closed {
+            let (org, host) = (&self.org, &self.host);
+            self.control.log_refusals(org, host, &self.sandbox).await;
+        }
         loop {
             let query = EgressQuery {
                 sandbox: self.sandbox.clone(),

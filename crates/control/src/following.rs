@@ -8,7 +8,7 @@
 use async_recursion::async_recursion as boxed;
 use bytes::BytesMut;
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
-use cove_protocol::message::{Channel, Exit, OutputFrom, Start};
+use cove_protocol::message::{Channel, Exit, OutputFrom, Refusals, Start};
 use futures_util::future::poll_immediate;
 
 use crate::error::ControlError;
@@ -34,6 +34,15 @@ impl From<FollowError> for ControlError {
     }
 }
 
+/// What is known of refusals in a sandbox without a network.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The guest sees what is refused: where it reports nothing, nothing was.
+    pub all: bool,
+    /// The first that it reported since the command started.
+    pub first: Option<Refusals>,
+}
+
 pub struct Following {
     /// Kept so that the sandbox is not idle while somebody listens.
     access: GuestAccess,
@@ -44,6 +53,7 @@ pub struct Following {
     begun: bool,
     /// The guest broke off, and has not been asked again yet.
     broken: bool,
+    seen: Seen,
     /// What is left of output that came in a larger piece than is passed on at once.
     rest: Option<FollowEvent>,
     /// What was read while looking whether there is more of the same output.
@@ -116,7 +126,7 @@ impl Following {
     ) -> Result<Option<Exit>, FollowError> {
         loop {
             match self.next().await? {
-                Some(FollowEvent::Started(_)) => {}
+                Some(FollowEvent::Started(_) | FollowEvent::Refused(_)) => {}
                 Some(FollowEvent::Output { channel, data, .. }) => take(channel, &data),
                 Some(FollowEvent::Exit(exit)) => return Ok(Some(exit)),
                 None => return Ok(None),
@@ -143,6 +153,7 @@ impl Following {
             from,
             begun,
             broken: false,
+            seen: Seen::default(),
             rest: None,
             ahead: None,
         }
@@ -178,6 +189,7 @@ impl Following {
                     let Some(event) = event else {
                         return Ok(None);
                     };
+                    self.see(&event);
                     let event = self.merged(event).await;
                     let (first, rest) = split(event);
                     self.rest = rest;
@@ -186,6 +198,24 @@ impl Following {
                 Err(error) => return Err(FollowError::Guest(error)),
             }
         }
+    }
+
+    fn see(&mut self, event: &FollowEvent) {
+        match event {
+            FollowEvent::Started(process) => self.seen.all = process.sees_refusals,
+            FollowEvent::Refused(refusals) => {
+                self.seen.first.get_or_insert_with(|| refusals.clone());
+                self.access.log_refusals();
+            }
+            // What came after the first.
+            FollowEvent::Exit(_) if self.seen.first.is_some() => self.access.log_refusals(),
+            FollowEvent::Exit(_) | FollowEvent::Output { .. } => {}
+        }
+    }
+
+    /// What was refused so far because the network is off.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
     }
 
     /// The event with what came behind it of the same output and is there already: a program that writes

@@ -237,6 +237,14 @@ impl GuestAccess {
         (spec.network.mode == NetworkMode::None).then_some(name)
     }
 
+    /// Has what the guest refused, because the network is off, put into the egress log. Nobody waits for it.
+    pub(crate) fn log_refusals(&self) {
+        let control = self.control.clone();
+        let of = &self.sandbox;
+        let (org, host, id) = (of.org.clone(), of.host.clone(), of.id.clone());
+        tokio::spawn(async move { control.log_refusals(&org, &host, &id).await });
+    }
+
     /// Who pays for what is held of its answers.
     pub fn account(&self) -> &Account {
         &self.account
@@ -395,6 +403,7 @@ impl GuestAccess {
             ring_bytes: 0,
             kill_on_disconnect: request.kill_on_disconnect,
             make_cwd,
+            report_refusals: self.without_network().is_some(),
             ..Start::default()
         };
         identity.put_into(&mut start);
@@ -500,7 +509,13 @@ impl Control {
         self.guest_through(&record.org, &record.host, &record.id, false)
     }
 
-    fn guest_through(&self, org: &OrgId, host: &HostId, id: &SandboxId, wakes: bool) -> Guest {
+    pub(crate) fn guest_through(
+        &self,
+        org: &OrgId,
+        host: &HostId,
+        id: &SandboxId,
+        wakes: bool,
+    ) -> Guest {
         Guest::new(Arc::new(ThroughRunner {
             control: self.clone(),
             org: org.clone(),

@@ -83,7 +83,7 @@ pub async fn follow(
                             Ok(Some(FollowEvent::Exit(_)) | None) => {
                                 return Some((DONE, String::new()));
                             }
-                            Ok(Some(FollowEvent::Started(_))) => {}
+                            Ok(Some(FollowEvent::Started(_) | FollowEvent::Refused(_))) => {}
                             Err(error) => {
                                 let refusal = crate::refusal::Refusal::from(error);
                                 return Some((FAILED, refusal.message().to_owned()));

@@ -251,7 +251,7 @@ async fn attach(
                         let next = Box::pin(following.next());
                         match out.while_waiting(next).await? {
                             Ok(Some(FollowEvent::Output { data, .. })) => out.bytes(data).await?,
-                            Ok(Some(FollowEvent::Started(_))) => {}
+                            Ok(Some(FollowEvent::Started(_) | FollowEvent::Refused(_))) => {}
                             Ok(Some(FollowEvent::Exit(exit))) => {
                                 let mut last = control("exited");
                                 last["exitCode"] = exit.code.into();

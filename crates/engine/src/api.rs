@@ -13,9 +13,9 @@ use cove_model::{
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostInventory,
-    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate, RollbackRequest,
-    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses, SnapshotRequest,
-    SnapshotView, TierReport, VolumeRequest, VolumeView,
+    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals, Reinstate,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
+    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::task::spawn_blocking;
 
@@ -159,6 +159,10 @@ impl RunnerApi for Engine {
 
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
         self.egress_of(query).await
+    }
+
+    async fn log_refusals(&self, id: &SandboxId, refusals: Refusals) -> Result<(), RunnerError> {
+        self.log_refusals_of(id, refusals).await
     }
 
     async fn export_snapshot(

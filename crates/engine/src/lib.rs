@@ -48,6 +48,7 @@ mod offload;
 mod origin;
 mod pause;
 mod record;
+mod refusals;
 mod repair;
 mod reserve;
 mod rollback;

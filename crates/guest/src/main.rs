@@ -1,12 +1,13 @@
 //! PID 1 of a sandbox: owns its processes and their output, and answers the host's calls.
 //!
-//! Started with a listening unix socket as descriptor 3 and an empty environment. One thread runs
+//! Started with a listening unix socket as descriptor 3 and, at most, one variable in its environment. One thread runs
 //! everything that only waits; what may block on a disk runs on short-lived threads of its own.
 //!
 //! As PID 1 of a virtual machine it sets that up first (`machine`) and takes calls over a port.
 //!
 //! With the one argument `sftp` the program is not PID 1 but the SFTP server of one session.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ mod own_kernel;
 mod ports;
 mod process;
 mod quiesce;
+mod refusals;
 mod relay;
 mod server;
 mod setup;
@@ -29,6 +31,8 @@ mod state;
 mod thread;
 mod watched;
 
+/// Where the spawner says which address that is; see `cove_spawner::RESOLVER_VARIABLE`.
+const RESOLVER_VARIABLE: &str = "COVE_RESOLVER";
 /// Where the sandbox keeps what belongs to the guest.
 const ROOT_FILES: &str = "/.cove";
 
@@ -42,6 +46,11 @@ struct Options {
     kept: Option<PathBuf>,
     /// This is PID 1 of a virtual machine: calls come over its port.
     machine: bool,
+}
+
+/// The address of the host's resolver, which is the loopback's own while the network is off.
+fn resolver() -> Option<Ipv4Addr> {
+    std::env::var(RESOLVER_VARIABLE).ok()?.parse().ok()
 }
 
 fn options() -> Result<Options, String> {
@@ -104,7 +113,12 @@ fn run() -> Result<(), String> {
     let is_machine = options.own_kernel.is_some() || (!options.listen && std::process::id() == 1);
     let kept = options.kept;
     let kept = kept.or_else(|| is_machine.then(|| PathBuf::from(process::kept::DIRECTORY)));
-    let state = state::State::new(options.root_files, options.own_kernel.is_some(), kept);
+    let state = state::State::new(
+        options.root_files,
+        options.own_kernel.is_some(),
+        kept,
+        resolver(),
+    );
     process::kept::read(&state);
     if !options.listen && !options.machine && std::process::id() == 1 {
         quiesce::identity::claim(&state.hostname.borrow());

@@ -27,6 +27,8 @@ mod terminal;
 
 use ring::Ring;
 
+use crate::refusals::Mark;
+
 /// Between SIGTERM and SIGKILL when a command has to end.
 pub const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -47,6 +49,9 @@ pub struct Process {
     pub size: Cell<Option<PtySize>>,
     pub started_unix_ms: i64,
     pub started: Instant,
+    /// What had been refused when it started, where the network was off and the caller wants to hear of refusals.
+    pub refused_before: Cell<Option<Mark>>,
+    pub sees_refusals: bool,
     /// OOM kills of the sandbox when it started.
     pub oom_kills_before: u64,
     pub streams: RefCell<Streams>,

@@ -164,6 +164,7 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Quiesce) -> Resu
     if timeout(wait, alone(quiet)).await.is_err() {
         return Err(Failure::new(ErrorCode::Limit, still_open(quiet)).into());
     }
+    state.refusals.closed().await;
     call.done(0).await?;
     attempt.reached = true;
     spawn_local(fall_back(Rc::clone(state)));

@@ -22,6 +22,7 @@ use crate::files;
 use crate::ports;
 use crate::process::{self, reap};
 use crate::quiesce::{self, OpenCall};
+use crate::refusals;
 use crate::relay;
 use crate::shutdown;
 use crate::state::State;
@@ -206,7 +207,12 @@ async fn converse(place: CallPermit, listed: Option<OpenCall>, mut call: Call) {
     };
     // Errors of these last words have nobody left to hear of them.
     let _ = match check(&SIDE, open) {
-        Ok(Request::Quiesce(_) | Request::Refresh(_) | Request::Flush(_)) if place.inside => {
+        Ok(
+            Request::Quiesce(_)
+            | Request::Refresh(_)
+            | Request::Flush(_)
+            | Request::TakeRefusals(_),
+        ) if place.inside => {
             let refusal = "only the host may ask for that";
             call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
                 .await
@@ -275,6 +281,7 @@ async fn dispatch(
         Request::ConnectPort(request) => relay::serve(state, &mut call, request).await,
         Request::Quiesce(request) => quiesce::serve(state, &mut call, request).await,
         Request::Refresh(_) => quiesce::refresh(state, &mut call).await,
+        Request::TakeRefusals(_) => refusals::serve(state, &mut call).await,
         Request::Flush(_) => shutdown::flush_only(&mut call).await,
         request => return files::serve(state, call, request).await,
     };

@@ -1,6 +1,7 @@
 //! What all calls share. Everything here belongs to the one event loop thread.
 
 use std::cell::{Cell, RefCell};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 use crate::figures::Figures;
 use crate::process::table::Table;
 use crate::quiesce::Quiet;
+use crate::refusals::Refusals;
 
 pub struct State {
     pub table: Table,
@@ -25,6 +27,7 @@ pub struct State {
     /// Told when the program is to end.
     pub finished: Notify,
     pub quiet: Quiet,
+    pub refusals: Refusals,
     pub open_files: Cell<libc::rlimit>,
     pub started_unix_ms: i64,
     /// What the sandbox was called when somebody last looked.
@@ -36,7 +39,12 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(root_files: PathBuf, own_kernel: bool, kept: Option<PathBuf>) -> Rc<Self> {
+    pub fn new(
+        root_files: PathBuf,
+        own_kernel: bool,
+        kept: Option<PathBuf>,
+        resolver: Option<Ipv4Addr>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             table: Table::default(),
             figures: Figures::new(root_files),
@@ -46,6 +54,7 @@ impl State {
             reaped: Notify::new(),
             finished: Notify::new(),
             quiet: Quiet::default(),
+            refusals: Refusals::new(resolver),
             open_files: Cell::new(crate::setup::raise_open_files()),
             started_unix_ms: unix_ms(),
             hostname: RefCell::new(hostname()),

@@ -25,6 +25,8 @@ mod ports;
 mod processes;
 #[path = "guest/quiesce.rs"]
 mod quiesce;
+#[path = "guest/refusals.rs"]
+mod refusals;
 #[path = "guest/retention.rs"]
 mod retention;
 #[path = "guest/shutdown.rs"]

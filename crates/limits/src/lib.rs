@@ -160,6 +160,8 @@ pub const ALLOW_ENTRY_BYTES_MAX: usize = 300;
 pub const BANDWIDTH_MAX_MBIT: u32 = 1_000_000;
 /// A domain name.
 pub const DOMAIN_NAME_MAX: usize = 253;
+/// Names that a sandbox without a network keeps of those it refused, until they are logged.
+pub const REFUSED_NAMES_MAX: usize = 64;
 
 // Volumes.
 

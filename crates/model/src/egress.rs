@@ -79,3 +79,35 @@ pub struct EgressEntry {
     pub sent_bytes: u64,
     pub received_bytes: u64,
 }
+
+/// What a sandbox reports that it refused because its network is off. Its own word: shown, and never acted on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    pub names: Vec<RefusedName>,
+    /// Queries for names beyond those.
+    pub more: u64,
+    /// Attempts to reach an address.
+    pub addresses: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedName {
+    pub name: String,
+    pub queries: u64,
+}
+
+impl Refusals {
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.more == 0 && self.addresses == 0
+    }
+
+    /// Whether it is as large, and its names as plain, as control makes it of what a guest says.
+    pub fn is_bounded(&self) -> bool {
+        let plain = |refused: &RefusedName| {
+            let length = refused.name.len();
+            (1..=cove_limits::DOMAIN_NAME_MAX).contains(&length)
+                && refused.name.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        self.names.len() <= cove_limits::REFUSED_NAMES_MAX && self.names.iter().all(plain)
+    }
+}

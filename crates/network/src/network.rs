@@ -105,6 +105,9 @@ struct State {
     sandboxes: BTreeMap<u32, Rules>,
     /// Those the gateway knows of.
     placed: BTreeSet<u32>,
+    /// Those with an interface whose queries for names do not leave by it: their policy is mode `none`, and the
+    /// address of the resolver is their loopback's.
+    silent: BTreeSet<u32>,
     owners: BTreeMap<u32, (SandboxId, NetworkPolicy)>,
     /// Indices under which somebody earlier may have left connections. Looking takes the kernel
     /// milliseconds, so nobody looks for those of a sandbox that never could make one.
@@ -148,6 +151,7 @@ impl Network {
                 built: false,
                 sandboxes: BTreeMap::new(),
                 placed: BTreeSet::new(),
+                silent: BTreeSet::new(),
                 owners: BTreeMap::new(),
                 haunted: BTreeSet::new(),
                 looked_at: BTreeSet::new(),
@@ -196,9 +200,10 @@ impl Network {
     pub fn adopt(&self, index: u32, sandbox: &SandboxId, policy: &NetworkPolicy) {
         let rules = Rules::of(policy);
         let mut state = self.state();
-        if policy.mode != NetworkMode::None {
-            state.placed.insert(index);
-        }
+        match policy.mode {
+            NetworkMode::None => state.silent.insert(index),
+            _ => state.placed.insert(index),
+        };
         state
             .owners
             .insert(index, (sandbox.clone(), policy.clone()));
@@ -265,6 +270,10 @@ impl Network {
             link::bring_up(&mut route, index, self.config.addresses.outer(index))?;
             taken
         };
+        // Queries for names go out by the interface now. A gateway that is a local address is none.
+        let gateway = self.config.addresses.gateway();
+        link::local_address(&mut inner, gateway, 0, false)?;
+        self.state().silent.remove(&index);
         // What somebody before it left open would lead to this one now.
         if self.state().haunted.remove(&index) || taken {
             self.cut(index, &Rules::default())?;
@@ -360,6 +369,18 @@ impl Network {
         Ok(Some(policy))
     }
 
+    /// The same for a sandbox that reaches nothing and may have no interface.
+    pub fn introduce_closed(&self, index: u32, sandbox: &SandboxId) -> Result<(), NetworkError> {
+        let placed = self.state().placed.contains(&index);
+        if let Some(gate) = self.gate.get().filter(|_| !placed) {
+            let closed = NetworkPolicy::default();
+            gate.place(self.config.addresses.outer(index), sandbox, &closed)
+                .map_err(NetworkError::Gateway)?;
+            self.state().placed.insert(index);
+        }
+        Ok(())
+    }
+
     fn set_rules(
         &self,
         index: u32,
@@ -388,6 +409,31 @@ impl Network {
             });
             limited.map_err(NetworkError::io("limit what the sandbox sends"))?;
         }
+        Ok(())
+    }
+
+    /// Keeps the queries for names of a sandbox with an interface inside, where its guest refuses them, or lets them
+    /// out by the interface again.
+    pub fn keep_names_inside(
+        &self,
+        index: u32,
+        namespace: BorrowedFd<'_>,
+        inside: bool,
+    ) -> Result<(), NetworkError> {
+        if self.state().silent.contains(&index) == inside {
+            return Ok(());
+        }
+        let gateway = self.config.addresses.gateway();
+        let changed = inside::run(namespace, || {
+            let mut inner = Socket::route()?;
+            link::local_address(&mut inner, gateway, 0, inside).map_err(io::Error::other)
+        });
+        changed.map_err(NetworkError::io("move the resolver's address"))?;
+        let mut state = self.state();
+        match inside {
+            true => state.silent.insert(index),
+            false => state.silent.remove(&index),
+        };
         Ok(())
     }
 
@@ -422,6 +468,7 @@ impl Network {
         let placed = {
             let mut state = self.state();
             state.owners.remove(&index);
+            state.silent.remove(&index);
             state.placed.remove(&index)
         };
         if let Some(gate) = self.gate.get().filter(|_| placed) {

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::frame::FrameError;
 use crate::message::{
     ArchiveIn, ArchiveOut, ConnectPort, Done, Empty, ErrorCode, FileInfo, Info, ListDir, MakeDir,
-    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, Quiesce, ReadFile, Remove,
-    ReplyKind, Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
+    Metrics, Move, OutputFrom, PathRequest, Port, Process, ProcessRef, Quiesce, ReadFile, Refusals,
+    Remove, ReplyKind, Request, Resize, SetAttributes, Shutdown, Signal, Start, Watch, WriteFile,
 };
 
 mod bounds;
@@ -210,6 +210,7 @@ impl Guest {
     #[boxed]
     pub async fn start(&self, mut start: Start) -> Result<Process, GuestError> {
         start.follow = false;
+        start.report_refusals = false;
         match self.ask(Request::Start(start)).await? {
             ReplyKind::Started(process) => Ok(process),
             _ => Err(GuestError::Unexpected("wanted started")),
@@ -226,8 +227,9 @@ impl Guest {
             follow: true,
             ..OutputFrom::default()
         };
+        let refusals = start.report_refusals;
         let call = self.open(Request::Start(start)).await?;
-        Ok(Follow::new(self.clone(), of, call, true))
+        Ok(Follow::new(self.clone(), of, call, true).with_refusals(refusals))
     }
 
     /// Runs a process to its end and collects at most [`cove_limits::EXEC_OUTPUT_MAX`] bytes of each
@@ -380,6 +382,15 @@ impl Guest {
         match self.ask(Request::Metrics(Empty {})).await? {
             ReplyKind::Metrics(metrics) => Ok(metrics),
             _ => Err(GuestError::Unexpected("wanted metrics")),
+        }
+    }
+
+    /// What was refused because the network is off, since this was last asked.
+    #[boxed]
+    pub async fn take_refusals(&self) -> Result<Refusals, GuestError> {
+        match self.ask(Request::TakeRefusals(Empty {})).await? {
+            ReplyKind::Refusals(refusals) => Ok(refusals),
+            _ => Err(GuestError::Unexpected("wanted refusals")),
         }
     }
 

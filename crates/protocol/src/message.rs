@@ -9,7 +9,7 @@ pub struct Open {
     pub version: u32,
     #[prost(
         oneof = "Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29"
     )]
     pub request: Option<Request>,
     /// What the guest must have to take the request; see [`crate::needs`]. Guests of version 1 do not look at it.
@@ -74,6 +74,9 @@ pub enum Request {
     /// Everything that was written is on the disk when the answer comes.
     #[prost(message, tag = "28")]
     Flush(Empty),
+    /// What was refused because the network is off, since this was last asked. The guest forgets it.
+    #[prost(message, tag = "29")]
+    TakeRefusals(Empty),
 }
 
 /// Later frames of a call, host to guest.
@@ -100,7 +103,7 @@ pub enum InputKind {
 pub struct Reply {
     #[prost(
         oneof = "ReplyKind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
     )]
     pub kind: Option<ReplyKind>,
 }
@@ -139,6 +142,32 @@ pub enum ReplyKind {
     /// The guest is about to be captured: every call ends, callers come back by id and offset.
     #[prost(message, tag = "15")]
     Quiesce(Quiesced),
+    /// What was refused because the network is off. In a stream of output at most once, and only in that of a
+    /// [`Start::report_refusals`] and in those that take it up again.
+    #[prost(message, tag = "16")]
+    Refusals(Refusals),
+}
+
+/// What was refused because the sandbox has no network.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Refusals {
+    #[prost(message, repeated, tag = "1")]
+    pub names: Vec<RefusedName>,
+    /// Queries for further names, which are not kept.
+    #[prost(uint64, tag = "2")]
+    pub more: u64,
+    /// Attempts to reach an address, as the kernel counts them: nothing routes there.
+    #[prost(uint64, tag = "3")]
+    pub addresses: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RefusedName {
+    /// Without the last dot; bytes that are no part of host names are written `\\DDD`, as in zone files.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(uint64, tag = "2")]
+    pub queries: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -280,6 +309,9 @@ pub struct Start {
     /// The caller's own. Shown in listings; does not change what runs.
     #[prost(string, tag = "18")]
     pub tag: String,
+    /// Say in the same call what is refused because the network is off.
+    #[prost(bool, tag = "19")]
+    pub report_refusals: bool,
 }
 
 /// What a process is, for whoever decides about its sandbox.
@@ -449,6 +481,9 @@ pub struct Process {
     pub owner: String,
     #[prost(string, tag = "19")]
     pub tag: String,
+    /// The network was off when it started, and the guest sees what is refused because of that.
+    #[prost(bool, tag = "20")]
+    pub sees_refusals: bool,
 }
 
 /// File calls act as `user` (empty: root), with that user's rights.

@@ -150,7 +150,8 @@ impl Request {
             | Self::Shutdown(_)
             | Self::Quiesce(_)
             | Self::Refresh(_)
-            | Self::Flush(_) => return needs,
+            | Self::Flush(_)
+            | Self::TakeRefusals(_) => return needs,
         };
         needs.add_if(!user.is_empty(), ACT_AS_USER);
         needs
@@ -178,6 +179,8 @@ impl Start {
             kind: _,
             owner: _,
             tag: _,
+            // Asks for a report.
+            report_refusals: _,
         } = self;
         let mut needs = Needs::default();
         needs

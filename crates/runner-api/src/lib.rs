@@ -104,6 +104,8 @@ pub trait RunnerApi: Send + Sync + 'static {
     ) -> Result<SandboxView, RunnerError>;
     /// What the network policy decided, in order.
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError>;
+    /// Adds what a sandbox without a network reports to its log. Nothing for one that has a network by now.
+    async fn log_refusals(&self, id: &SandboxId, refusals: Refusals) -> Result<(), RunnerError>;
 
     async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError>;
     async fn volumes(&self) -> Result<Vec<VolumeView>, RunnerError>;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 pub use cove_model::egress::{
-    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict,
+    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Refusals, RefusedName,
 };
 use cove_model::{
     BootTime, ErrorCode, HostId, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec,

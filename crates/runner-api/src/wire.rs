@@ -17,7 +17,7 @@ use cove_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CreateRequest, EgressQuery, ImageOwner, ImageSource, Reinstate, RollbackRequest,
+    CreateRequest, EgressQuery, ImageOwner, ImageSource, Refusals, Reinstate, RollbackRequest,
     SnapshotRequest, VolumeRequest,
 };
 
@@ -125,6 +125,10 @@ enum Request {
     Egress {
         query: EgressQuery,
     },
+    LogRefusals {
+        id: SandboxId,
+        refusals: Refusals,
+    },
     CreateVolume {
         request: VolumeRequest,
     },
@@ -197,6 +201,7 @@ impl Request {
             | Self::ImportSnapshot { .. }
             | Self::ImageFromSnapshot { .. }
             | Self::SetNetwork { .. }
+            | Self::LogRefusals { .. }
             | Self::SetSecrets { .. }
             | Self::SecretUses
             | Self::DecideApproval { .. }

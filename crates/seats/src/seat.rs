@@ -11,7 +11,7 @@ use std::time::Duration;
 use cove_isolation::IsolationError;
 use cove_isolation::slots::{Slot, Slots};
 use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
-use cove_network::Network;
+use cove_network::{Network, NetworkError};
 use cove_spawner::message::{ChildReply, Keeper, MountPoints, Prepare, Start};
 use cove_wire::packet;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -127,9 +127,21 @@ impl Link {
                     }
                     self.attach()?;
                 }
+                let namespace = self.namespace.as_fd();
+                let closed = policy.mode == NetworkMode::None;
+                let failed = |error: NetworkError| {
+                    IsolationError::failed("set the network policy")(error.into())
+                };
                 network
-                    .set(self.index, self.namespace.as_fd(), id, policy)
-                    .map_err(|error| IsolationError::failed("set the network policy")(error.into()))
+                    .set(self.index, namespace, id, policy)
+                    .map_err(failed)?;
+                // A kernel of the sandbox's own sends by the interface, whatever this namespace has.
+                match self.always {
+                    true => Ok(()),
+                    false => network
+                        .keep_names_inside(self.index, namespace, closed)
+                        .map_err(failed),
+                }
             }
             None if policy.mode == NetworkMode::None => Ok(()),
             None => Err(IsolationError::Unsupported(

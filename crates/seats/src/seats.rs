@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use cove_isolation::{CpuBook, IsolationError, Limit, Limits, TaskCost, TierHost, Warm};
+use cove_spawner::RESOLVER_ARGUMENT;
 use tokio::task::spawn_blocking;
 
 use crate::cgroup::Cgroups;
@@ -108,6 +109,11 @@ impl Seats {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let mut paths = vec![text(&runtime_dir), text(&staging)];
         paths.extend(config.paths);
+        // A guest on a kernel of its own does not see this namespace's loopback.
+        if let Some(network) = host.network.as_ref().filter(|_| !config.own_kernel) {
+            let resolver = network.addresses().gateway();
+            paths.push(format!("{RESOLVER_ARGUMENT}{resolver}"));
+        }
         let spawner = match config.seldom {
             true => Spawner::later(paths),
             false => {

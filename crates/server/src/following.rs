@@ -1,6 +1,6 @@
 //! Output that goes on across captures, with refusals in the contract's own form.
 
-use cove_control::GuestAccess;
+use cove_control::{GuestAccess, Seen};
 use cove_dialect::FollowError;
 use cove_protocol::client::FollowEvent;
 use cove_protocol::message::{Channel, Exit, OutputFrom, Start};
@@ -39,6 +39,11 @@ impl Following {
     pub async fn next(&mut self) -> Result<Option<FollowEvent>, Failure> {
         let next = self.inner.next().await;
         next.map_err(|error| self.failure(error))
+    }
+
+    /// What was refused so far because the network is off.
+    pub fn seen(&self) -> &Seen {
+        self.inner.seen()
     }
 
     fn failure(&self, error: FollowError) -> Failure {

@@ -1,12 +1,12 @@
 //! A command that fails because its sandbox has no network usually blames DNS. The exit of such a command says
 //! what to do.
 //!
-//! A sandbox whose network is off has no interface, so that nothing outside of it sees the attempts. What the command
-//! printed last is looked at instead, and only if it failed.
+//! The guest reports what was refused (`guest/src/refusals.rs`). One that cannot, because it is of an earlier build, has
+//! an interface or a kernel of its own, leaves what the command printed last, which is looked at if it failed.
 
 use cove_api::process::Exit;
-use cove_control::GuestAccess;
-use cove_protocol::message::Channel;
+use cove_control::{GuestAccess, Seen};
+use cove_protocol::message::{Channel, Refusals};
 
 /// What resolvers, curl, pip, apt, npm, git and busybox print when no name can be resolved.
 const SIGNS: [&str; 8] = [
@@ -46,26 +46,44 @@ impl Offline {
         kept.extend_from_slice(data);
     }
 
-    /// What to do, if the command failed and its output blames the network.
-    pub fn hint(&self, exit: &Exit) -> Option<String> {
+    /// What to do, if the command failed and something was refused, or its output blames the network.
+    pub fn hint(&self, exit: &Exit, seen: &Seen) -> Option<String> {
         if exit.exit_code == 0 {
             return None;
         }
-        let blamed = self.kept.iter().any(|kept| {
+        match &seen.first {
+            Some(refusals) => Some(self.explain(refusals)),
+            None => (!seen.all && self.blames()).then(|| self.advise("")),
+        }
+    }
+
+    /// What to do about a refusal.
+    pub fn explain(&self, refusals: &Refusals) -> String {
+        match refusals.names.first() {
+            Some(refused) => self.advise(&format!("; {} was refused", refused.name)),
+            None => self.advise("; connections by address were refused"),
+        }
+    }
+
+    fn advise(&self, what: &str) -> String {
+        format!(
+            "the network of this sandbox is off{what}; allow package registries: `cove update {} --allow preset:packages`",
+            self.name
+        )
+    }
+
+    fn blames(&self) -> bool {
+        self.kept.iter().any(|kept| {
             let text = String::from_utf8_lossy(kept);
             SIGNS.iter().any(|sign| text.contains(sign))
-        });
-        blamed.then(|| {
-            format!(
-                "the network of this sandbox is off; allow package registries: `cove update {} --allow preset:packages`",
-                self.name
-            )
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use cove_protocol::message::RefusedName;
+
     use super::*;
 
     fn failed(code: i32) -> Exit {
@@ -91,13 +109,50 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_blames_dns_is_explained() {
+    fn what_the_guest_reports_decides() {
         let mut watch = offline();
+        let first = |refusals| Seen {
+            all: true,
+            first: Some(refusals),
+        };
+        let named = first(Refusals {
+            names: vec![RefusedName {
+                name: "pypi.org".into(),
+                queries: 1,
+            }],
+            ..Refusals::default()
+        });
+        let hint = watch.hint(&failed(1), &named).unwrap();
+        assert!(
+            hint.contains("is off; pypi.org was refused; allow"),
+            "{hint}"
+        );
+        assert_eq!(watch.hint(&failed(0), &named), None);
+        let by_address = first(Refusals {
+            addresses: 2,
+            ..Refusals::default()
+        });
+        let hint = watch.hint(&failed(1), &by_address).unwrap();
+        assert!(hint.contains("by address were refused; allow"), "{hint}");
+        watch.take(Channel::Stderr, b"Could not resolve host");
+        let nothing = Seen {
+            all: true,
+            first: None,
+        };
+        assert_eq!(watch.hint(&failed(1), &nothing), None, "only text says so");
+    }
+
+    #[test]
+    fn where_the_guest_sees_nothing_a_failure_that_blames_dns_is_explained() {
+        let mut watch = offline();
+        let unseen = Seen::default();
         watch.take(Channel::Stderr, b"wget: bad add");
-        assert_eq!(watch.hint(&failed(1)), None);
+        assert_eq!(watch.hint(&failed(1), &unseen), None);
         watch.take(Channel::Stderr, b"ress 'example.com'\n");
-        assert!(watch.hint(&failed(1)).unwrap().contains("cove update box"));
-        assert_eq!(watch.hint(&failed(0)), None, "a success needs no hint");
+        let hint = watch.hint(&failed(1), &unseen).unwrap();
+        assert!(hint.contains("cove update box"), "{hint}");
+        let success = watch.hint(&failed(0), &unseen);
+        assert_eq!(success, None, "a success needs no hint");
     }
 
     #[test]
@@ -110,6 +165,6 @@ mod tests {
         }
         watch.take(Channel::Stdout, &[b'y'; 3 * KEPT]);
         assert_eq!(watch.kept[0], vec![b'y'; KEPT]);
-        assert_eq!(watch.hint(&failed(1)), None);
+        assert_eq!(watch.hint(&failed(1), &Seen::default()), None);
     }
 }

@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -20,7 +21,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 
 use crate::kernel_files::KernelFiles;
 use crate::seccomp::Filters;
-use crate::{keeper, lockdown, mounts, supervise, volumes};
+use crate::{keeper, lockdown, mounts, resolver, supervise, volumes};
 
 pub struct Inherited<'a> {
     pub socket: OwnedFd,
@@ -32,6 +33,8 @@ pub struct Inherited<'a> {
     pub staging: &'a str,
     pub filters: &'a Filters,
     pub kernel_files: &'a KernelFiles,
+    /// Where sandboxes send queries for names.
+    pub resolver: Option<Ipv4Addr>,
 }
 
 /// What a parked child keeps open for its start.
@@ -252,6 +255,9 @@ fn become_guest(
 
     rustix::system::sethostname(start.hostname.as_bytes()).step("set the host name")?;
     let listener = listen().step("listen for the host")?;
+    if let Some(address) = inherited.resolver {
+        resolver::keep_inside(address).step("take the resolver's address")?;
+    }
     lockdown::new_clock().step("start the sandbox's own clock")?;
     lockdown::limit_open_files(start.open_files).step("limit open files")?;
     lockdown::forbid_core_dumps().step("forbid core dumps")?;
@@ -270,7 +276,7 @@ fn become_guest(
     lockdown::drop_capabilities().step("give up capabilities")?;
     // The last word before exec; what fails after it shows as a guest that never answers.
     packet::send(&inherited.socket, &ChildReply::Ready, &[]).step("report that it is ready")?;
-    lockdown::exec(&null, listener.as_fd())
+    lockdown::exec(&null, listener.as_fd(), inherited.resolver)
         .step("run the guest")
         .map(|()| unreachable!("exec does not return"))
 }

@@ -95,6 +95,7 @@ pub fn prepare(
             staging: &request.staging,
             filters,
             kernel_files,
+            resolver: crate::resolver::given(),
         });
     }
     let cloned = if pid < 0 {

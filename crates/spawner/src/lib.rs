@@ -10,3 +10,8 @@ pub mod message;
 pub mod oom;
 pub mod shared;
 pub mod side;
+
+/// What stands before the address of the host's resolver where the engine starts the spawner.
+pub const RESOLVER_ARGUMENT: &str = "--resolver=";
+/// The variable that gives the guest that address. One of an earlier build does not look at it.
+pub const RESOLVER_VARIABLE: &str = "COVE_RESOLVER";

@@ -1,9 +1,12 @@
 //! Giving up rights, in the order that keeps each step possible.
 
+use std::ffi::CString;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use cove_confine::{rights, seccomp};
+use cove_spawner::RESOLVER_VARIABLE;
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitySet;
@@ -125,9 +128,15 @@ pub fn filter_syscalls(filter: &[libc::sock_filter]) -> std::io::Result<()> {
 }
 
 /// Becomes the guest, with standard streams on /dev/null and the listener as descriptor 3.
-pub fn exec(null: &OwnedFd, listener: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn exec(
+    null: &OwnedFd,
+    listener: BorrowedFd<'_>,
+    resolver: Option<Ipv4Addr>,
+) -> Result<(), Errno> {
     const LISTENER: i32 = 3;
     const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    let variable = |address| CString::new(format!("{RESOLVER_VARIABLE}={address}")).ok();
+    let resolver = resolver.and_then(variable);
     // SAFETY: descriptors are valid; strings and arrays are NUL-terminated and live across the call.
     unsafe {
         // The sources may sit on the targets' numbers, so they are first moved out of the way.
@@ -145,7 +154,11 @@ pub fn exec(null: &OwnedFd, listener: BorrowedFd<'_>) -> Result<(), Errno> {
         ))?;
         reset_signals();
         let arguments = [c"cove-guest".as_ptr(), std::ptr::null()];
-        let environment = [std::ptr::null::<libc::c_char>()];
+        let resolver = resolver.as_ref();
+        let environment = [
+            resolver.map_or(std::ptr::null(), |variable| variable.as_ptr()),
+            std::ptr::null::<libc::c_char>(),
+        ];
         check(
             libc::execve(
                 c"/.cove/bin/guest".as_ptr(),

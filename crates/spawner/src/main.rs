@@ -14,6 +14,7 @@ mod keeper;
 mod kernel_files;
 mod lockdown;
 mod mounts;
+mod resolver;
 mod seccomp;
 mod supervise;
 mod volumes;
@@ -93,7 +94,7 @@ fn serve(
 ) -> Result<(PrepareReply, Vec<OwnedFd>), Failure> {
     if !*alone {
         // The engine names the directories it will speak of when it starts this program.
-        let paths: Vec<String> = std::env::args().skip(1).collect();
+        let paths: Vec<String> = resolver::other_arguments().collect();
         let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
         host_mounts::keep_only(&paths)?;
         *alone = true;

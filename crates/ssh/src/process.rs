@@ -105,7 +105,7 @@ impl Session {
                         }
                     }
                     Ok(Some(FollowEvent::Exit(exit))) => return Ok(Some(exit)),
-                    Ok(Some(FollowEvent::Started(_))) => {}
+                    Ok(Some(FollowEvent::Started(_) | FollowEvent::Refused(_))) => {}
                     Ok(None) => return Ok(None),
                     Err(error) => return Err(error),
                 }

@@ -2006,6 +2006,8 @@ export interface components {
              * @description Requested bytes before `offset` that are no longer kept.
              */
             dropped?: number;
+            /** @description What to do about something that was refused just now because the network is off; such a line has no output. */
+            hint?: string | null;
             /**
              * Format: uint64
              * @description Offset of the first byte in the stream.

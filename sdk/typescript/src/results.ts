@@ -242,12 +242,14 @@ export class Transcript {
     }
   }
 
-  #output(stream: StreamName, event: Record<string, unknown>): Output {
+  #output(stream: StreamName, event: Record<string, unknown>): Output | undefined {
     const { text, data: encoded } = event;
     const data = typeof text === "string" ? this.#encoder.encode(text) : fromBase64(String(encoded ?? ""));
     const offset = Number(event["offset"]);
     const dropped = Number(event["dropped"] ?? 0);
     this.offsets[stream] = offset + data.length;
+    // Said by the server, not by the command; the exit has it as well.
+    if (data.length === 0 && "hint" in event) return undefined;
     const room = this.#room[stream];
     if (room > 0) this.#kept[stream].push(data.length > room ? data.subarray(0, room) : data);
     this.#room[stream] = Math.max(0, room - data.length);

@@ -83,6 +83,8 @@ pub async fn foreground(
     };
     let mut signals = Signals::new()?;
     let mut interrupts = 0;
+    // A hint is shown once.
+    let mut hinted = false;
     // Nothing to feed until the process is known; nothing again after its input ended.
     let mut feeding: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(std::future::pending());
     loop {
@@ -134,11 +136,15 @@ pub async fn foreground(
                 result?;
             }
             OutputEvent::Stderr(chunk) => {
+                if let Some(hint) = &chunk.hint {
+                    hinted = true;
+                    eprintln!("cove: {}", printable(hint));
+                }
                 write_chunk(chunk, &mut std::io::stderr().lock())?;
             }
             OutputEvent::Exit(exit) => {
                 let code = finish(&exit);
-                if let Some(hint) = &exit.hint {
+                if let Some(hint) = exit.hint.as_ref().filter(|_| !hinted) {
                     eprintln!("cove: {}", printable(hint));
                 }
                 return Ok(code);

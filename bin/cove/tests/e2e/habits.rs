@@ -108,14 +108,56 @@ fn a_closed_network_is_named_when_a_command_fails_for_it() {
     let failed = cove.run(["exec", "box", "--", "wget", "-q", "http://example.com"]);
     assert_ne!(failed.status.code(), Some(0));
     let told = text(&failed.stderr);
-    assert!(told.contains("network of this sandbox is off"), "{told}");
+    let hint = "the network of this sandbox is off; example.com was refused";
+    assert_eq!(told.matches(hint).count(), 1, "{told}");
     assert!(
         told.contains("cove update box --allow preset:packages"),
         "{told}"
     );
-    // Other failures have nothing to do with it.
+    // While the command goes on, and also where it succeeds in the end.
+    let look_up = "nslookup -type=a Pypi.org >/dev/null; nslookup files.example >/dev/null; true";
+    let done = cove.run(["exec", "box", "-c", look_up]);
+    assert_eq!(done.status.code(), Some(0));
+    let told = text(&done.stderr);
+    assert_eq!(told.matches("was refused").count(), 1, "{told}");
+    assert!(told.contains("pypi.org was refused"), "{told}");
+    // By address: counted, and explained with the failure.
+    let failed = cove.run(["exec", "box", "--", "wget", "-q", "http://192.0.2.1/"]);
+    let told = text(&failed.stderr);
+    assert!(told.contains("by address were refused"), "{told}");
+    // Other failures have nothing to do with it, whatever they print.
     let failed = cove.run(["exec", "box", "--", "false"]);
     assert_eq!(text(&failed.stderr), "");
+    let failed = cove.run(["exec", "box", "-c", "echo Could not resolve host; exit 6"]);
+    assert_eq!(text(&failed.stderr), "");
+
+    // In one piece over HTTP, and in the log.
+    let read = |name: &str| std::fs::read_to_string(cove.data_dir().join(name)).unwrap();
+    let (url, key) = (read("url"), read("root.key"));
+    let (url, bearer) = (
+        format!("{}/v1/sandboxes/box/exec", url.trim()),
+        format!("Authorization: Bearer {}", key.trim()),
+    );
+    let body = r#"{"argv": ["nslookup", "-type=a", "pypi.org"]}"#;
+    let json = "Content-Type: application/json";
+    let asked = std::process::Command::new("curl")
+        .args(["--silent", "--show-error", "--fail-with-body"])
+        .args(["-H", &bearer, "-H", json, "-d", body, &url])
+        .output()
+        .unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
+    let hint = answer["hint"].as_str().unwrap_or_default();
+    assert!(hint.contains("pypi.org was refused"), "{answer}");
+    let log = cove.ok(["egress", "box", "--denied"]);
+    for part in [
+        "example.com",
+        "pypi.org",
+        "files.example",
+        "reach an address",
+    ] {
+        assert!(log.contains(part), "{log}");
+    }
+    assert!(log.contains("the network is off"), "{log}");
 }
 
 #[test]

@@ -638,7 +638,7 @@ impl Build<'_> {
         let exit = loop {
             let next = or_cancelled(self.live, following.next()).await??;
             match next {
-                Some(FollowEvent::Started(_)) => {}
+                Some(FollowEvent::Started(_) | FollowEvent::Refused(_)) => {}
                 Some(FollowEvent::Output {
                     channel,
                     data,

@@ -162,7 +162,7 @@ impl CodeRun {
         event: Result<Option<FollowEvent>, GuestError>,
     ) -> Result<(), ControlError> {
         match event {
-            Ok(Some(FollowEvent::Started(_))) => {}
+            Ok(Some(FollowEvent::Started(_) | FollowEvent::Refused(_))) => {}
             Ok(Some(FollowEvent::Output {
                 channel,
                 data,

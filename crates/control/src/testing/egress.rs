@@ -6,7 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use cove_model::SandboxId;
-use cove_runner_api::{EgressBatch, EgressEntry, EgressQuery};
+use cove_runner_api::{
+    EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Refusals,
+};
 use tokio::sync::Notify;
 
 #[derive(Debug, Default)]
@@ -24,6 +26,25 @@ impl EgressLogs {
         log.push(entry);
         drop(logs);
         self.added.notify_waiters();
+    }
+
+    /// Takes down what a sandbox without a network reports.
+    pub(super) fn refuse(&self, sandbox: &SandboxId, refusals: &Refusals) {
+        for refused in &refusals.names {
+            let entry = EgressEntry {
+                sequence: 0,
+                at: time::OffsetDateTime::now_utc(),
+                protocol: EgressProtocol::Dns,
+                name: Some(refused.name.clone()),
+                address: None,
+                port: None,
+                verdict: EgressVerdict::Denied,
+                rule: format!("queries: {}", refused.queries),
+                sent_bytes: 0,
+                received_bytes: 0,
+            };
+            self.record(sandbox, entry);
+        }
     }
 
     pub(super) async fn read(&self, query: EgressQuery) -> EgressBatch {

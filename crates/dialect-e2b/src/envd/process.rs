@@ -325,7 +325,7 @@ impl Output {
                 }
             };
             match told {
-                Ok(Some(FollowEvent::Started(_))) => {}
+                Ok(Some(FollowEvent::Started(_) | FollowEvent::Refused(_))) => {}
                 Ok(Some(FollowEvent::Output { channel, data, .. })) => {
                     let name = match (self.is_terminal, channel) {
                         (true, _) => "pty",

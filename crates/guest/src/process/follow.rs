@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use cove_protocol::frame;
-use cove_protocol::message::{ErrorCode, Output, OutputFrom, Reply, ReplyKind};
+use cove_protocol::message::{ErrorCode, Exit, Output, OutputFrom, Refusals, Reply, ReplyKind};
 use tokio::task::spawn_local;
 
 use super::{CHANNELS, Process};
@@ -38,6 +38,7 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, from: OutputFrom) -> Resu
         Some(interrupted) => Viewer::new(process, true, interrupted.end_with_call),
         None => Viewer::new(process, false, false),
     };
+    let viewer = viewer.hearing_of_refusals(from.resume);
     follow(state, call, viewer, offsets, from.follow).await
 }
 
@@ -55,6 +56,8 @@ pub struct Viewer {
     process: Rc<Process>,
     foreground: bool,
     end_with_call: bool,
+    /// Is told of the first refusal, if whoever started the process asked for that.
+    hears: bool,
 }
 
 /// The foreground viewer's place, kept over a capture until it comes back.
@@ -73,7 +76,24 @@ impl Viewer {
             process,
             foreground,
             end_with_call,
+            hears: false,
         }
+    }
+
+    pub fn hearing_of_refusals(mut self, hears: bool) -> Self {
+        self.hears = hears && self.process.refused_before.get().is_some();
+        self
+    }
+
+    /// What was refused since the process started, once; addresses only when it failed.
+    fn refusals(&mut self, state: &State, exit: Option<Exit>) -> Option<Refusals> {
+        let mark = self.process.refused_before.get().filter(|_| self.hears)?;
+        let found = state.refusals.name_since(mark).or_else(|| {
+            let failed = exit.is_some_and(|exit| exit.code != 0);
+            failed.then(|| state.refusals.addresses_since(mark))?
+        });
+        self.hears &= found.is_none();
+        found
     }
 
     fn took(&self, position: [u64; CHANNELS]) {
@@ -136,7 +156,7 @@ async fn wait_for_return(state: Rc<State>, process: Rc<Process>, since: Instant)
 pub async fn follow(
     state: &Rc<State>,
     call: &mut Call,
-    viewer: Viewer,
+    mut viewer: Viewer,
     mut position: [u64; CHANNELS],
     live: bool,
 ) -> Result<(), Ended> {
@@ -146,6 +166,7 @@ pub async fn follow(
     let mut until = None;
     loop {
         let changed = process.changed.notified();
+        let refused = state.refusals.refused();
         let exit = process.exit();
         if (exit.is_some() || !live) && until.is_none() {
             let streams = process.streams.borrow();
@@ -171,6 +192,10 @@ pub async fn follow(
             viewer.took(position);
             continue;
         }
+        if let Some(refusals) = viewer.refusals(state, exit) {
+            call.reply(ReplyKind::Refusals(refusals)).await?;
+            continue;
+        }
         if let Some(exit) = exit {
             call.reply(ReplyKind::Exit(exit)).await?;
             return Ok(());
@@ -181,6 +206,7 @@ pub async fn follow(
         }
         tokio::select! {
             () = changed => {}
+            () = refused, if viewer.hears => {}
             () = state.quiet.begun() => {}
             () = call.hung_up() => return Err(Ended::Lost),
         }

@@ -33,6 +33,7 @@ pub fn describe(process: &Process) -> message::Process {
         kind: process.kind,
         owner: process.owner.clone(),
         tag: process.tag.clone(),
+        sees_refusals: process.sees_refusals,
         mark: process.mark.clone(),
         viewers: process.viewers.get(),
         cpu_ms: 0,

@@ -23,6 +23,7 @@ use super::{CHANNELS, Input, Process, Streams, input, list, program, pump, termi
 use crate::account::{Account, Databases};
 use crate::call::{Call, Ended};
 use crate::failure::{Doing, Failure, Result, code_of};
+use crate::refusals;
 use crate::state::{State, unix_ms};
 use crate::watched::{self, Watched};
 
@@ -40,13 +41,21 @@ pub async fn serve(
 ) -> std::result::Result<(), Ended> {
     let follows = start.follow;
     let ends_with_call = start.kill_on_disconnect;
+    let wants_refusals = start.report_refusals;
     let process = launch(state, start)?;
     // Attached before anything is awaited, so that a caller lost now is noticed as well.
     let viewer = follows.then(|| Viewer::new(Rc::clone(&process), true, ends_with_call));
     call.reply(ReplyKind::Started(list::describe(&process)))
         .await?;
+    if wants_refusals && process.sees_refusals {
+        // The command is on its way: a look at the kernel's counts holds nobody up.
+        process.refused_before.set(Some(state.refusals.mark()));
+    }
     match viewer {
-        Some(viewer) => follow::follow(state, call, viewer, [0; CHANNELS], true).await,
+        Some(viewer) => {
+            let viewer = viewer.hearing_of_refusals(true);
+            follow::follow(state, call, viewer, [0; CHANNELS], true).await
+        }
         None => Ok(()),
     }
 }
@@ -130,6 +139,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         terminal: start.pty.is_some(),
         open_files: state.open_files.get(),
     };
+    refusals::look(state);
     let started = Instant::now();
     let pid = spawn::spawn(&plan).map_err(|error| explain(&error, &start))?;
     let cwd = match start.cwd.is_empty() {
@@ -167,6 +177,8 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         size: Cell::new(start.pty),
         started_unix_ms: unix_ms(),
         started,
+        refused_before: Cell::new(None),
+        sees_refusals: state.refusals.listens(),
         oom_kills_before,
         streams: RefCell::new(Streams {
             rings: [Ring::new(ring), Ring::new(if single { 0 } else { ring })],

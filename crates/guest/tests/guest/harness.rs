@@ -49,6 +49,11 @@ impl TestGuest {
         Self::start_as(directory, command, |_, _| {}).await
     }
 
+    /// Started by another program, which becomes it.
+    pub async fn start_by(command: Command, prepare: impl FnOnce(&Path, &mut Command)) -> Self {
+        Self::start_as(temporary_directory(), command, prepare).await
+    }
+
     async fn start_as(
         directory: tempfile::TempDir,
         mut command: Command,
@@ -90,21 +95,36 @@ impl TestGuest {
         self.child.id()
     }
 
+    /// The pid outside of a guest that is PID 1: it is the only child of the program that made its namespace.
+    pub fn pid_outside(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.pid());
+        let text = std::fs::read_to_string(children).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     pub fn exited(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Anonymous memory of the guest process now.
     pub fn anonymous_kb(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = text.lines().find(|line| line.starts_with("RssAnon:"));
-        let number = line.unwrap().split_whitespace().nth(1).unwrap();
-        number.parse().unwrap()
+        anonymous_kb(self.pid())
+    }
+
+    pub fn anonymous_kb_of_pid_1(&self) -> u64 {
+        anonymous_kb(self.pid_outside())
     }
 
     pub async fn shell(&self, command: &str) -> ExecResult {
         self.exec(shell(command)).await.unwrap()
     }
+}
+
+fn anonymous_kb(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("RssAnon:"));
+    let number = line.unwrap().split_whitespace().nth(1).unwrap();
+    number.parse().unwrap()
 }
 
 impl Drop for TestGuest {

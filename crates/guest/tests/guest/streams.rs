@@ -42,7 +42,7 @@ async fn a_flood_reaches_its_foreground_follower_whole_and_memory_stays_flat() {
                     }
                 }
                 FollowEvent::Exit(exit) => return exit,
-                FollowEvent::Started(_) => {}
+                FollowEvent::Started(_) | FollowEvent::Refused(_) => {}
             }
         }
     })
@@ -145,7 +145,9 @@ async fn reconnecting_at_random_offsets_loses_and_doubles_nothing() {
                         text.extend_from_slice(&data);
                     }
                     FollowEvent::Exit(_) => break 'connections,
-                    FollowEvent::Started(_) => panic!("a replay does not start"),
+                    FollowEvent::Started(_) | FollowEvent::Refused(_) => {
+                        panic!("a replay does not start")
+                    }
                 }
             }
             cuts += 1;

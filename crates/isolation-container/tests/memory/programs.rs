@@ -47,7 +47,7 @@ pub async fn output_until(guest: &Guest, id: &str, wanted: &str) -> String {
                     text.push_str(&format!("[exit {}]", exit.code));
                     return;
                 }
-                Some(FollowEvent::Started(_)) => {}
+                Some(FollowEvent::Started(_) | FollowEvent::Refused(_)) => {}
                 None => return,
             }
         }

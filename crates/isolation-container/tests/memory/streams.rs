@@ -26,7 +26,7 @@ async fn an_exec_goes_on_over_captures_without_a_byte_lost_or_repeated() {
                     text.extend_from_slice(&data);
                 }
                 FollowEvent::Exit(exit) => return (text, exit.code),
-                FollowEvent::Started(_) => {}
+                FollowEvent::Started(_) | FollowEvent::Refused(_) => {}
             }
         }
         panic!("no exit");

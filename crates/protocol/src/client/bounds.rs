@@ -2,6 +2,8 @@
 
 use cove_wire::limits::FEATURES_MAX;
 
+use cove_limits::{DOMAIN_NAME_MAX, REFUSED_NAMES_MAX};
+
 use crate::message::{FileInfo, Process, ReplyKind};
 
 /// Characters kept of any one text in a reply, paths and command lines included.
@@ -46,6 +48,12 @@ pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
                 cut(&mut port.process);
             }
         }
+        ReplyKind::Refusals(refusals) => {
+            refusals.names.truncate(REFUSED_NAMES_MAX);
+            for refused in &mut refusals.names {
+                refused.name = printable_name(&refused.name);
+            }
+        }
         ReplyKind::Done(_)
         | ReplyKind::Output(_)
         | ReplyKind::Exit(_)
@@ -54,6 +62,14 @@ pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
         | ReplyKind::Quiesce(_) => {}
     }
     kind
+}
+
+/// Names come from programs inside, by way of a guest that may be anybody's.
+fn printable_name(name: &str) -> String {
+    let shown = name.chars().take(DOMAIN_NAME_MAX);
+    shown
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect()
 }
 
 fn bound_process(process: &mut Process) {

@@ -7,7 +7,7 @@ use cove_limits::EXEC_OUTPUT_MAX;
 use super::call::Call;
 use super::{Guest, GuestError};
 use crate::frame::FrameError;
-use crate::message::{Channel, Exit, Output, OutputFrom, Process, ReplyKind, Request};
+use crate::message::{Channel, Exit, Output, OutputFrom, Process, Refusals, ReplyKind, Request};
 
 /// How often in a row a stream is taken up again; captures one right after the other.
 const RESUMES_MAX: u32 = 100;
@@ -23,6 +23,8 @@ pub enum FollowEvent {
         /// Bytes before `offset` that the guest no longer had.
         dropped: u64,
     },
+    /// Something was refused because the network is off; once, before the exit. Only for those who asked for it.
+    Refused(Refusals),
     Exit(Exit),
 }
 
@@ -34,6 +36,8 @@ pub struct Follow {
     /// The next offset of stdout and stderr.
     next: [u64; 2],
     wants_started: bool,
+    /// Refusals were asked for and none was reported yet.
+    wants_refusals: bool,
     /// `Started`, read before anybody asked for it.
     started: Option<Box<Process>>,
     over: bool,
@@ -51,10 +55,16 @@ impl Follow {
             call,
             next: [stdout, stderr],
             wants_started,
+            wants_refusals: false,
             started: None,
             over: false,
             resumes: 0,
         }
+    }
+
+    pub(super) fn with_refusals(mut self, wanted: bool) -> Self {
+        self.wants_refusals = wanted;
+        self
     }
 
     /// Waits until the guest says that it has started the command, or why not.
@@ -89,6 +99,10 @@ impl Follow {
             }
             _ if self.wants_started => Err(GuestError::Unexpected("wanted started")),
             ReplyKind::Output(output) => self.output(output).map(Some),
+            ReplyKind::Refusals(refusals) if self.wants_refusals => {
+                self.wants_refusals = false;
+                Ok(Some(FollowEvent::Refused(refusals)))
+            }
             ReplyKind::Exit(exit) => {
                 self.over = true;
                 Ok(Some(FollowEvent::Exit(exit)))
@@ -167,6 +181,7 @@ impl Follow {
                     let room = EXEC_OUTPUT_MAX - kept.len();
                     kept.extend_from_slice(&data[..data.len().min(room)]);
                 }
+                FollowEvent::Refused(_) => {}
                 FollowEvent::Exit(exit) => {
                     let [stdout, stderr] = kept;
                     return Ok(ExecResult {

@@ -44,6 +44,8 @@ fn start() -> Start {
         kind: ProcessKind::Command as i32,
         owner: "native".into(),
         tag: "build".into(),
+        // Newer than the recording.
+        report_refusals: false,
     }
 }
 
@@ -242,6 +244,8 @@ fn process() -> Process {
         kind: ProcessKind::Service as i32,
         owner: "e2b".into(),
         tag: "server".into(),
+        // Newer than the recording.
+        sees_refusals: false,
     }
 }
 

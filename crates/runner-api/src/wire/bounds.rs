@@ -23,6 +23,10 @@ impl Request {
                 query.wait_ms = query.wait_ms.min(WAIT_MAX_MS);
                 query.limit = query.limit.min(EGRESS_ENTRIES_MAX);
             }
+            Self::LogRefusals { refusals, .. } if !refusals.is_bounded() => {
+                let message = "these are no refusals".to_owned();
+                return Err(RunnerError::Invalid { message });
+            }
             Self::ImageFromSnapshot { name: text, .. }
             | Self::ImageJob { id: text }
             | Self::RemoveImage { id: text }
@@ -48,7 +52,34 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Refusals, RefusedName};
     use cove_model::SandboxId;
+
+    #[test]
+    fn refused_names_are_few_and_plain() {
+        let request = |names: Vec<String>| {
+            let named = |name| RefusedName { name, queries: 1 };
+            let refusals = Refusals {
+                names: names.into_iter().map(named).collect(),
+                more: u64::MAX,
+                addresses: u64::MAX,
+            };
+            let id = SandboxId::random();
+            Request::LogRefusals { id, refusals }
+        };
+        let most = cove_limits::REFUSED_NAMES_MAX;
+        request(vec!["pypi.org".into(); most]).bound().unwrap();
+        for bad in [
+            vec!["pypi.org".to_owned(); most + 1],
+            vec!["x".repeat(cove_limits::DOMAIN_NAME_MAX + 1)],
+            vec![String::new()],
+            vec!["a\nb".into()],
+            vec!["\u{1b}[2J".into()],
+            vec!["caf\u{e9}".into()],
+        ] {
+            assert!(request(bad.clone()).bound().is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn long_names_are_refused_and_long_waits_shortened() {

@@ -23,9 +23,9 @@ use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, SIDE};
 use crate::{
     ByteStream, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity,
-    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Reinstate,
-    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals,
+    Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView,
+    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 
 /// How long the socket may take to accept.
@@ -409,6 +409,11 @@ impl RunnerApi for Client {
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
         let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(query.wait_ms));
         self.ask(Request::Egress { query }, limit).await
+    }
+
+    async fn log_refusals(&self, id: &SandboxId, refusals: Refusals) -> Result<(), RunnerError> {
+        let id = id.clone();
+        self.change(Request::LogRefusals { id, refusals }).await
     }
 
     async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {

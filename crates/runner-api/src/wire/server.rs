@@ -402,6 +402,7 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         }
         Request::SetNetwork { id, policy } => whole(&api.set_network(&id, policy).await?),
         Request::Egress { query } => whole(&api.egress(query).await?),
+        Request::LogRefusals { id, refusals } => whole(&api.log_refusals(&id, refusals).await?),
         Request::CreateVolume { request } => whole(&api.create_volume(request).await?),
         Request::Volumes => list(api.volumes().await?),
         Request::AdoptVolume { id, owner } => whole(&api.adopt_volume(&id, &owner).await?),

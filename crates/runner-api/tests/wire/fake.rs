@@ -22,6 +22,7 @@ pub struct Fake {
     pub gate: Option<Semaphore>,
     pub entered: Semaphore,
     pub cancelled: Semaphore,
+    pub refusals: Mutex<Vec<Refusals>>,
     /// Guests are reached by something that is not a socket.
     pub relayed: bool,
 }
@@ -34,6 +35,7 @@ impl Default for Fake {
             gate: None,
             entered: Semaphore::new(0),
             cancelled: Semaphore::new(0),
+            refusals: Mutex::default(),
             relayed: false,
         }
     }
@@ -365,6 +367,11 @@ impl RunnerApi for Fake {
             next: query.after + 1,
             lost: query.verdict.is_some(),
         })
+    }
+    async fn log_refusals(&self, id: &SandboxId, refusals: Refusals) -> Result<(), RunnerError> {
+        self.find(id)?;
+        self.refusals.lock().unwrap().push(refusals);
+        Ok(())
     }
     async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, RunnerError> {
         Ok(volume(request.id, request.owner))

@@ -77,7 +77,8 @@ pub async fn exec(
             until: app.leaving.clone(),
             request_id: caller.request_id,
         };
-        let events = follow_lines(following, Some(output_event(first)), ending, offline);
+        let first = output_event(first, following.position());
+        let events = follow_lines(following, Some(first), ending, offline);
         return Ok(ndjson(&app, slot.hold(events)));
     }
     let outputs = [
@@ -128,7 +129,7 @@ async fn collect(
     };
     let exit = following.until_exit(take).await?;
     let mut exit = convert::exit(&exit);
-    exit.hint = offline.and_then(|offline| offline.hint(&exit));
+    exit.hint = offline.and_then(|offline| offline.hint(&exit, following.seen()));
     let (stdout_bytes, stderr_bytes) = following.position();
     let [stdout, stderr] = outputs;
     let truncated = stdout_bytes > stdout.len() as u64 || stderr_bytes > stderr.len() as u64;
@@ -148,7 +149,8 @@ async fn collect(
         .into_response())
 }
 
-pub fn output_event(event: FollowEvent) -> OutputEvent {
+/// `position`: the next offsets of stdout and stderr.
+pub fn output_event(event: FollowEvent, position: (u64, u64)) -> OutputEvent {
     use cove_api::process::OutputChunk;
     use cove_protocol::message::Channel;
     match event {
@@ -167,6 +169,8 @@ pub fn output_event(event: FollowEvent) -> OutputEvent {
                 Channel::Stderr => OutputEvent::Stderr(chunk),
             }
         }
+        // No output of the command; whoever has the hint puts it there.
+        FollowEvent::Refused(_) => OutputEvent::Stderr(OutputChunk::new(position.1, 0, b"")),
         FollowEvent::Exit(exit) => OutputEvent::Exit(convert::exit(&exit)),
     }
 }

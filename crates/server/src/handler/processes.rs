@@ -3,7 +3,7 @@
 use axum::extract::State;
 use cove_api::NoQuery;
 use cove_api::process::{
-    OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
+    OutputChunk, OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
 };
 use cove_control::{GuestAction, GuestError};
 use cove_dialect::Kind;
@@ -138,7 +138,7 @@ pub fn follow_lines(
             };
             let (event, over) = match next {
                 Ok(None) => return None,
-                Ok(Some(event)) => (watched(event, offline.as_mut()), false),
+                Ok(Some(event)) => (watched(event, &following, offline.as_mut()), false),
                 Err(failure) => (
                     OutputEvent::Error {
                         error: failure.detail(&ending.request_id),
@@ -151,19 +151,29 @@ pub fn follow_lines(
     )
 }
 
-/// An event, with a hint where it is the end of a command that failed for want of a network.
-fn watched(event: FollowEvent, offline: Option<&mut Offline>) -> OutputEvent {
+/// An event, with a hint where something was refused because the network is off, and where the command failed for
+/// want of it.
+fn watched(
+    event: FollowEvent,
+    following: &Following,
+    offline: Option<&mut Offline>,
+) -> OutputEvent {
+    let position = following.position();
     let Some(offline) = offline else {
-        return output_event(event);
+        return output_event(event, position);
     };
-    if let FollowEvent::Output { channel, data, .. } = &event {
-        offline.take(*channel, data);
+    let mut hint = None;
+    match &event {
+        FollowEvent::Output { channel, data, .. } => offline.take(*channel, data),
+        FollowEvent::Refused(refusals) => hint = Some(offline.explain(refusals)),
+        FollowEvent::Started(_) | FollowEvent::Exit(_) => {}
     }
-    match output_event(event) {
+    match output_event(event, position) {
         OutputEvent::Exit(mut exit) => {
-            exit.hint = offline.hint(&exit);
+            exit.hint = offline.hint(&exit, following.seen());
             OutputEvent::Exit(exit)
         }
+        OutputEvent::Stderr(chunk) => OutputEvent::Stderr(OutputChunk { hint, ..chunk }),
         event => event,
     }
 }

@@ -246,11 +246,16 @@ class Transcript:
             raise errors.from_detail(event.get("error"))
         return None
 
-    def _output(self, stream: Literal["stdout", "stderr"], event: Mapping[str, Any]) -> Output:
+    def _output(
+        self, stream: Literal["stdout", "stderr"], event: Mapping[str, Any]
+    ) -> Optional[Output]:
         text, data = event.get("text"), event.get("data")
         payload = text.encode() if isinstance(text, str) else base64.b64decode(data or "")
         offset, dropped = int(event["offset"]), int(event.get("dropped", 0))
         self.offsets[stream] = offset + len(payload)
+        if "hint" in event and not payload:
+            # Said by the server, not by the command; the exit has it as well.
+            return None
         kept = self._kept[stream]
         room = self._keep - len(kept)
         kept += payload[: max(room, 0)]

@@ -12,9 +12,9 @@ use cove_model::{
 };
 use cove_runner_api::{
     CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
-    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Reinstate, RollbackRequest,
-    RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Refusals, Reinstate,
+    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport,
+    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::sync::Semaphore;
 
@@ -290,6 +290,12 @@ impl RunnerApi for MemoryRunner {
     async fn egress(&self, query: EgressQuery) -> Result<EgressBatch, RunnerError> {
         self.reached()?;
         Ok(self.egress.read(query).await)
+    }
+
+    async fn log_refusals(&self, id: &SandboxId, refusals: Refusals) -> Result<(), RunnerError> {
+        self.reached()?;
+        self.egress.refuse(id, &refusals);
+        Ok(())
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<SandboxView, RunnerError> {
