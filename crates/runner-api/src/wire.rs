@@ -17,7 +17,7 @@ use cove_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CreateRequest, EgressQuery, ImageOwner, ImageSource, Reinstate, RollbackRequest,
+    BudgetGrant, CreateRequest, EgressQuery, ImageOwner, ImageSource, Reinstate, RollbackRequest,
     SnapshotRequest, VolumeRequest,
 };
 
@@ -163,6 +163,12 @@ enum Request {
         id: SandboxId,
     },
     SecretUses,
+    BudgetsWanted {
+        wait_ms: u64,
+    },
+    GrantBudgets {
+        grants: Vec<BudgetGrant>,
+    },
     Approvals {
         org: OrgId,
     },
@@ -199,6 +205,7 @@ impl Request {
             | Self::SetNetwork { .. }
             | Self::SetSecrets { .. }
             | Self::SecretUses
+            | Self::GrantBudgets { .. }
             | Self::DecideApproval { .. }
             | Self::CreateVolume { .. }
             | Self::AdoptVolume { .. }
@@ -225,6 +232,7 @@ impl Request {
             | Self::MakeSecretKeys { .. }
             | Self::RewrapSecretKeys { .. }
             | Self::ExposedSecrets { .. }
+            | Self::BudgetsWanted { .. }
             | Self::Approvals { .. }
             | Self::Identity
             | Self::Check

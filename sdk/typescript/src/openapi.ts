@@ -243,6 +243,21 @@ export interface components {
              */
             keep?: number | null;
         };
+        /**
+         * @description Who shares a limit, and whether it renews.
+         *     - `sandbox`: Each sandbox by itself, over its whole life.
+         *     - `day`: All sandboxes of the organisation together, each day in UTC.
+         *     - `organisation`: All sandboxes of the organisation together, over the whole life of the secret.
+         * @enum {string}
+         */
+        BudgetScope: "sandbox" | "day" | "organisation";
+        /**
+         * @description What a limit counts.
+         *     - `requests`: Requests that the secret was put into.
+         *     - `bytes`: Bytes of these requests and of their answers.
+         * @enum {string}
+         */
+        BudgetUnit: "requests" | "bytes";
         /** @description A build. */
         Build: {
             /**
@@ -2739,6 +2754,11 @@ export interface components {
              * @default false
              */
             ask: boolean;
+            /**
+             * @description What requests that use it may use in all, and what was used.
+             * @default []
+             */
+            budgets: components["schemas"]["SecretBudget"][];
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
             /** @description Hosts that it may be sent to. */
@@ -2764,6 +2784,25 @@ export interface components {
              */
             version: number;
         };
+        /** @description A limit of a secret, and what was used of it. */
+        SecretBudget: {
+            /**
+             * Format: uint64
+             * @description The most that may be used.
+             */
+            max: number;
+            /** @description What is counted. */
+            of: components["schemas"]["BudgetUnit"];
+            /** @description Who shares it. */
+            per: components["schemas"]["BudgetScope"];
+            /** @description When `used` begins again at 0; absent where it never does. */
+            renews_at?: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: uint64
+             * @description What was used, with what is reserved for requests under way. Absent for `sandbox` where no sandbox is meant.
+             */
+            used?: number | null;
+        };
         /** @description A secret in a sandbox: where inside its placeholder is. */
         SecretGrant: {
             /** @description The variable that holds the placeholder, or the value of an exposed secret. */
@@ -2775,8 +2814,25 @@ export interface components {
             /** @description The secret's name. */
             name: string;
         };
+        /** @description A limit on what requests with a secret may use. */
+        SecretLimit: {
+            /**
+             * Format: uint64
+             * @description The most that may be used.
+             */
+            max: number;
+            /** @description What is counted. */
+            of: components["schemas"]["BudgetUnit"];
+            /** @description Who shares it. */
+            per: components["schemas"]["BudgetScope"];
+        };
         /** @description A sandbox that used a secret. */
         SecretUser: {
+            /**
+             * @description What it used of the limits that each sandbox has by itself.
+             * @default []
+             */
+            budgets: components["schemas"]["SecretBudget"][];
             /** @description Time of the last use. */
             last_used_at: components["schemas"]["Timestamp"];
             /** @description Id of the sandbox. */
@@ -2799,6 +2855,11 @@ export interface components {
              * @default []
              */
             hosts: string[];
+            /**
+             * @description What requests that use it may use in all, one limit for each unit and scope.
+             * @default []
+             */
+            limits: components["schemas"]["SecretLimit"][];
             /** @description Name, unique in the organisation. */
             name: string;
             /**
